@@ -1,0 +1,128 @@
+"""Turns a name in the configuration into the object it names, or says what is wrong with the name.
+
+`find` looks at files only and imports nothing, so that a misspelt name shows before any job starts.
+"""
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+class NotFound(Exception):
+    """A name in the configuration that leads nowhere; the message says where it stopped and what was near."""
+
+
+def load(name: str, short_names_in: str | None = None) -> Any:
+    """The class or function behind `short_name`, `package.module.Class` or `path/to/file.py:Class`."""
+    file, attribute = find(name, short_names_in)
+    if file is not None and HERE not in file.parents:
+        return getattr(_module_from(file), attribute)
+    if "." not in name:
+        module = f"snaketrain.{short_names_in}" if (HERE / f"{short_names_in}.py").is_file() else f"snaketrain.{short_names_in}.{name}"
+        return getattr(importlib.import_module(module), attribute)
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFound(f"cannot load `{name}`: {error}") from error
+
+
+def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str]:
+    """The file that defines the name (None: a library's own business) and the attribute in it."""
+    if ":" in name:
+        path, _, attribute = name.partition(":")
+        return _attribute_in(Path(path), attribute, name)
+    if "." not in name:
+        return _short_name(name, short_names_in)
+    module, _, attribute = name.rpartition(".")
+    file = _module_file(module, name)
+    if file is not None:
+        public = _top_level_names(file)
+        if public is not None and attribute not in public:
+            raise NotFound(f"`{module}` has no `{attribute}`{_nearest(attribute, public)}")
+    return None, attribute
+
+
+def _short_name(name: str, place: str | None) -> tuple[Path, str]:
+    folder, file = HERE / str(place), HERE / f"{place}.py"
+    if file.is_file():  # short names are the functions of one file
+        names = sorted(n for n in _top_level_names(file) or () if n.islower() and not n.startswith("_"))
+        if name in names:
+            return file, name
+    else:  # or the files of a folder, each with the class of that name
+        names = sorted(path.stem for path in folder.glob("[a-z]*.py") if path.stem != "base")
+        if name in names:
+            return folder / f"{name}.py", "".join(word.capitalize() for word in name.split("_"))
+    raise NotFound(f"`{name}` is not one of {', '.join(names)}{_nearest(name, names)} (your own: `path/to/file.py:Name`)")
+
+
+def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
+    if not path.is_file():
+        raise NotFound(f"`{name}`: there is no file {path}")
+    try:
+        names = _top_level_names(path)
+    except SyntaxError as error:
+        raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}") from None
+    if names is not None and attribute not in names:
+        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names)}")
+    return path, attribute
+
+
+def _module_file(module: str, name: str) -> Path | None:
+    top, *rest = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise NotFound(f"`{name}`: no package `{top}` is installed")
+    if not spec.submodule_search_locations:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    for part in rest[:-1]:
+        folder /= part
+    last = folder / rest[-1] if rest else folder
+    for file in (last / "__init__.py", last.with_suffix(".py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def _top_level_names(path: Path) -> set[str] | None:
+    """Names that a module defines or imports; None where that cannot be told by reading it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if any(isinstance(target, ast.Name) and target.id == "_import_structure" for target in node.targets):
+                return None  # a lazy package, as transformers is
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return None if "*" in names or "__getattr__" in names else names
+
+
+def _module_from(file: Path) -> Any:
+    """Import a user's own file; the modules beside it can be imported by it."""
+    if str(file.parent.resolve()) not in sys.path:
+        sys.path.append(str(file.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _nearest(name: str, names: set[str] | list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f". Did you mean `{near[0]}`?" if near else ""

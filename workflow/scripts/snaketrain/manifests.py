@@ -1,0 +1,77 @@
+"""What passes between the stages: every stage ends by writing one `manifest.json`, whole or not at all."""
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The stage's settings, what it read, what it made, and what the next stage or a reader should know."""
+
+    stage: str
+    identity: str  # digest of settings, code and inputs: the same identity means the same result
+    settings: list[str]  # `key=json`, the very strings that Snakemake compares
+    inputs: dict[str, str]  # role -> content digest of the manifest that was read
+    files: dict[str, str]  # path relative to the manifest -> sha256 (or "" where it would be wasteful)
+    facts: dict[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    finished: float = 0.0
+    path: str = field(default="", compare=False)  # where it was read from; not written
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path).parent
+
+    @property
+    def content(self) -> str:
+        """Digest of what the stage made, whenever and wherever it made it."""
+        return digest(self.files, self.facts)
+
+    def file(self, name: str) -> Path:
+        return (self.folder / name).resolve()
+
+
+def digest(*parts: Any) -> str:
+    """A short digest of anything that JSON can express."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_digest(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return Manifest(**content, path=str(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise SystemExit(f"{path}: not a readable manifest ({error}). Run the stage that writes it again.") from None
+
+
+def write_manifest(path: str | Path, manifest: Manifest) -> None:
+    content = asdict(manifest) | {"finished": time.time()}
+    del content["path"]
+    write_json(path, content)

@@ -1,0 +1,179 @@
+"""The sections of the configuration as classes: what may be set, what it means, and what it is by default.
+
+`config/README.md` is generated from this file; a setting exists here once and nowhere else.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic would read `epochs: yes` as 1
+        if isinstance(value, bool) and "bool" not in str(cls.model_fields[info.field_name].annotation):
+            raise ValueError(f"a switch ({str(value).lower()}) makes no sense here")
+        return value
+
+
+class Use(Section):
+    """Names a class or function, and the arguments it is called with."""
+
+    use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
+    arguments: dict[str, Any] = Field({}, description="keyword arguments for it")
+
+
+class Source(Section):
+    """Where files come from: exactly one of `path`, `package` or `hub`."""
+
+    path: str | None = Field(None, description="a file, a folder or a glob such as `raw/*.jsonl`; inside the package or the hub repository if one is named")
+    package: str | None = Field(None, description="an installed Python package that carries the files")
+    hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
+    revision: str | None = Field(None, description="the commit of the hub repository; pinned, so that a run can be repeated")
+    hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
+    sha256: dict[str, str] = Field({}, description="expected digests by file name; a file that differs stops the run")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Source":
+        if self.package and self.hub:
+            raise ValueError("names a package and a hub repository: keep one")
+        if not (self.path or self.package or self.hub):
+            raise ValueError("names nothing: give `path`, `package` or `hub`")
+        if self.hub and not self.revision:
+            raise ValueError("`revision` is missing: pin the commit of the hub repository, so that the run can be repeated")
+        return self
+
+
+class Data(Section):
+    """Raw text and how to turn it into examples. Changing it prepares the data again, and all that follows."""
+
+    name: Name = Field("data", description="names the folder of the prepared data, before a digest of this section")
+    train: Source = Field(description="the training examples")
+    dev: Source | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
+    test: Source | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field("auto", description="`auto` goes by the file's ending; `text` is one example a line")
+    encoding: str = Field("utf-8", description="of the text files")
+    columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
+    text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
+    label: str | None = Field("label", description="the column of the label; none for language modelling")
+    labels: dict[str, str] | None = Field(None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted")
+    where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
+    dev_fraction: Fraction = Field(0.1, description="share of `train` cut off for development, where `dev` is not given")
+    test_fraction: Fraction = Field(0.1, description="share of `train` cut off for the test, where `test` is not given")
+    split_seed: int = Field(42, description="seed of that cut")
+    limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
+    limit_dev: Positive | None = Field(None, description="the same for the development examples")
+    limit_test: Positive | None = Field(None, description="the same for the test examples")
+    tokenizer: Source = Field(description="a folder with `tokenizer.json`")
+    max_length: Positive = Field(128, description="longest example in tokens; longer ones are cut, and counted")
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _something_left_to_train_on(self) -> "Data":
+        if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
+            raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
+        return self
+
+
+class Model(Section):
+    """The network. Changing it trains again; the data stays prepared."""
+
+    use: str = Field("transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`")
+    source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
+    arguments: dict[str, Any] = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+
+
+class Train(Section):
+    """How the model is trained. Changing it trains again the runs whose value changed."""
+
+    task: Use = Field(Use(use="text_classification"), description="what is learnt: a short name of `tasks/`, or your own class")
+    strategy: Literal["auto", "single", "ddp"] = Field("auto", description="`auto` is `single` for one process and `ddp` for several")
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = Field("auto", description="`auto` is fp16 on GPUs and fp32 on CPUs")
+    batch_size: Positive = Field(32, description="examples of one update, over all processes together")
+    accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
+    epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="passes over the training data")
+    optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(2e-5, description="the highest one of the schedule")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="for all parameters but biases and norms")
+    schedule: Use = Field(Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, or a function of your own")
+    warmup: Fraction = Field(0.01, description="share of the steps in which the learning rate rises from 0")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
+    evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
+    seed: NotNegative = Field(42, description="of weights, batches and dropout")
+
+    @model_validator(mode="after")
+    def _pieces_fit(self) -> "Train":
+        if self.accumulate > self.batch_size:
+            raise ValueError(f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples")
+        return self
+
+
+class Select(Section):
+    """Which checkpoint wins. Changing it trains nothing."""
+
+    metric: str = Field("accuracy", description="a metric that the task logs on the development set")
+    mode: Literal["max", "min"] = Field("max", description="whether more or less of it is better")
+
+
+class Evaluate(Section):
+    """How the winner is evaluated. Changing it evaluates and compares only."""
+
+    batch_size: Positive = Field(64, description="examples at a time, over all processes together; the results do not depend on it")
+    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="of the interval around the accuracy")
+    bins: Positive = Field(10, description="of the reliability plot")
+
+
+class Compute(Section):
+    """Where and on how much it runs. Changing it makes nothing stale."""
+
+    processes: Positive = Field(1, description="training processes; several are started by torchrun")
+    threads: Positive = Field(2, description="CPU cores of a training, shared by its processes, and of a preparation")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
+    keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
+
+
+class Tracking(Section):
+    """What MLflow and the progress bar show, and where. Changing it makes nothing stale."""
+
+    uri: str | None = Field(None, description="an MLflow server or database; none: `mlflow.db` beside the results")
+    experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
+    notes: str = Field("", description="free text, shown with the run in MLflow")
+    log_every_steps: Positive = Field(10, description="how often training metrics are written down")
+
+
+class Settings(Section):
+    """All that one run is made of."""
+
+    data: Data
+    model: Model = Model()
+    train: Train = Train()
+    select: Select = Select()
+    evaluate: Evaluate = Evaluate()
+    compute: Compute = Compute()
+    tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _processes_fit(self) -> "Settings":
+        if self.compute.processes * self.train.accumulate > self.train.batch_size:
+            raise ValueError(
+                f"compute.processes ({self.compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
+                f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
+            )
+        if self.train.strategy == "single" and self.compute.processes > 1:
+            raise ValueError(
+                f"train.strategy `single` is one process, but compute.processes is {self.compute.processes}: use `ddp` or `auto`"
+            )
+        return self
