@@ -1,0 +1,101 @@
+"""Writes the files of finished runs, as the stages do, without training anything."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from snaketrain.manifests import Manifest, digest, read_manifest, write_json, write_manifest
+from snaketrain.results import write_results
+
+START = 1_700_000_000.0
+LABELS = ["negative", "positive"]
+SETTINGS = {
+    "data.name": "phrases",
+    "model.use": "transformers.AutoModelForSequenceClassification",
+    "model.source.path": "model",
+    "train.batch_size": 32,
+    "train.learning_rate": 3e-05,
+    "train.seed": 0,
+    "select.metric": "accuracy",
+}
+
+
+def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
+    """A results folder. `runs`: what each changes in SETTINGS; besides `skill` (share of right answers), `ends` and `labelled`."""
+    results = Path(folder) / "results"
+    prepared = results / "data/phrases-1234"
+    write_json(prepared / "report.json", {"examples": 80, "odd": {"empty": 1}})
+    facts = {
+        "label_names": LABELS,
+        "name": "phrases",
+        "splits": {"train": {"examples": 80, "labelled": True, "tokens": 900, "longest": 31, "label_counts": [40, 40]}},
+        "odd": {"empty": 1},
+        "max_length": 64,
+        "vocab_size": 100,
+        "pad_token_id": 0,
+    }
+    _manifest(prepared / "manifest.json", "prepare_data", ['data.name="phrases"'], {}, facts)
+    for number, (name, changes) in enumerate((runs or {"first": {"skill": 0.9}, "second": {"skill": 0.7, "train.learning_rate": 1e-3}}).items()):
+        make_run(results / "runs" / name, name, dict(changes), prepared / "manifest.json", number)
+    return results
+
+
+def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) -> None:
+    skill, ends, labelled = changes.pop("skill", 0.8), changes.pop("ends", "FINISHED"), changes.pop("labelled", True)
+    settings = [f"{key}={json.dumps(value)}" for key, value in (SETTINGS | changes).items() if value != "missing"]
+    prepared = read_manifest(data)
+    run = {
+        "run": name,
+        "identity": digest(settings),
+        "started": START,
+        "settings": settings,
+        "data": {"path": str(data), "content": prepared.content, "name": "phrases", "examples": 80},
+        "git": {"commit": "0123456789abcdef", "dirty": False},
+        "environment": {"python": "3.11", "torch": "2.13", "host": "laptop", "processes": 1},
+        "experiment": "tests",
+        "notes": "a *note*",
+    }
+    write_json(folder / "training/run.json", run)
+    (folder / "training/journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in journal(skill, ends, number)))
+    if ends != "FINISHED":
+        return
+    facts = {"run": name, "steps": 60, "examples": 80, "parameters": 1000, "checkpoints": {"60": {"accuracy": skill}}}
+    training = _manifest(folder / "training/manifest.json", "train_model", settings, {"data": prepared.content}, facts)
+    winner = {"step": 60, "metrics": {"accuracy": skill, "loss": 1 - skill}, "path": "checkpoints/step-00000060"}
+    write_json(folder / "selection/selection.json", {"run": name, "metric": "accuracy", "mode": "max", "winner": winner, "ranking": [], "why": "."})
+    selection = _manifest(folder / "selection/manifest.json", "select_checkpoint", [], {"training": training.content}, {"winner": 60, "run": name})
+    for split in ("dev", "test"):
+        write_results(folder / "evaluation", name, split, LABELS, **predictions(skill, number, labelled or split == "dev"))
+    _manifest(folder / "evaluation/manifest.json", "evaluate_model", ["evaluate.bins=10"], {"selection": selection.content}, {"skill": skill})
+
+
+def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) -> dict:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, examples)
+    right = np.arange(examples) < skill * examples
+    sure = random.uniform(0.55, 0.99, examples)
+    positive = np.where((labels == 1) == right, sure, 1 - sure)
+    probabilities = np.stack([1 - positive, positive], axis=1)
+    losses = -np.log(probabilities[np.arange(examples), labels])
+    texts = [f'text, "{i}"\nof two lines' for i in range(examples)]
+    given = labels if labelled else np.full(examples, -100)
+    return {"ids": np.arange(examples), "texts": texts, "labels": given, "probabilities": probabilities, "losses": losses, "confidence": 0.95, "bins": 10}
+
+
+def journal(skill: float, ends: str, number: int) -> list[dict]:
+    events = [{"event": "attempt", "attempt": 1, "resume_step": 0, "time": START}]
+    for step in range(5, 65, 5):
+        metrics = {"loss": round(0.9 * 0.97**step + 0.3 * (1 - skill), 4), "examples_per_second": 100.0 + number}
+        events.append({"event": "train", "step": step, "time": START + step, "attempt": 1, "metrics": metrics})
+        if step % 20 == 0:
+            metrics = {"loss": round(1.2 - skill + 1 / step, 4), "accuracy": round(skill - 1 / step, 4)}
+            events.append({"event": "eval", "step": step, "time": START + step + 0.5, "attempt": 1, "metrics": metrics})
+    if ends != "nothing":
+        events.append({"event": "end", "status": ends, "time": START + 61, "step": 60, "attempt": 1, "seconds": 61.0, "peak_memory_mb": 512.5})
+    return events
+
+
+def _manifest(path: Path, stage: str, settings: list[str], inputs: dict[str, str], facts: dict) -> Manifest:
+    write_manifest(path, Manifest(stage, digest(stage, settings, inputs), settings, inputs, {}, facts, START + 62))
+    return read_manifest(path)

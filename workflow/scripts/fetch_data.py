@@ -1,0 +1,35 @@
+"""Stage: bring the raw files of all splits to where the later stages, which may have no internet, find them."""
+
+import shutil
+import time
+from pathlib import Path
+
+from snaketrain import stages
+from snaketrain.configuration import from_strings
+from snaketrain.data.fetching import describe, fetch
+from snaketrain.settings import Source
+
+
+def main() -> None:
+    args = stages.parser(__doc__).parse_args()
+    started = time.time()
+    settings = from_strings(args.settings)["data"]
+    folder = Path(args.output).parent
+    found: dict[str, list[str]] = {}
+    for split in ("train", "dev", "test"):
+        if settings.get(split) is None:
+            shutil.rmtree(folder / split, ignore_errors=True)
+            continue
+        source = Source.model_validate(settings[split])
+        try:
+            found[split] = fetch(source, folder / split)
+        except ValueError as error:
+            raise SystemExit(f"data.{split}: {error}") from None
+        checked = f", {len(source.sha256)} verified" if source.sha256 else ""
+        print(f"fetch_data: {split}: {len(found[split])} files of {describe(source)}{checked}")
+    files = [f"{split}/{name}" for split, names in found.items() for name in names]
+    stages.finish("fetch_data", args, {}, files, {"files": found}, started)
+
+
+if __name__ == "__main__":
+    main()

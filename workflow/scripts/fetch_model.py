@@ -1,0 +1,26 @@
+"""Stage: bring the files of a model or a tokenizer to where the later stages, which may have no internet, find them."""
+
+import time
+from pathlib import Path
+
+from snaketrain import stages
+from snaketrain.configuration import from_strings
+from snaketrain.data.fetching import describe, fetch
+from snaketrain.settings import Source
+
+
+def main() -> None:
+    args = stages.parser(__doc__).parse_args()
+    started = time.time()
+    source = Source.model_validate(from_strings(args.settings)["source"])
+    try:
+        names = fetch(source, Path(args.output).parent / "files")
+    except ValueError as error:
+        raise SystemExit(f"fetch_model: {error}") from None
+    checked = f", {len(source.sha256)} verified" if source.sha256 else ""
+    print(f"fetch_model: {len(names)} files of {describe(source)}{checked}")
+    stages.finish("fetch_model", args, {}, [f"files/{name}" for name in names], {"files": names}, started)
+
+
+if __name__ == "__main__":
+    main()

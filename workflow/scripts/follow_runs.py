@@ -1,0 +1,144 @@
+"""Brings MLflow up to date with the runs' files: once, or for as long as a workflow runs. Safe to start at any time.
+
+It reads files only, so training neither knows of it nor waits for it; a server that is away costs a warning.
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+WAIT_FOR_OTHER_SECONDS = 60
+LONGEST_PAUSE_SECONDS = 60
+stopping = []  # signals received
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="the results of the workflow (default: results)")
+    parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
+    parser.add_argument("--once", action="store_true", help="bring it up to date and end")
+    parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks at the files (default: 2)")
+    args = parser.parse_args()
+    if args.interval <= 0:
+        parser.error("--interval must be more than 0 seconds")
+    results = args.results.resolve()
+    uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
+    # Ctrl-C reaches the workflow too, which then lets its jobs end: their last words are worth waiting for
+    signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stopping.append(number))
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        lock = open(results / ".follower.lock", "w")
+    except OSError as error:
+        return warn(f"{results}: cannot be written to ({error}); MLflow is not brought up to date.")
+    if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
+        return print(f"Another follower is at work on {results}; nothing to do.")
+    follow(results, uri, args)
+
+
+def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
+    follower, failures, last_message = None, 0, None
+    start = process_start(args.while_pid) if args.while_pid else None
+    while True:
+        # looked at before the pass: what the process wrote until its end is then seen by the last one
+        last = args.once or bool(stopping) or (args.while_pid is not None and (start is None or process_start(args.while_pid) != start))
+        try:
+            if follower is None:
+                follower = connect(results, uri)
+            message = full_pass(follower)
+        except Exception as error:  # whatever it is: the runs must not suffer from it
+            message = f"MLflow at {uri}: {first_line(error)}"
+            if follower:
+                follower.store.forget()
+        failures = failures + 1 if message else 0
+        if message and (message != last_message or last):
+            then = f"Start it, or correct tracking.uri; then: python {sys.argv[0]} --results {results} --uri {uri} --once"
+            warn(f"{message}. {then if last else 'Nothing is lost; trying again.'}")
+        last_message = message
+        if last:
+            break
+        pause(min(args.interval * 2**min(failures, 10), max(LONGEST_PAUSE_SECONDS, args.interval)) if failures else args.interval, args.while_pid)
+    if not failures and (args.once or follower.runs()):
+        print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
+
+
+def connect(results: Path, uri: str):
+    from snaketrain.following import Follower  # takes seconds, and may fail
+    from snaketrain.mlflow_store import Store
+
+    return Follower(results, Store(uri))
+
+
+def full_pass(follower) -> str | None:
+    """All runs; a run whose files are odd does not keep the others from being shown. Returns what went wrong."""
+    from mlflow.exceptions import MlflowException
+
+    message = None
+    for training in follower.runs():
+        try:
+            follower.update(training)
+        except MlflowException as error:
+            if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST"):
+                raise  # the store is away: it would be for all others as well
+            follower.store.forget()
+            message = f"{training}: MLflow refused it: {first_line(error)}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"{training}: cannot be followed: {first_line(error)}"
+    return message
+
+
+def locked(lock, wait_seconds: float) -> bool:
+    end = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= end or stopping:
+                return False
+            time.sleep(0.2)
+
+
+def process_start(pid: int) -> str | None:
+    """When a process started, to tell it from a later one of the same number; None once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "alive"
+
+
+def pause(seconds: float, pid: int | None) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stopping and (pid is None or process_start(pid)):
+        time.sleep(min(left, 0.5))
+
+
+def look(uri: str) -> str:
+    return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+
+
+def first_line(error: Exception) -> str:
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:300]
+
+
+def warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Stage: split the raw data, tokenise it, and report everything odd about it."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from snaketrain import stages
+from snaketrain.configuration import from_strings
+from snaketrain.manifests import read_manifest, write_json
+from snaketrain.settings import Data
+
+
+def main() -> None:
+    args = _arguments()
+    started = time.time()
+    # read by the tokenizers library when it is first imported
+    os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
+    data = Data.model_validate(from_strings(args.settings)["data"])
+    raw, model = read_manifest(args.raw), read_manifest(args.tokenizer)
+    output = Path(args.output).parent
+    output.mkdir(parents=True, exist_ok=True)
+    files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
+    try:
+        facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output)
+    except ValueError as error:
+        raise SystemExit(f"prepare_data: {error}") from None
+    write_json(output / "report.json", report)
+    _show(report)
+    inputs = {"raw": raw.content, "tokenizer": model.content}
+    stages.finish("prepare_data", args, inputs, [*made, "report.json"], facts, started)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = stages.parser(__doc__)
+    parser.add_argument("--raw", required=True, metavar="MANIFEST", help="of the fetched data")
+    parser.add_argument("--tokenizer", required=True, metavar="MANIFEST", help="of the fetched tokenizer")
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores to use")
+    return parser.parse_args()
+
+
+def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path) -> tuple[dict, dict, list[str]]:
+    from snaketrain.data.preparing import prepare
+    from snaketrain.data.reading import check
+    from snaketrain.data.tokenizing import copy_tokenizer, load_tokenizer, pad_token_id, tokenizer_folder, vocabulary
+
+    if problems := check(data, files):
+        raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
+    folder = output / "tokenizer"
+    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder)]
+    found, odd = prepare(data, files, root, load_tokenizer(folder, data.max_length, len(data.text) == 2), output)
+    facts: dict[str, Any] = {
+        "name": data.name,
+        "label_names": found["label_names"],
+        "splits": found["splits"],
+        "pad_token_id": pad_token_id(folder),
+        "vocab_size": max(vocabulary(folder).values()) + 1,
+        "max_length": data.max_length,
+        "odd": dict(sorted(odd.counts.items())),
+    }
+    report = facts | {"rows": found["rows"], "odd": odd.report()}
+    return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
+
+
+def _show(report: dict[str, Any]) -> None:
+    """The summary at the end of the job's log."""
+    print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
+    for split, facts in report["splits"].items():
+        kind = "unlabelled" if not facts["labelled"] else _shares(report["label_names"], facts["label_counts"])
+        mean = facts["tokens"] / max(1, facts["examples"])
+        print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
+    for case in report["odd"].values():
+        if case["count"]:
+            print(f"  {case['count']:>15} {case['what']}")
+            for first in case["first"]:
+                print(f"{'':18}{first}")
+    print()
+
+
+def _shares(names: list[str], counts: list[int]) -> str:
+    shown = [f"{name} {count}" for name, count in zip(names, counts, strict=True)]
+    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} classes more" if len(shown) > 10 else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Choose the best checkpoint by the logged development metrics, and lay it out as a folder that other tools load as it is."""
+
+import math
+import shutil
+import time
+from pathlib import Path
+
+from snaketrain import stages
+from snaketrain.configuration import from_strings
+from snaketrain.journal import read_journal
+from snaketrain.manifests import file_digest, read_manifest, write_json
+from snaketrain.settings import Select
+
+
+def main() -> None:
+    started = time.time()
+    parser = stages.parser(__doc__)
+    parser.add_argument("--training", required=True, help="manifest of the training")
+    parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
+    args = parser.parse_args()
+    select = Select.model_validate(from_strings(args.settings)["select"])
+    training, data = read_manifest(args.training), read_manifest(args.data)
+    folder = Path(args.output).parent
+
+    ranking = rank_checkpoints(training.folder, select)
+    winner = next((entry for entry in ranking if entry["kept"]), None)
+    if winner is None:
+        raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
+    checkpoint = training.folder / winner["path"]
+    files = lay_out(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
+    why = explain(winner, ranking, select)
+    write_json(
+        folder / "selection.json",
+        {"run": training.facts["run"], "metric": select.metric, "mode": select.mode, "winner": winner, "ranking": ranking, "why": why},
+    )
+    weights = {path.name: file_digest(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+    facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
+    stages.finish("select_checkpoint", args, {"training": training.content}, ["selection.json", *files], facts, started)
+    print(f"{training.facts['run']}: {why}")
+
+
+def rank_checkpoints(training: Path, select: Select) -> list[dict]:
+    """Evaluated checkpoints, best first; of equal ones the earlier; without those whose metric is not a number."""
+    journal = read_journal(training / "journal.jsonl")
+    saved = {line["step"]: line["path"] for line in journal if line["event"] == "checkpoint"}
+    metrics: dict[int, dict] = {}
+    for line in journal:
+        if line["event"] == "eval" and line["step"] in saved:
+            metrics.setdefault(line["step"], line["metrics"])
+    if unknown := next((m for m in metrics.values() if select.metric not in m), None):
+        raise SystemExit(f"select.metric: the training logged no `{select.metric}`. It logged: {', '.join(unknown)}.")
+    sign = -1 if select.mode == "max" else 1
+    finite = [step for step in metrics if math.isfinite(metrics[step][select.metric])]
+    return [
+        {"step": step, "value": metrics[step][select.metric], "metrics": metrics[step], "path": saved[step], "kept": (training / saved[step]).is_dir()}
+        for step in sorted(finite, key=lambda step: (sign * metrics[step][select.metric], step))
+    ]
+
+
+def explain(winner: dict, ranking: list[dict], select: Select) -> str:
+    best = "highest" if select.mode == "max" else "lowest"
+    why = f"step {winner['step']} has the {best} dev {select.metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
+    if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
+        why += "; of equal ones the earlier"
+    if winner is not ranking[0]:
+        top = ranking[0]
+        why += f" that are still there; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
+    return why
+
+
+def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
+    """Weights, configuration and tokenizer in one folder, made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in [*checkpoint.glob("*.safetensors"), *description.glob("*"), *tokenizer.glob("*")]:
+        shutil.copyfile(path, folder / path.name)
+    return [f"model/{path.name}" for path in sorted(folder.iterdir())]
+
+
+if __name__ == "__main__":
+    main()

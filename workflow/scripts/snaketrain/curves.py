@@ -1,0 +1,73 @@
+"""Reads a run's journal as far as it is written: its events, its curves, how long it took, how it stands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:
+    """The events after an offset, and the offset of what is not yet written; a torn last line is left for later."""
+    if not Path(path).is_file():
+        return [], offset
+    with open(path, "rb") as file:
+        file.seek(offset)
+        content = file.read()
+    complete = content.rfind(b"\n") + 1
+    events = []
+    for line in content[:complete].splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash, and not repaired yet
+        if isinstance(event, dict):
+            events.append(event)
+    return events, offset + complete
+
+
+def points(events: list[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
+    """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
+
+    Steps repeat where a training resumed from a checkpoint before its end: the first attempt's point stays.
+    """
+    found = []
+    for event in events:
+        if event.get("event") not in ("train", "eval"):
+            continue
+        for name, value in (event.get("metrics") or {}).items():
+            name = f"{event['event']}/{name}"
+            if isinstance(value, bool) or not isinstance(value, int | float) or event["step"] <= high_water.get(name, -1):
+                continue
+            high_water[name] = event["step"]
+            found.append((name, float(value), float(event["time"]), event["step"]))
+    return found
+
+
+def curves(events: list[Event]) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name."""
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for name, value, _, step in points(events, {}):
+        by_name.setdefault(name, []).append((step, value))
+    return by_name
+
+
+def seconds_training(events: list[Event]) -> float:
+    """Time spent in all attempts together, without the pauses between them."""
+    spans: dict[Any, list[float]] = {}
+    for event in events:
+        if "time" in event:
+            spans.setdefault(event.get("attempt"), []).append(event["time"])
+    return sum(max(times) - min(times) for times in spans.values())
+
+
+def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """How the training stands after these events: {"status": RUNNING or as its end says, "time": of the last event}."""
+    state = dict(before or {"status": "RUNNING", "time": 0.0})
+    for event in events:
+        if event.get("event") == "end":
+            state["status"] = event.get("status", "FAILED")
+        elif event.get("event") == "attempt":
+            state["status"] = "RUNNING"
+        state["time"] = event.get("time", state["time"])
+    return state

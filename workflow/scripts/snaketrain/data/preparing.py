@@ -1,0 +1,141 @@
+"""From raw rows to tokenised splits on disk, in two passes and in little memory whatever the size of the data."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+
+from snaketrain.data.formats import BadData
+from snaketrain.data.oddities import Oddities
+from snaketrain.data.splitting import SPLITS, UNUSED, assign, repeated
+from snaketrain.data.surveying import Example, Survey, classes, examples, progress, survey
+from snaketrain.settings import Data
+
+NO_LABEL = -100  # what losses and metrics of PyTorch ignore
+BATCH_ROWS, BATCH_CHARACTERS = 2000, 2_000_000
+
+
+def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any, output: Path) -> tuple[dict[str, Any], Oddities]:
+    """Write `train.arrow`, `dev.arrow` and `test.arrow`; the facts about them, and what was odd."""
+    odd = Oddities()
+    surveys = _surveys(data, files, odd, root)
+    names, class_of = classes(data, surveys["train"])
+    assigned = {source: assign(source, found.usable, data) for source, found in surveys.items()}
+    flags = _flags(surveys, assigned)
+    labelled = {split: bool(names) and surveys.get(split, surveys["train"]).labelled for split in SPLITS}
+    writers = [SplitWriter(output / f"{split}.arrow", tokenizer, len(data.text) == 2, len(names), odd) for split in SPLITS]
+    for source in surveys:
+        last = numpy.flatnonzero(assigned[source] != UNUSED)[-1]
+        total = int(last) + 1
+        steps = zip(range(total), assigned[source], examples(files[source], data, Oddities(), root), strict=False)
+        for row, split, example in progress(steps, f"tokenise {source}", total):
+            if split != UNUSED:
+                for kind, flagged in flags[source].items():
+                    if flagged[row]:
+                        odd.add(kind, example.place, example.texts[0])
+                label = class_of[example.label] if labelled[SPLITS[split]] else NO_LABEL
+                writers[split].add(example, label)
+    splits = {split: {"labelled": labelled[split]} | writer.close() for split, writer in zip(SPLITS, writers, strict=True)}
+    _check_train(data, names, splits["train"])
+    return {"label_names": names, "splits": splits, "rows": {source: found.rows for source, found in surveys.items()}}, odd
+
+
+def _surveys(data: Data, files: dict[str, list[Path]], odd: Oddities, root: Path) -> dict[str, Survey]:
+    known = set(data.labels) if data.labels is not None else None
+    surveys = {"train": survey("train", files["train"], data, known, odd, root)}
+    known = set(classes(data, surveys["train"])[1])
+    for split in SPLITS[1:]:
+        if files.get(split):
+            surveys[split] = survey(split, files[split], data, known, odd, root)
+            if split == "dev" and data.label and not surveys[split].labelled:
+                raise BadData(f"data.dev: no row has a label in column {data.label!r}, and the best checkpoint is chosen by them.")
+    return surveys
+
+
+def _flags(surveys: dict[str, Survey], assigned: dict[str, numpy.ndarray]) -> dict[str, dict[str, numpy.ndarray]]:
+    """For every source, the rows that are repetitions within train, or leak from train into another split."""
+    hashes, train = surveys["train"].hashes, assigned["train"] == SPLITS.index("train")
+    flags: dict[str, dict[str, numpy.ndarray]] = {source: {} for source in surveys}
+    flags["train"]["duplicate"] = repeated(hashes, train)
+    for source, found in surveys.items():
+        trained_on = numpy.isin(found.hashes, hashes[train])
+        for split in SPLITS[1:]:
+            flags[source][f"leaked_{split}"] = trained_on & (assigned[source] == SPLITS.index(split))
+    return flags
+
+
+def _check_train(data: Data, names: list[str], train: dict[str, Any]) -> None:
+    present = [name for name, count in zip(names, train.get("label_counts", []), strict=False) if count]
+    if train["examples"] == 0:
+        raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or give more data.")
+    if data.label and len(present) < 2:
+        raise BadData(
+            f"data.label: all {train['examples']} training examples are of one class, {present[0]!r}: there is nothing to learn. "
+            "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
+        )
+
+
+class SplitWriter:
+    """Tokenises and writes one split in batches, and counts along."""
+
+    def __init__(self, path: Path, tokenizer: Any, pair: bool, classes: int, odd: Oddities):
+        self.path, self.tokenizer, self.pair, self.odd = path, tokenizer, pair, odd
+        self.beside = path.with_name(f".{path.name}.new")
+        fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32())), ("label", pyarrow.int64())]
+        fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
+        if pair:
+            fields += [("text_pair", pyarrow.string()), ("token_type_ids", pyarrow.list_(pyarrow.int8()))]
+        self.schema = pyarrow.schema(fields)
+        self.file = pyarrow.ipc.new_file(str(self.beside), self.schema)
+        self.waiting: list[tuple[Example, int]] = []
+        self.characters = 0
+        self.label_counts = numpy.zeros(classes, int)
+        self.facts = Counter(examples=0, tokens=0, longest=0, truncated=0)
+
+    def add(self, example: Example, label: int) -> None:
+        self.waiting.append((example, label))
+        self.characters += sum(map(len, example.texts))
+        if len(self.waiting) >= BATCH_ROWS or self.characters >= BATCH_CHARACTERS:
+            self._flush()
+
+    def close(self) -> dict[str, Any]:
+        self._flush()
+        self.file.close()
+        os.replace(self.beside, self.path)
+        return dict(self.facts) | {"label_counts": self.label_counts.tolist()}
+
+    def _flush(self) -> None:
+        if not self.waiting:
+            return
+        texts = [example.texts if self.pair else example.texts[0] for example, _ in self.waiting]
+        encoded = self.tokenizer.encode_batch(texts)
+        start = self.facts["examples"]
+        labels = [label for _, label in self.waiting]
+        columns = {
+            "id": range(start, start + len(encoded)),
+            "input_ids": [encoding.ids for encoding in encoded],
+            "label": labels,
+            "text": [example.texts[0] for example, _ in self.waiting],
+            "line": [example.line for example, _ in self.waiting],
+        }
+        if self.pair:
+            columns["text_pair"] = [example.texts[1] for example, _ in self.waiting]
+            columns["token_type_ids"] = [encoding.type_ids for encoding in encoded]
+        self.file.write_batch(pyarrow.record_batch([pyarrow.array(columns[f.name], f.type) for f in self.schema], schema=self.schema))
+        self._count(encoded, labels)
+        self.waiting, self.characters = [], 0
+
+    def _count(self, encoded: list[Any], labels: list[int]) -> None:
+        lengths = [len(encoding.ids) for encoding in encoded]
+        self.facts["examples"] += len(lengths)
+        self.facts["tokens"] += sum(lengths)
+        self.facts["longest"] = max(self.facts["longest"], *lengths)
+        for (example, label), encoding in zip(self.waiting, encoded, strict=True):
+            if encoding.overflowing:
+                self.facts["truncated"] += 1
+                self.odd.add("truncated", example.place, example.texts[0])
+            if label != NO_LABEL:
+                self.label_counts[label] += 1

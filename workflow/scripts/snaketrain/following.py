@@ -1,0 +1,164 @@
+"""Brings MLflow up to date with the files of the runs, at any time, any number of times, and never in the way of a training.
+
+The files are the truth. What was sent already is kept in `.mlflow.json` beside them; if that is lost, all is sent again, and
+nothing changes: runs are found by their key, and identical points stay one point.
+"""
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snaketrain import tracked
+from snaketrain.curves import points, read_events, seconds_training, standing
+from snaketrain.manifests import Manifest, write_json
+from snaketrain.mlflow_store import Store
+
+
+@dataclass
+class Sent:
+    """What MLflow knows already of one run."""
+
+    uri: str
+    run_id: str
+    offset: int = 0  # in the journal
+    high_water: dict[str, int] = field(default_factory=dict)
+    standing: dict[str, Any] | None = None
+    status: str | None = None
+    done: dict[str, str] = field(default_factory=dict)  # what is sent once, with the digest of what was sent
+
+
+class Follower:
+    def __init__(self, results: Path, store: Store):
+        self.results, self.store = Path(results).resolve(), store
+        self._data: dict[Path, str | None] = {}
+
+    def runs(self) -> list[Path]:
+        return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
+
+    def update(self, training: Path) -> None:
+        """One run, whose training is in this folder."""
+        run = tracked.read_json(training / "run.json")
+        if run is None:
+            return
+        experiment = run.get("experiment") or "snaketrain"
+        prepared, data_run_id = self._update_data(run, f"{experiment}-data")
+        run_id = self.store.run(experiment, f"train:{run['identity']}", run["run"], run["started"], {})
+        if run_id is None:  # deleted in MLflow: nobody wants it there
+            return
+        sent = self._sent(training, run_id)
+        before = asdict(sent)
+        try:
+            self._describe(run, sent, prepared, f"{experiment}-data", data_run_id)
+            self._curves(training, sent)
+            self._results(training, run, experiment, sent)
+        finally:
+            if asdict(sent) != before:
+                write_json(training / ".mlflow.json", asdict(sent))
+
+    def _sent(self, folder: Path, run_id: str) -> Sent:
+        content = tracked.read_json(folder / ".mlflow.json") or {}
+        try:
+            sent = Sent(**content)
+        except TypeError:
+            return Sent(self.store.uri, run_id)
+        journal = folder / "journal.jsonl"
+        shrunk = sent.offset > (journal.stat().st_size if journal.is_file() else 0)
+        return Sent(self.store.uri, run_id) if shrunk or (sent.uri, sent.run_id) != (self.store.uri, run_id) else sent
+
+    # --- the training
+
+    def _describe(self, run: dict, sent: Sent, prepared: Manifest | None, data_experiment: str, data_run_id: str | None) -> None:
+        if sent.done.get("described") == (data_run_id or "yes"):
+            return
+        self.store.params(sent.run_id, tracked.params(run["settings"]))
+        tags = tracked.tags(run)
+        if run.get("data"):
+            self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
+            tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
+        if not self.store.get(sent.run_id).data.tags.get("mlflow.note.content"):  # else somebody may have changed it there
+            experiment_id = self.store.experiment(data_experiment) if data_run_id else None
+            tags["mlflow.note.content"] = tracked.note(run, experiment_id, data_run_id)
+        self.store.tags(sent.run_id, tags)
+        sent.done["described"] = data_run_id or "yes"
+
+    def _curves(self, training: Path, sent: Sent) -> None:
+        events, offset = read_events(training / "journal.jsonl", sent.offset)
+        if events:
+            high_water = dict(sent.high_water)
+            self.store.points(sent.run_id, points(events, high_water))
+            sent.high_water, sent.standing = high_water, standing(events, sent.standing)
+        sent.offset = offset
+        state = sent.standing or {"status": "RUNNING", "time": time.time()}
+        status = tracked.status(state, time.time())
+        if f"{status} {state['time'] if status != 'RUNNING' else ''}" == sent.status:
+            return
+        if state["status"] == "FINISHED":
+            everything, _ = read_events(training / "journal.jsonl")
+            self.store.points(sent.run_id, [("seconds/training", seconds_training(everything), state["time"], 0)])
+        self.store.status(sent.run_id, status, state["time"])
+        sent.status = f"{status} {state['time'] if status != 'RUNNING' else ''}"
+
+    # --- what is made of it
+
+    def _results(self, training: Path, run: dict, experiment: str, sent: Sent) -> None:
+        folder = training.parent
+        trained, selected, evaluated = (
+            tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation")
+        )
+        if trained is None or selected is None or not tracked.follows(selected, trained):
+            return
+        selection = tracked.read_json(folder / "selection/selection.json")
+        if selection and sent.done.get("selection") != (token := f"{selected.identity} {selected.content}"):
+            winner = selection["winner"]
+            best = tracked.numbers("best", winner["metrics"] | {"step": winner["step"]}, selected.finished)
+            files = [(folder / "training/manifest.json", "training"), (folder / "selection/selection.json", "selection")]
+            self._finish(run, experiment, sent, selected, "selection", best, files)
+            sent.done["selection"] = token
+        if evaluated is None or not tracked.follows(evaluated, selected):
+            return
+        if sent.done.get("evaluation") != (token := f"{evaluated.identity} {evaluated.content}"):
+            results = {split: tracked.read_json(folder / f"evaluation/{split}_results.json") or {} for split in ("dev", "test")}
+            scores = [point for split, content in results.items() for point in tracked.scores(split, content, evaluated.finished)]
+            files = [(file, "evaluation") for file in sorted((folder / "evaluation").iterdir()) if file.suffix in (".json", ".csv", ".png")]
+            report = Path(run["data"]["path"]).parent / "report.json" if run.get("data") else None
+            self._finish(run, experiment, sent, evaluated, "evaluation", scores, files + ([(report, "data")] if report else []))
+            sent.done["evaluation"] = token
+
+    def _finish(self, run: dict, experiment: str, sent: Sent, made: Manifest, name: str, points: list, files: list) -> None:
+        """Roll-ups and files on the training's row, and a run of its own below it."""
+        seconds = (f"seconds/{name}", made.finished - made.started, made.finished, 0)
+        self.store.points(sent.run_id, [*points, seconds])
+        for file, place in files:
+            self.store.artifact(sent.run_id, file, place)
+        stage = {"selection": "select", "evaluation": "evaluate"}[name]
+        tags = {"mlflow.parentRunId": sent.run_id, "pipeline.stage": stage}
+        child = self.store.run(experiment, f"{stage}:{made.identity}", f"{run['run']} {name}", made.started, tags)
+        if child:
+            self.store.params(child, tracked.params(made.settings))
+            self.store.points(child, [*points, seconds])
+            self.store.status(child, "FINISHED", made.finished)
+
+    # --- the data
+
+    def _update_data(self, run: dict, experiment: str) -> tuple[Manifest | None, str | None]:
+        """The preparation's run, in an experiment of its own, since other runs share it."""
+        path = Path((run.get("data") or {}).get("path") or "missing")
+        path = next((p for p in (path, self.results / "data" / path.parent.name / "manifest.json") if p.is_file()), path)
+        prepared = tracked.manifest(path)
+        if prepared is None:
+            return None, None
+        if path in self._data:
+            return prepared, self._data[path]
+        tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
+        run_id = self.store.run(experiment, f"prepare:{prepared.identity}", path.parent.name, prepared.started, tags)
+        sent = tracked.read_json(path.parent / ".mlflow.json") or {}
+        if run_id and (sent.get("uri"), sent.get("run_id")) != (self.store.uri, run_id):
+            self.store.params(run_id, tracked.params(prepared.settings))
+            seconds = ("seconds/preparation", prepared.finished - prepared.started, prepared.finished, 0)
+            self.store.points(run_id, [*tracked.data_points(prepared.facts, prepared.finished), seconds])
+            self.store.artifact(run_id, path.parent / "report.json")
+            self.store.status(run_id, "FINISHED", prepared.finished)
+            write_json(path.parent / ".mlflow.json", {"uri": self.store.uri, "run_id": run_id})
+        self._data[path] = run_id
+        return prepared, run_id

@@ -1,0 +1,28 @@
+"""The command in front of a script: plain python for one process, torchrun for several; and the environment of both."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from snaketrain.settings import Compute
+
+
+def environment(threads: int) -> str:
+    # spinning threads of two processes on the same cores crawl; later stages must find everything on this machine
+    return f"OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
+
+
+def python(threads: int = 1) -> str:
+    return f"{environment(threads)} {shlex.quote(sys.executable)}"
+
+
+def launch(compute: Compute) -> str:
+    if compute.processes == 1:
+        return python(compute.threads)
+    torchrun = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
+    threads = max(1, compute.threads // compute.processes)
+    # torchrun forwards the signals to its processes, which save and end; it must not die of one itself
+    return (
+        f"{environment(threads)} {torchrun} --standalone --nproc-per-node {compute.processes} "
+        "--signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    )

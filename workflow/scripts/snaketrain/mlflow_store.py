@@ -1,0 +1,103 @@
+"""The few things that are asked of MLflow, each of them safe to ask again."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+# MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from mlflow import MlflowClient  # noqa: E402
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType  # noqa: E402
+
+PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
+RUN_KEY = "pipeline.run_key"
+
+
+class Store:
+    def __init__(self, uri: str):
+        for name in ("mlflow", "alembic"):  # they tell of every table they make
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self.uri = uri
+        self.client = MlflowClient(uri)
+        self._experiments: dict[str, str] = {}
+        self._runs: dict[str, str | None] = {}
+
+    def forget(self) -> None:
+        """Ask again for all ids: somebody may have deleted what they named, or restored a database."""
+        self._experiments.clear()
+        self._runs.clear()
+
+    def experiment(self, name: str) -> str:
+        if name not in self._experiments:
+            found = self.client.get_experiment_by_name(name)
+            place = None
+            if self.uri.startswith("sqlite:///"):  # MLflow would put them below the current folder
+                place = str(Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / name)
+            self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
+        return self._experiments[name]
+
+    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
+        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so."""
+        key = key[:LONGEST_TAG]
+        if key not in self._runs:
+            where = [self.experiment(experiment)]
+            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
+            alive = [run for run in found if run.info.lifecycle_stage == "active"]
+            if not found:
+                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+                alive = [self.client.create_run(where[0], milliseconds(started), tags, name)]
+            self._runs[key] = alive[0].info.run_id if alive else None
+        return self._runs[key]
+
+    def get(self, run_id: str) -> Run:
+        return self.client.get_run(run_id)
+
+    def params(self, run_id: str, params: dict[str, str]) -> None:
+        """Those that are not there yet: MLflow refuses to change one."""
+        known = self.get(run_id).data.params
+        new = [Param(k[:LONGEST_KEY], cut(v, LONGEST_PARAM)) for k, v in params.items() if k[:LONGEST_KEY] not in known]
+        for start in range(0, len(new), PARAMS_AT_ONCE):
+            self.client.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
+
+    def tags(self, run_id: str, tags: dict[str, str]) -> None:
+        self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
+
+    def points(self, run_id: str, points: list[tuple[str, float, float, int]]) -> None:
+        """(name, value, time, step); a point that is there already stays one point."""
+        metrics = [Metric(allowed(name), value, milliseconds(time), step) for name, value, time, step in points]
+        for start in range(0, len(metrics), METRICS_AT_ONCE):
+            self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
+
+    def status(self, run_id: str, status: str, time: float) -> None:
+        """RUNNING, or the end of the run at that time."""
+        if status != "RUNNING":
+            self.client.set_terminated(run_id, status, milliseconds(time))
+        elif self.get(run_id).info.status != "RUNNING":
+            self.client.update_run(run_id, status="RUNNING")
+
+    def dataset(self, run_id: str, name: str, digest: str, source: str, schema: str, profile: str) -> None:
+        entity = Dataset(name, digest, "local", source, schema, profile)
+        self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
+
+    def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
+        if file.is_file():
+            self.client.log_artifact(run_id, str(file), folder)
+
+
+def cut(value: Any, longest: int) -> str:
+    text = str(value)
+    return text if len(text) <= longest else text[: longest - 6] + " … cut"
+
+
+def allowed(name: str) -> str:
+    """A metric's name as MLflow allows it."""
+    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,97 @@
+"""What of a run's files MLflow is told, as plain values: params, tags, roll-ups, notes, the data set's description."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from snaketrain.manifests import Manifest
+
+STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
+SILENT_SECONDS = 6 * 3600  # a training that has written nothing for so long was killed without a word
+Point = tuple[str, float, float, int]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None where the file is not there yet, or is just being replaced."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def manifest(path: Path) -> Manifest | None:
+    content = read_json(path)
+    try:
+        return Manifest(**content, path=str(path)) if content else None
+    except TypeError:
+        return None
+
+
+def params(settings: list[str]) -> dict[str, str]:
+    """Settings as MLflow shows them: text without quotes, all else as in JSON."""
+    values = {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in settings)}
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+
+
+def tags(run: dict[str, Any]) -> dict[str, str]:
+    git = run.get("git") or {}
+    found = {f"environment.{key}": str(value) for key, value in (run.get("environment") or {}).items()}
+    if git.get("commit"):
+        found |= {"mlflow.source.git.commit": git["commit"], "mlflow.source.git.dirty": str(bool(git.get("dirty"))).lower()}
+    return found | {"mlflow.source.name": "workflow/scripts/train_model.py", "mlflow.source.type": "LOCAL", "pipeline.stage": "train"}
+
+
+def note(run: dict[str, Any], experiment_id: str | None, data_run_id: str | None) -> str:
+    data = run.get("data") or {}
+    text = f"{data.get('name', '')} `{data.get('content', '')}`"
+    if data_run_id:
+        text = f"[{data.get('name')}](#/experiments/{experiment_id}/runs/{data_run_id}) `{data.get('content')}`"
+    return "\n\n".join(part for part in (run.get("notes") or "", f"Data: {text}" if data else "") if part)
+
+
+def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
+    """Every figure of a flat dictionary as a roll-up: a point at step 0."""
+    return [
+        (f"{prefix}/{name}", float(value), time, 0)
+        for name, value in content.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def scores(split: str, results: dict[str, Any], time: float) -> list[Point]:
+    found = numbers(split, {key: value for key, value in results.items() if key != "confidence"}, time)
+    low, high = results.get("interval") or (math.nan, math.nan)
+    return found + ([] if math.isnan(low) else [(f"{split}/accuracy_low", low, time, 0), (f"{split}/accuracy_high", high, time, 0)])
+
+
+def data_points(facts: dict[str, Any], time: float) -> list[Point]:
+    """Counts of prepared data: `train/examples`, `odd/empty`, `vocab_size`."""
+    found = [point for split, content in (facts.get("splits") or {}).items() for point in numbers(split, content, time)]
+    rest = {key: value for key, value in facts.items() if isinstance(value, int) and not isinstance(value, bool)}
+    return found + numbers("odd", facts.get("odd") or {}, time) + [(name, float(value), time, 0) for name, value in rest.items()]
+
+
+def dataset(run: dict[str, Any], prepared: Manifest | None) -> dict[str, str]:
+    """The arguments of `Store.dataset`, in the JSON that MLflow's pages read."""
+    data, facts = run["data"], prepared.facts if prepared else {}
+    columns = [{"type": "string", "name": "text", "required": True}, {"type": "long", "name": "label", "required": True}]
+    profile = {"num_rows": data.get("examples"), "label_names": facts.get("label_names"), "splits": facts.get("splits")}
+    return {
+        "name": str(data.get("name") or "data"),
+        "digest": str(data["content"])[:36],
+        "source": json.dumps({"uri": str(data.get("path", ""))}),
+        "schema": json.dumps({"mlflow_colspec": columns}),
+        "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
+    }
+
+
+def follows(later: Manifest, earlier: Manifest) -> bool:
+    """Whether a stage read this very result of the one before, and not that of an earlier training in the same folder."""
+    return earlier.content in later.inputs.values() or later.started >= earlier.finished
+
+
+def status(standing: dict[str, Any], now: float) -> str:
+    found = STATUSES.get(standing["status"], "FAILED")
+    return "KILLED" if found == "RUNNING" and now - standing["time"] > SILENT_SECONDS else found

@@ -1,0 +1,94 @@
+"""The folder of a training: whose it is, what it was started with, and the log of every process."""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from snaketrain import stages
+from snaketrain.journal import read_journal
+from snaketrain.manifests import Manifest, write_json
+
+
+def claim(folder: Path, purpose: str, code: list[str]) -> None:
+    """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
+
+    Other settings or data are another training. Other code goes on with an unfinished one, and says so.
+    """
+    try:
+        before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        before = None
+    if before and (before["purpose"] != purpose or (before["code"] != code and _finished(folder))):
+        aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(before['started']))}-{before['purpose'][:6]}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        print(f"{folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
+    elif before and before["code"] != code:
+        changed = sorted(set(code) ^ set(before["code"]))
+        print(f"{folder}: the code changed during this training; it goes on with the new one ({', '.join(changed)})", file=sys.stderr, flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _finished(folder: Path) -> bool:
+    return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_journal(folder / "journal.jsonl"))
+
+
+def record_start(folder: Path, purpose: str, args: argparse.Namespace, inputs: dict[str, str], data: Manifest, started: float, strategy: Any) -> None:
+    """What is known at the start, for MLflow and the comparison."""
+    import torch
+
+    write_json(
+        folder / "run.json",
+        {
+            "purpose": purpose,
+            "code": args.code,
+            "run": args.run,
+            "identity": stages.identity("train_model", args, inputs),
+            "started": started,
+            "settings": args.settings,
+            "data": {"path": data.path, "content": data.content, "name": data.facts["name"], "examples": data.facts["splits"]["train"]["examples"]},
+            "git": git_state(),
+            "environment": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "host": platform.node(),
+                "processes": strategy.world_size,
+                "device": strategy.device.type,
+                "precision": strategy.precision,
+            },
+            "experiment": args.experiment,
+            "notes": args.notes,
+        },
+    )
+
+
+def git_state() -> dict[str, Any]:
+    """The commit of the code, and whether it was changed since."""
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except FileNotFoundError:  # no git here
+        return {"commit": None, "dirty": None}
+
+
+def log_to(path: Path, strategy: Any) -> None:
+    """Everything worth telling goes to a file of this process; the first process tells it on the terminal too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.FileHandler(path)]
+    if strategy.rank == 0:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=handlers, force=True)
+    logging.info("process %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)

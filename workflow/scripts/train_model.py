@@ -1,0 +1,122 @@
+"""Train one run to the end of its plan, or go on from its last checkpoint.
+
+Under torchrun every process runs this; `--output` is written by the first one, when the training is complete.
+"""
+
+import functools
+import logging
+import sys
+import time
+from pathlib import Path
+
+from snaketrain import stages
+from snaketrain.configuration import from_strings
+from snaketrain.manifests import digest, read_manifest
+from snaketrain.settings import Model, Train
+from snaketrain.training_folder import claim, log_to, record_start
+
+STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
+
+
+def arguments():
+    parser = stages.parser(__doc__)
+    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--data", required=True, help="manifest of the prepared data")
+    parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--keep-best-by", default="loss:min", metavar="METRIC:MODE", help="which checkpoints are best")
+    parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
+    parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="distance of the lines in the journal")
+    parser.add_argument("--experiment", default="snaketrain", help="of MLflow")
+    parser.add_argument("--notes", default="", help="shown in MLflow")
+    return parser.parse_args()
+
+
+def main() -> int:
+    started = time.time()
+    args = arguments()
+    folder = Path(args.output).parent
+    sections = from_strings(args.settings)
+    settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    data, weights = read_manifest(args.data), read_manifest(args.model) if args.model else None
+    inputs = {"data": data.content} | ({"model": weights.content} if weights else {})
+
+    import torch
+
+    from snaketrain.checkpoints import Checkpoints
+    from snaketrain.data.examples import Examples
+    from snaketrain.journal import Journal
+    from snaketrain.loading import load
+    from snaketrain.loop import Learner, evaluate, train
+    from snaketrain.plan import Plan
+    from snaketrain.progress import Progress
+    from snaketrain.stopping import Stopping
+    from snaketrain.strategies import make_strategy
+    from snaketrain.tasks.base import decay_groups
+
+    stop = Stopping()
+    strategy = make_strategy(settings.strategy, device=args.device, precision=settings.precision)
+    strategy.start()
+    first = strategy.rank == 0
+    if first:
+        purpose = digest("train", sorted(args.settings), inputs)
+        claim(folder, purpose, args.code)
+        record_start(folder, purpose, args, inputs, data, started, strategy)
+    strategy.everyones(None)  # the others wait for the folder
+    log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
+
+    task = load(settings.task.use, "tasks")(**settings.task.arguments)
+    train_data, dev_data = (Examples(data.file(f"{split}.arrow"), data.facts["pad_token_id"]) for split in ("train", "dev"))
+    plan = Plan.of(settings, len(train_data), functools.partial(load(settings.schedule.use, "schedules"), **settings.schedule.arguments))
+    torch.manual_seed(settings.seed)
+    built = task.build(model.model_dump(), weights.folder / "files" if weights else None, data.facts)
+    if first:
+        (folder / "description").mkdir(exist_ok=True)
+        task.describe(built, folder / "description")
+
+    def make_optimizer(module):
+        groups = decay_groups(module, settings.weight_decay)
+        return load(settings.optimizer.use)(groups, lr=settings.learning_rate, **settings.optimizer.arguments)
+
+    prepared = {name: strategy.prepare(module, make_optimizer) for name, module in built.items()}
+    learner = Learner(task, strategy, {n: m for n, (m, _) in prepared.items()}, {n: o for n, (_, o) in prepared.items()}, settings.clip_norm)
+    metric, _, mode = args.keep_best_by.partition(":")
+    checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
+    start = checkpoints.resume(learner)
+    journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    parameters = sum(p.numel() for module in built.values() for p in module.parameters())
+    logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run, f"{parameters:,}", len(train_data), start, plan.steps)
+    progress = Progress(args.run, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
+    if start == 0:
+        journal.write("eval", step=0, metrics=evaluate(learner, dev_data, settings.batch_size * 2))
+    reached = train(learner, train_data, dev_data, settings, plan, start, journal, checkpoints, progress, stop)
+    progress.close()
+
+    complete = reached == plan.steps
+    journal.write("end", status="FINISHED" if complete else "STOPPED", step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    strategy.finish()
+    if not complete:
+        logging.warning("%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run, stop.signal, reached, plan.steps)
+        return STOPPED_EARLY
+    if first:
+        facts = {"run": args.run, "steps": plan.steps, "examples": len(train_data), "parameters": parameters, "checkpoints": checkpoints.metrics()}
+        stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
+    return 0
+
+
+def peak_memory_mb() -> float:
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Exception:
+        logging.exception("the training failed")  # also into the log of this process
+        sys.exit(1)
