@@ -36,7 +36,9 @@ def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
         "pad_token_id": 0,
     }
     _manifest(prepared / "manifest.json", "prepare_data", ['data.name="phrases"'], {}, facts)
-    for number, (name, changes) in enumerate((runs or {"first": {"skill": 0.9}, "second": {"skill": 0.7, "train.learning_rate": 1e-3}}).items()):
+    for number, (name, changes) in enumerate(
+        (runs or {"first": {"skill": 0.9}, "second": {"skill": 0.7, "train.learning_rate": 1e-3}}).items()
+    ):
         make_run(results / "runs" / name, name, dict(changes), prepared / "manifest.json", number)
     return results
 
@@ -63,11 +65,17 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
     facts = {"run": name, "steps": 60, "examples": 80, "parameters": 1000, "checkpoints": {"60": {"accuracy": skill}}}
     training = _manifest(folder / "training/manifest.json", "train_model", settings, {"data": prepared.content}, facts)
     winner = {"step": 60, "metrics": {"accuracy": skill, "loss": 1 - skill}, "path": "checkpoints/step-00000060"}
-    write_json(folder / "selection/selection.json", {"run": name, "metric": "accuracy", "mode": "max", "winner": winner, "ranking": [], "why": "."})
-    selection = _manifest(folder / "selection/manifest.json", "select_checkpoint", [], {"training": training.content}, {"winner": 60, "run": name})
+    write_json(
+        folder / "selection/selection.json", {"run": name, "metric": "accuracy", "mode": "max", "winner": winner, "ranking": [], "why": "."}
+    )
+    selection = _manifest(
+        folder / "selection/manifest.json", "select_checkpoint", [], {"training": training.content}, {"winner": 60, "run": name}
+    )
     for split in ("dev", "test"):
         write_results(folder / "evaluation", name, split, LABELS, **predictions(skill, number, labelled or split == "dev"))
-    _manifest(folder / "evaluation/manifest.json", "evaluate_model", ["evaluate.bins=10"], {"selection": selection.content}, {"skill": skill})
+    _manifest(
+        folder / "evaluation/manifest.json", "evaluate_model", ["evaluate.bins=10"], {"selection": selection.content}, {"skill": skill}
+    )
 
 
 def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) -> dict:
@@ -80,7 +88,15 @@ def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) ->
     losses = -np.log(probabilities[np.arange(examples), labels])
     texts = [f'text, "{i}"\nof two lines' for i in range(examples)]
     given = labels if labelled else np.full(examples, -100)
-    return {"ids": np.arange(examples), "texts": texts, "labels": given, "probabilities": probabilities, "losses": losses, "confidence": 0.95, "bins": 10}
+    return {
+        "ids": np.arange(examples),
+        "texts": texts,
+        "labels": given,
+        "probabilities": probabilities,
+        "losses": losses,
+        "confidence": 0.95,
+        "bins": 10,
+    }
 
 
 def journal(skill: float, ends: str, number: int) -> list[dict]:
@@ -92,7 +108,9 @@ def journal(skill: float, ends: str, number: int) -> list[dict]:
             metrics = {"loss": round(1.2 - skill + 1 / step, 4), "accuracy": round(skill - 1 / step, 4)}
             events.append({"event": "eval", "step": step, "time": START + step + 0.5, "attempt": 1, "metrics": metrics})
     if ends != "nothing":
-        events.append({"event": "end", "status": ends, "time": START + 61, "step": 60, "attempt": 1, "seconds": 61.0, "peak_memory_mb": 512.5})
+        events.append(
+            {"event": "end", "status": ends, "time": START + 61, "step": 60, "attempt": 1, "seconds": 61.0, "peak_memory_mb": 512.5}
+        )
     return events
 
 

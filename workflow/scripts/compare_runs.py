@@ -60,6 +60,8 @@ def figure(value: object, digits: int = 3) -> str:
 
 def setting(value: object) -> str:
     text = "–" if value is None or value == {} else str(value)
+    if all(part.isidentifier() for part in text.split(".")):
+        text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
     return text if len(text) <= 60 else text[:57] + "..."
 
 

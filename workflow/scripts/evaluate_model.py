@@ -1,5 +1,6 @@
 """Evaluate the selected checkpoint on the development and test set: every example exactly once, on any number of processes."""
 
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def main() -> None:
     started = time.time()
     parser = stages.parser(__doc__)
     parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--training", required=True, help="manifest of the training, which knows the model and the task")
     parser.add_argument("--selection", required=True, help="manifest of the selected checkpoint")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model that the training started from")
@@ -28,10 +30,9 @@ def main() -> None:
 
     # the same weights on the same data give the same scores: a changed plot or interval need not run the model again
     scores = folder / "scores" / digest(selection.facts["weights"], data.content, sorted(args.code))
-    first = True
     if not all((scores / f"{split}.npz").is_file() for split in SPLITS):
-        first = score(args, selection, data, evaluate.batch_size, scores)
-    if not first:
+        score(args, selection, data, evaluate.batch_size, scores)
+    if int(os.environ.get("RANK", "0")) > 0:  # the first process alone writes what all have found
         return
 
     from snaketrain.results import write_results
@@ -59,8 +60,11 @@ def read_table(path: Path) -> dict:
     return {"id": table["id"].to_numpy(), "label": table["label"].to_numpy().astype(np.int64), "text": texts}
 
 
-def score(args, selection, data, batch_size: int, folder: Path) -> bool:
-    """Run the model over both splits; the first process writes what all have found, and is told so."""
+def score(args, selection, data, batch_size: int, folder: Path) -> None:
+    """Run the model over both splits; the first process writes what all have found."""
+    # that some weights are missing before the trained ones are loaded is no news
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
     import numpy as np
     import torch
     from safetensors.torch import load_model
@@ -71,7 +75,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> bool:
     from snaketrain.loop import Learner, evaluation_batches
     from snaketrain.strategies import make_strategy
 
-    sections = from_strings(args.settings)
+    sections = from_strings(read_manifest(args.training).settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     strategy = make_strategy(train.strategy, device=args.device, precision=train.precision)
     strategy.start()
@@ -95,7 +99,6 @@ def score(args, selection, data, batch_size: int, folder: Path) -> bool:
         if strategy.rank == 0:
             merge(everyones, len(examples), folder / f"{split}.npz")
     strategy.finish()
-    return strategy.rank == 0
 
 
 def merge(parts: list[dict], examples: int, path: Path) -> None:

@@ -18,7 +18,7 @@ stopping = []  # signals received
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="the results of the workflow (default: results)")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
     parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
     parser.add_argument("--once", action="store_true", help="bring it up to date and end")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
@@ -34,7 +34,7 @@ def main() -> None:
         signal.signal(number, lambda number, _: stopping.append(number))
     try:
         results.mkdir(parents=True, exist_ok=True)
-        lock = open(results / ".follower.lock", "w")
+        lock = open(results / ".follower.lock", "w")  # noqa: SIM115 - held until the end
     except OSError as error:
         return warn(f"{results}: cannot be written to ({error}); MLflow is not brought up to date.")
     if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
-    follower, failures, last_message = None, 0, None
+    follower, failures = None, 0
     start = process_start(args.while_pid) if args.while_pid else None
     while True:
         # looked at before the pass: what the process wrote until its end is then seen by the last one
@@ -55,15 +55,15 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         except Exception as error:  # whatever it is: the runs must not suffer from it
             message = f"MLflow at {uri}: {first_line(error)}"
             if follower:
-                follower.store.forget()
+                follower.forget()
         failures = failures + 1 if message else 0
-        if message and (message != last_message or last):
+        if message and (failures == 1 or last):
             then = f"Start it, or correct tracking.uri; then: python {sys.argv[0]} --results {results} --uri {uri} --once"
             warn(f"{message}. {then if last else 'Nothing is lost; trying again.'}")
-        last_message = message
         if last:
             break
-        pause(min(args.interval * 2**min(failures, 10), max(LONGEST_PAUSE_SECONDS, args.interval)) if failures else args.interval, args.while_pid)
+        longest = max(LONGEST_PAUSE_SECONDS, args.interval)
+        pause(min(args.interval * 2 ** min(failures, 10), longest), args.while_pid)
     if not failures and (args.once or follower.runs()):
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
 
@@ -86,7 +86,7 @@ def full_pass(follower) -> str | None:
         except MlflowException as error:
             if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST"):
                 raise  # the store is away: it would be for all others as well
-            follower.store.forget()
+            follower.forget()
             message = f"{training}: MLflow refused it: {first_line(error)}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{training}: cannot be followed: {first_line(error)}"
@@ -133,7 +133,9 @@ def look(uri: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:300]
+    if "Max retries exceeded" in str(error):
+        return "it does not answer"
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def warn(message: str) -> None:

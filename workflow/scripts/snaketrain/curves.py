@@ -66,8 +66,9 @@ def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[
     state = dict(before or {"status": "RUNNING", "time": 0.0})
     for event in events:
         if event.get("event") == "end":
-            state["status"] = event.get("status", "FAILED")
+            state = {"status": event.get("status", "FAILED"), "time": event.get("time", state["time"])}
         elif event.get("event") == "attempt":
-            state["status"] = "RUNNING"
-        state["time"] = event.get("time", state["time"])
+            state = {"status": "RUNNING", "time": event.get("time", state["time"])}
+        elif state["status"] == "RUNNING":
+            state["time"] = event.get("time", state["time"])
     return state

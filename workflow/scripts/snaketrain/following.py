@@ -33,6 +33,11 @@ class Follower:
         self.results, self.store = Path(results).resolve(), store
         self._data: dict[Path, str | None] = {}
 
+    def forget(self) -> None:
+        """Take nothing for granted that MLflow said before."""
+        self.store.forget()
+        self._data.clear()
+
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
 

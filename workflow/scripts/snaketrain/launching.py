@@ -8,12 +8,16 @@ from snaketrain.settings import Compute
 
 
 def environment(threads: int) -> str:
-    # spinning threads of two processes on the same cores crawl; later stages must find everything on this machine
+    # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
     return f"OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
 
 
 def python(threads: int = 1) -> str:
     return f"{environment(threads)} {shlex.quote(sys.executable)}"
+
+
+def python_with_network() -> str:
+    return shlex.quote(sys.executable)
 
 
 def launch(compute: Compute) -> str:
@@ -26,3 +30,10 @@ def launch(compute: Compute) -> str:
         f"{environment(threads)} {torchrun} --standalone --nproc-per-node {compute.processes} "
         "--signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
     )
+
+
+def say_where_to_look(uri: str | None) -> None:
+    """The last lines of a finished workflow."""
+    store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
+    ui = uri if uri and uri.startswith("http") else f"{Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {store}"
+    print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)

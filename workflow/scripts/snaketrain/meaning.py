@@ -13,6 +13,10 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 WITHOUT_EFFECT_ON_RESULTS = {
+    "snaketrain.configuration",
+    "snaketrain.loading",
+    "snaketrain.training_folder",
+    "snaketrain.window",
     "snaketrain.journal",
     "snaketrain.launching",
     "snaketrain.manifests",

@@ -119,7 +119,7 @@ def draw_confusion(path: Path, results: dict[str, Any], label_names: list[str]) 
         for (row, column), count in np.ndenumerate(counts):
             share = shares[row, column]
             text = f"{count}\n{share:.0%}"
-            axes.text(column, row, text, ha="center", va="center", color="white" if share > 0.55 else "black", fontsize=9)
+            axes.text(column, row, text, ha="center", va="center", color="white" if share > 0.7 else "black", fontsize=9)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
     _save(figure, path)
 
@@ -145,7 +145,8 @@ def draw_placeholder(path: Path, results: dict[str, Any]) -> None:
     """The workflow expects a picture; this one says why there is nothing to see."""
     figure, axes = plt.subplots(figsize=(5, 2))
     axes.axis("off")
-    axes.text(0.5, 0.5, f"The {results['split']} split has no labels:\nthere are predictions, but nothing to score.", ha="center", va="center")
+    text = f"The {results['split']} split has no labels:\nthere are predictions, but nothing to score."
+    axes.text(0.5, 0.5, text, ha="center", va="center")
     _save(figure, path)
 
 

@@ -54,7 +54,7 @@ def record_start(folder: Path, purpose: str, args: argparse.Namespace, inputs: d
             "run": args.run,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
-            "settings": args.settings,
+            "settings": [*args.settings, *data.settings],
             "data": {"path": data.path, "content": data.content, "name": data.facts["name"], "examples": data.facts["splits"]["train"]["examples"]},
             "git": git_state(),
             "environment": {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import torch
 
 
@@ -13,7 +14,7 @@ class Examples:
     def __init__(self, path: str | Path, pad_token_id: int):
         self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         self.pad_token_id = pad_token_id
-        lengths = pa.compute.list_value_length(self.table["input_ids"])
+        lengths = pyarrow.compute.list_value_length(self.table["input_ids"])
         self.lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def __len__(self) -> int:

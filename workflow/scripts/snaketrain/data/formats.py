@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from snaketrain.data.oddities import Oddities
 
@@ -36,19 +36,16 @@ def read_rows(
     path: Path, kind: str, encoding: str, columns: list[str] | None, odd: Oddities, name: str, only: set[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
-    try:
-        if kind == "parquet":
-            yield from _parquet(path, only)
-            return
-        lines = _lines(path, encoding, odd, name)
-        if kind == "text":
-            yield from ((number, {"text": line.rstrip("\r\n")}) for number, line in enumerate(lines, 1))
-        elif kind == "jsonl":
-            yield from _jsonl(lines, name)
-        else:
-            yield from _table(_csv(lines, name) if kind == "csv" else _tsv(lines), columns, odd, name)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadData(f"{name}: cannot be read: {error}. Correct the source, or fetch it again.") from None
+    if kind == "parquet":
+        yield from _parquet(path, only)
+        return
+    lines = _lines(path, encoding, odd, name)
+    if kind == "text":
+        yield from ((number, {"text": line.rstrip("\r\n")}) for number, line in enumerate(lines, 1))
+    elif kind == "jsonl":
+        yield from _jsonl(lines, name)
+    else:
+        yield from _table(_csv(lines, name) if kind == "csv" else _tsv(lines), columns, odd, name)
 
 
 def read_columns(path: Path, kind: str, encoding: str, columns: list[str] | None, name: str) -> list[str] | None:
@@ -68,22 +65,31 @@ def read_columns(path: Path, kind: str, encoding: str, columns: list[str] | None
 
 def _lines(path: Path, encoding: str, odd: Oddities, name: str) -> Iterator[str]:
     """Lines with their ends. What cannot be decoded is named and replaced: one bad byte must not cost a night's work."""
-    with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
-        if "\n".encode(encoding) != b"\n":  # such as UTF-16, where bytes cannot be split into lines
-            with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="") as text:
-                for number, line in enumerate(text, 1):
-                    if "\ufffd" in line:
-                        odd.add("bad_encoding", f"{name}, line {number}", line.strip())
-                    yield line
-            return
-        decode = codecs.getdecoder(encoding)
-        for number, raw in enumerate(file, 1):
-            try:
-                line = decode(raw)[0]
-            except UnicodeDecodeError:
-                line = decode(raw, "replace")[0]
-                odd.add("bad_encoding", f"{name}, line {number}", line.strip())
-            yield line.removeprefix("\ufeff") if number == 1 else line
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+            # UTF-16 and its like cannot be split into lines before they are decoded
+            decoded = _decoded_by_line(file, encoding) if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole(file, encoding)
+            for number, (line, sound) in enumerate(decoded, 1):
+                if not sound:
+                    odd.add("bad_encoding", f"{name}, line {number}", line.strip())
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"{name}: cannot be read: {error}. Correct the source, or fetch it again.") from None
+
+
+def _decoded_by_line(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+    decode = codecs.getdecoder(encoding)
+    for raw in file:
+        try:
+            yield decode(raw)[0], True
+        except UnicodeDecodeError:
+            yield decode(raw, "replace")[0], False
+
+
+def _decoded_as_a_whole(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+    with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="") as text:
+        for line in text:
+            yield line, "\ufffd" not in line
 
 
 def _csv(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
@@ -129,9 +135,13 @@ def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, dict]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise BadData(f"{name}, line {number}: not JSON ({error}). Expected is one object a line; correct or remove the line.") from None
+            raise BadData(
+                f"{name}, line {number}: not JSON ({error}). Expected is one object a line; correct or remove the line."
+            ) from None
         if not isinstance(row, dict):
-            raise BadData(f'{name}, line {number}: expected is one JSON object a line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.')
+            raise BadData(
+                f'{name}, line {number}: expected is one JSON object a line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
+            )
         yield number, row
 
 

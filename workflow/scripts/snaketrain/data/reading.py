@@ -49,13 +49,15 @@ def readable(files: list[Path], data: Data) -> list[Path]:
     found = [file for file in files if format_of(file, data.format)]
     if not found:
         names = ", ".join(file.name for file in files[:8])
-        raise BadData(f"data.format: cannot be told from the names of {names}. Known endings: {' '.join(FORMATS)}. Set it, e.g. `format: csv`.")
+        raise BadData(
+            f"data.format: cannot be told from the names of {names}. Known endings: {' '.join(FORMATS)}. Set it, e.g. `format: csv`."
+        )
     return found
 
 
 def as_text(value: Any) -> str:
     """A value as it would stand in a text file, so that 1, 1.0, "1" and " 1" are the same label; nothing is ""."""
-    if value is None or isinstance(value, float) and math.isnan(value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
@@ -99,7 +101,7 @@ def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
         if problems and kind == "text" and data.label:
             problems[-1] += " Plain text has no labels: set `data.label: null`, or another `data.format`."
         if data.columns and (problem := _check_width(data, split, file, kind)):
-            problems.append(problem)
+            return [problem]  # missing columns only follow from it
         if problems:
             return problems  # the other files of the split will have the same
     return []
@@ -120,7 +122,7 @@ def _check_rows(data: Data, split: str, files: list[Path]) -> list[str]:
     # the limits hold for rows before `where`: those it drops take time as well
     values_seen: dict[str, Counter[str]] = {column: Counter() for column in data.where}
     for number, row in enumerate(_every_row(files, data, Oddities())):
-        if number >= LOOK_ROWS or number % 100 == 99 and time.monotonic() > until:
+        if number >= LOOK_ROWS or (number % 100 == 99 and time.monotonic() > until):
             whole = False
             break
         for column, seen in values_seen.items():
@@ -161,7 +163,7 @@ def _check_labels(data: Data, split: str, labels: Counter[str], whole: bool) -> 
             return [f"data.labels: {split} has labels that are not listed: {shown}. Listed are {known}. Add them, with a name for each."]
     classes = {data.labels[label] for label in given if label in data.labels} if data.labels else set(given)
     if split == "train" and whole and len(classes) == 1:
-        return [f"data.label: all rows of train are of one class, {classes.pop()!r}: there is nothing to learn. Check `label`, `labels` and `where`."]
+        return [f"data.label: all rows of train are of one class, {classes.pop()!r}. Check `label`, `labels` and `where`."]
     return []
 
 

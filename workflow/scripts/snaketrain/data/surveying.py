@@ -66,7 +66,9 @@ def survey(split: str, files: list[Path], data: Data, known: set[str] | None, od
     for example in progress(examples(files, data, here, root), f"read {split}"):
         state = _state(example.label, known) if data.label else GOOD
         if state != GOOD:
-            here.add("missing_label" if state == MISSING else "unknown_label", example.place, f"{example.label!r} {example.texts[0]}".strip())
+            here.add(
+                "missing_label" if state == MISSING else "unknown_label", example.place, f"{example.label!r} {example.texts[0]}".strip()
+            )
         elif data.label:
             counts[example.label] += 1
             if len(counts) > MOST_CLASSES:
@@ -79,7 +81,9 @@ def survey(split: str, files: list[Path], data: Data, known: set[str] | None, od
     found = Survey(numpy.array(hashes, numpy.uint64), numpy.array(labels, numpy.int8), counts, len(labels) + here.counts["empty_text"])
     if not found.usable.any():
         reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in here.counts.items()) or "none kept by `where`"
-        raise BadData(f"data.{split}: no usable example among its {found.rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`.")
+        raise BadData(
+            f"data.{split}: no usable example among its {found.rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
+        )
     # in an unlabelled test set the missing labels are nothing odd
     odd.merge(here, without=() if found.labelled else ("missing_label",))
     return found

@@ -35,7 +35,9 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
     config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     pad = _token(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
     # without these transformers would look for the model's configuration beside the tokenizer
-    write_json(target / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"pad_token": pad} if pad else {}) | config)
+    write_json(
+        target / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"pad_token": pad} if pad else {}) | config
+    )
     for name in COPIED:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
@@ -47,7 +49,9 @@ def load_tokenizer(folder: Path, max_length: int, pair: bool):
     tokenizer = _load(folder)
     added = tokenizer.num_special_tokens_to_add(pair)
     if max_length <= added:
-        raise BadData(f"data.max_length: {max_length} leaves no room for text, as the tokenizer itself adds {added} tokens. Make it larger.")
+        raise BadData(
+            f"data.max_length: {max_length} leaves no room for text, as the tokenizer itself adds {added} tokens. Make it larger."
+        )
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     return tokenizer

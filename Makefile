@@ -1,0 +1,47 @@
+# From a fresh clone: `make demo` runs the pipeline on the embedded default, `make test` the tests. Both make .venv first.
+SHELL := bash
+PYTHON ?= python3
+BIN := .venv/bin
+export MLFLOW_DISABLE_TELEMETRY = true
+
+.PHONY: help demo test check ui bench docs
+
+help:
+	@echo "make demo    run the embedded default, offline, within minutes"
+	@echo "make ui      open the MLflow UI on its results"
+	@echo "make test    all tests"
+	@echo "make check   the linters"
+	@echo "make bench   the figures of the README"
+	@echo "make docs    write config/README.md and the README's rule graph again"
+
+.venv/installed: requirements.lock requirements-no-deps.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "Making .venv failed. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/pip install --progress-bar off -r requirements.lock
+	$(BIN)/pip install --progress-bar off --no-deps -r requirements-no-deps.lock
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/snakemake --profile profiles/local
+	@$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
+	@cat results/comparison/runs.txt
+	@echo "Report:        $(CURDIR)/report.html"
+	@echo "MLflow UI:     make ui"
+
+ui: .venv/installed
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
+
+test: .venv/installed
+	$(BIN)/python -m pytest --durations=5
+
+check: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/python tests/lint_workflow.py
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/overhead.py
+
+docs: .venv/installed
+	$(BIN)/python docs/write_docs.py

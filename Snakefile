@@ -1,0 +1,56 @@
+# The table of contents: read the settings, include a rule file for each stage, say what `all` is.
+import os
+import sys
+
+
+configfile: "config/config.yaml"
+
+
+sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
+
+from snakemake.exceptions import WorkflowError
+from snaketrain import launching
+from snaketrain.configuration import BadConfiguration
+from snaketrain.pipeline import Pipeline
+from snaketrain.preflight import examine
+
+SCRIPTS = f"{workflow.basedir}/workflow/scripts"
+
+try:
+    pipeline = Pipeline(config)
+    if workflow.is_main_process:
+        examine(pipeline)
+except BadConfiguration as error:
+    raise WorkflowError(str(error)) from None
+
+
+wildcard_constraints:
+    run="[^/]+",
+    dataset="[^/]+",
+    model="[^/]+",
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/fetch_model.smk"
+include: "workflow/rules/fetch_data.smk"
+include: "workflow/rules/prepare_data.smk"
+include: "workflow/rules/train_model.smk"
+include: "workflow/rules/select_checkpoint.smk"
+include: "workflow/rules/evaluate_model.smk"
+include: "workflow/rules/compare_runs.smk"
+include: "workflow/rules/follow_runs.smk"
+
+
+localrules:
+    all,
+    fetch_model,
+    fetch_data,
+    compare_runs,
+
+
+rule all:
+    default_target: True
+    input:
+        "results/comparison/manifest.json",

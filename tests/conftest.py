@@ -1,0 +1,47 @@
+"""What several tests need: a tokenizer small enough to check by eye."""
+
+from pathlib import Path
+
+import pytest
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+WORDS = [
+    "a",
+    "bad",
+    "boring",
+    "film",
+    "good",
+    "great",
+    "is",
+    "it",
+    "movie",
+    "never",
+    "not",
+    "plot",
+    "really",
+    "story",
+    "that",
+    "the",
+    "this",
+    "very",
+    "was",
+    "what",
+]
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tmp_path_factory) -> Path:
+    """A folder with a word tokenizer; as some published ones it brings its own padding and truncation."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(50)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder

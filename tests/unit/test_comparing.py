@@ -1,0 +1,132 @@
+"""The comparison of runs, against figures worked out by hand."""
+
+import math
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from workspace import make_workspace
+
+from snaketrain import comparing
+from snaketrain.curves import curves, read_events, seconds_training
+
+SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
+
+
+def read(results: Path) -> tuple[list, list]:
+    runs = [comparing.read_run(folder) for folder in sorted((results / "runs").iterdir())]
+    return runs, comparing.ranked([comparing.row(run) for run in runs])
+
+
+def group(name: str, accuracies: list[float], half: float = 0.01, mode: str = "max") -> dict:
+    members = [{"test_low": a - half, "test_high": a + half, "dev_low": 0, "dev_high": 0} for a in accuracies]
+    deviation = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+    mean = statistics.fmean(accuracies)
+    return {"name": name, "members": members, "selected_by": "accuracy", "mode": mode, "selected_value": mean, "dev_accuracy": mean,
+            "test_accuracy": mean, "test_accuracy_deviation": deviation, "dev_accuracy_deviation": deviation}  # fmt: skip
+
+
+def test_row_of_a_run(tmp_path):
+    results = make_workspace(tmp_path, {"one": {"skill": 0.9}})
+    line = comparing.row(comparing.read_run(results / "runs/one"))
+    assert (line["selected_by"], line["selected_step"], line["selected_value"]) == ("accuracy", 60, 0.9)
+    assert line["test_accuracy"] == pytest.approx(0.9)
+    assert line["test_low"] < 0.9 < line["test_high"]
+    assert line["examples_per_second"] == 100.0 and line["peak_memory_mb"] == 512.5
+    assert line["minutes"] == pytest.approx(61 / 60)
+
+
+def test_integers_stay_integers_beside_missing_values(tmp_path):
+    results = make_workspace(tmp_path, {"one": {"train.workers": 3}, "two": {"train.batch_size": "missing"}})
+    runs, rows = read(results)
+    comparing.table(rows).to_csv(tmp_path / "runs.csv", index=False)
+    table = pd.read_csv(tmp_path / "runs.csv", dtype=str, keep_default_na=False).set_index("run")
+    assert table.loc["one", "train.workers"] == "3" and table.loc["two", "train.workers"] == ""
+    assert table.loc["one", "train.batch_size"] == "32"
+
+
+def test_only_settings_that_differ(tmp_path):
+    changes = {"train.learning_rate": 1e-3, "model.source.path": "missing", "model.source": None, "model.arguments": {}, "train.warmup": 0}
+    runs, _ = read(make_workspace(tmp_path, {"one": {}, "two": changes}))
+    assert comparing.differing_settings(runs) == ["model.source.path", "train.learning_rate", "train.warmup"]
+
+
+def test_best_first_and_lost_runs_last(tmp_path):
+    runs, rows = read(make_workspace(tmp_path, {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "c": {"skill": 0.8}}))
+    assert [line["run"] for line in rows] == ["b", "c", "a"]
+    rows[0]["selected_value"] = math.nan
+    assert [line["run"] for line in comparing.ranked(rows)] == ["c", "a", "b"]
+    for line in rows:
+        line["mode"] = "min"
+    assert [line["run"] for line in comparing.ranked(rows)] == ["a", "c", "b"]
+
+
+def test_seeds_are_put_together(tmp_path):
+    seeds = {f"s-rate=1-seed={s}": {"skill": skill, "train.seed": s} for s, skill in enumerate((0.8, 0.85, 0.9))}
+    groups = comparing.seed_groups(*read(make_workspace(tmp_path, seeds | {"other": {"train.learning_rate": 1.0}})))
+    together = next(g for g in groups if len(g["runs"]) == 3)
+    assert together["name"] == "s-rate=1"
+    assert together["test_accuracy"] == pytest.approx(0.85)
+    assert together["test_accuracy_deviation"] == pytest.approx(0.05)  # sqrt((0.05² + 0 + 0.05²) / 2)
+    assert [g["test_accuracy_deviation"] for g in groups if g["runs"] == ["other"]] == [None]
+
+
+def test_verdict():
+    assert "is better than b" in comparing.verdict([group("b", [0.80]), group("a", [0.82])])  # 0.02 > sqrt(0.01² + 0.01²)
+    assert "not clearly better than b" in comparing.verdict([group("b", [0.80]), group("a", [0.812])])
+    assert "the spread over seeds" in comparing.verdict([group("b", [0.70, 0.80]), group("a", [0.75, 0.85])])
+    assert "nothing to compare" in comparing.verdict([group("a", [0.8])])
+    behind = group("a", [0.7]) | {"selected_value": 0.9}
+    assert "behind by 0.100" in comparing.verdict([group("b", [0.8]), behind])
+
+
+def test_curves_of_a_journal_with_a_second_attempt_and_a_torn_line(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(
+        '{"event": "attempt", "attempt": 1, "time": 100.0}\n'
+        '{"event": "train", "step": 10, "time": 110.0, "attempt": 1, "metrics": {"loss": 1.0}}\n'
+        '{"event": "train", "step": 20, "time": 120.0, "attempt": 1, "metrics": {"loss": 0.5}}\n'
+        '{"event": "attempt", "attempt": 2, "time": 500.0}\n'
+        '{"event": "train", "step": 20, "time": 505.0, "attempt": 2, "metrics": {"loss": 0.6}}\n'
+        '{"event": "train", "step": 30, "time": 515.0, "attempt": 2, "metrics": {"loss": NaN}}\n'
+        '{"event": "train", "step": 40, "ti'
+    )
+    events, offset = read_events(journal)
+    points = curves(events)["train/loss"]
+    assert points[:2] == [(10, 1.0), (20, 0.5)] and len(points) == 3 and math.isnan(points[2][1])
+    assert seconds_training(events) == 20 + 15
+    assert read_events(journal, offset) == ([], offset)
+
+
+def test_the_script(tmp_path):
+    results = make_workspace(tmp_path, {"good": {"skill": 0.95}, "bad<b>": {"skill": 0.6, "labelled": False, "train.learning_rate": 1.0}})
+    command = [
+        sys.executable,
+        SCRIPT,
+        "--output",
+        results / "comparison/manifest.json",
+        "--runs-root",
+        results / "runs",
+        "--runs",
+        "good",
+        "bad<b>",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[:3] == ["good", "0.950", "0.950"] and lines[2].split()[:4] == ["bad<b>", "0.600", "–", "–"]
+    assert "good is better than bad<b>: dev accuracy 0.950 against 0.600" in done.stdout
+    page = (results / "comparison/index.html").read_text()
+    assert "bad&lt;b&gt;" in page and "bad<b>" not in page
+    assert "http" not in page and "<script" not in page, "the page must work offline"
+    assert (results / "comparison/manifest.json").is_file()
+
+
+def test_a_missing_result_is_told_by_its_path(tmp_path):
+    results = make_workspace(tmp_path, {"one": {}})
+    (results / "runs/one/selection/selection.json").unlink()
+    with pytest.raises(SystemExit, match="selection.json: cannot be read"):
+        comparing.read_run(results / "runs/one")

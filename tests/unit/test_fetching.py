@@ -1,0 +1,133 @@
+"""Files of a source: found, linked, verified, replaced."""
+
+import hashlib
+import os
+import sys
+
+import pytest
+
+from snaketrain.data.fetching import fetch, source_files
+from snaketrain.settings import Source
+
+
+@pytest.fixture
+def raw(tmp_path):
+    for name in ("a.csv", "b.csv", "deep/c.csv", "README.md", ".hidden/x.csv", "__pycache__/y.csv"):
+        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / name).write_text(f"text\n{name}\n")
+    return tmp_path / "raw"
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("a.csv", ["a.csv"]),
+        ("", ["README.md", "a.csv", "b.csv", "deep/c.csv"]),
+        ("*.csv", ["a.csv", "b.csv"]),
+        ("**/*.csv", ["a.csv", "b.csv", "deep/c.csv"]),
+        ("deep/*.csv", ["c.csv"]),
+    ],
+)
+def test_a_file_a_folder_and_globs_are_linked_by_absolute_path(raw, tmp_path, path, names):
+    target = tmp_path / "out/files"
+    assert sorted(fetch(Source(path=str(raw / path)), target)) == sorted(names)
+    for name in names:
+        assert os.path.isabs(os.readlink(target / name)) and (target / name).read_text().startswith("text\n")
+
+
+def test_a_relative_path_starts_at_the_working_directory(raw, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert source_files(Source(path="raw/a.csv")) == [raw / "a.csv"]
+
+
+def test_fetching_again_replaces_what_was_there(raw, tmp_path):
+    target = tmp_path / "files"
+    fetch(Source(path=str(raw)), target)
+    assert fetch(Source(path=str(raw / "a.csv")), target) == ["a.csv"]
+    assert os.listdir(target) == ["a.csv"]
+    assert (raw / "b.csv").exists(), "the originals behind the links stay"
+
+
+def test_a_package_is_located_without_importing_it(tmp_path, monkeypatch):
+    package = tmp_path / "carries_data"
+    (package / "files").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "files/d.csv").write_text("text\nx\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert source_files(Source(package="carries_data", path="files/d.csv")) == [package / "files/d.csv"]
+    assert package / "files/d.csv" in source_files(Source(package="carries_data"))
+    assert "carries_data" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"path": "{raw}/a.cvs"}, "Did you mean 'a.csv'"),
+        ({"path": "{raw}/*.jsonl"}, "no file there"),
+        ({"package": "no_such_package_at_all"}, "not installed"),
+    ],
+)
+def test_what_is_not_there_is_named(raw, source, message):
+    with pytest.raises(ValueError, match=message):
+        source_files(Source(**{key: value.format(raw=raw) for key, value in source.items()}))
+
+
+def test_a_changed_file_stops_with_both_digests_and_keeps_the_old_folder(raw, tmp_path):
+    right = hashlib.sha256((raw / "a.csv").read_bytes()).hexdigest()
+    source = Source(path=str(raw), sha256={"a.csv": right})
+    fetch(source, tmp_path / "files")
+    (raw / "a.csv").write_text("changed")
+    found = hashlib.sha256(b"changed").hexdigest()
+    with pytest.raises(SystemExit) as stopped:
+        fetch(source, tmp_path / "files")
+    assert all(part in str(stopped.value) for part in ("a.csv", right, found, "configuration"))
+    assert len(os.listdir(tmp_path / "files")) == 4
+
+
+def test_a_digest_of_a_file_that_is_not_there_stops(raw, tmp_path):
+    with pytest.raises(SystemExit, match=r"Did you mean 'a.csv'"):
+        fetch(Source(path=str(raw), sha256={"a.csvv": "0" * 64}), tmp_path / "files")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the network only: a repository whose files hold their own names."""
+    import huggingface_hub
+
+    files = ["config.json", "model.safetensors", "pytorch_model.bin", "onnx/model.onnx", "tf_model.h5", "data/[1].jsonl", ".gitattributes"]
+    asked = {}
+
+    def download(allow_patterns, local_dir, **repository):
+        asked.update(repository)
+        for name in huggingface_hub.utils.filter_repo_objects(files, allow_patterns=allow_patterns):
+            os.makedirs(os.path.dirname(os.path.join(local_dir, name)), exist_ok=True)
+            with open(os.path.join(local_dir, name), "w") as file:
+                file.write(name)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, **repository: files)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return asked
+
+
+def test_a_model_of_the_hub_comes_without_its_duplicates_in_other_formats(hub, tmp_path):
+    names = fetch(Source(hub="owner/name", revision="abc"), tmp_path / "files")
+    assert names == ["config.json", "data/[1].jsonl", "model.safetensors"]
+    assert hub == {"repo_id": "owner/name", "repo_type": "model", "revision": "abc"}
+    assert os.listdir(tmp_path) == ["files"]
+
+
+def test_a_folder_of_a_hub_data_set(hub, tmp_path):
+    assert fetch(Source(hub="owner/name", revision="abc", hub_type="dataset", path="data"), tmp_path / "files") == ["[1].jsonl"]
+    with pytest.raises(ValueError, match=r"Did you mean 'config.json'"):
+        fetch(Source(hub="owner/name", revision="abc", path="config.jsn"), tmp_path / "files")
+
+
+def test_no_network_is_explained(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    def refuse(self, **repository):
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", refuse)
+    with pytest.raises(SystemExit, match=r"owner/name.*cannot be downloaded: ConnectionError: refused"):
+        fetch(Source(hub="owner/name", revision="abc"), tmp_path / "files")

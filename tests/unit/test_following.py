@@ -1,0 +1,241 @@
+"""What MLflow holds after the follower has been at work, in a real database: all of it, once, whatever happened between."""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from workspace import START, make_workspace
+
+from snaketrain.following import Follower
+from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, Store, cut
+
+SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
+TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """Making MLflow's tables takes seconds: once for all tests, which copy it."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    Store(f"sqlite:///{path}").client.search_experiments()
+    return path
+
+
+@pytest.fixture
+def uri(tmp_path, empty_database):
+    (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def follow(results: Path, uri: str) -> Store:
+    """As one that has just been started."""
+    follower = Follower(results, Store(uri))
+    for training in follower.runs():
+        follower.update(training)
+    return follower.store
+
+
+def content(folder: Path) -> dict:
+    with sqlite3.connect(folder / "mlflow.db") as database:
+        tables = {table: sorted(map(repr, database.execute(f"SELECT * FROM {table}"))) for table in TABLES}
+    return tables | {"files": sorted(str(path) for path in (folder / "mlartifacts").rglob("*"))}
+
+
+def training_run(store: Store, name: str = "first"):
+    (run,) = store.client.search_runs([store.experiment("tests")], f"attributes.run_name = '{name}'")
+    return run
+
+
+def history(store: Store, run, name: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, name)]
+
+
+def write(results: Path, *events: dict, torn: str = "") -> None:
+    with open(results / "runs/first/training/journal.jsonl", "a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(event) + "\n" for event in events) + torn)
+
+
+def loss(step: int, value: float, attempt: int = 1) -> dict:
+    return {"event": "train", "step": step, "time": time.time(), "attempt": attempt, "metrics": {"loss": value}}
+
+
+def test_all_that_is_told_of_a_finished_run(tmp_path, uri):
+    store = follow(make_workspace(tmp_path), uri)
+    run = training_run(store)
+    assert run.info.status == "FINISHED"
+    assert (run.info.start_time, run.info.end_time) == (START * 1000, (START + 61) * 1000)
+    assert run.data.params["train.learning_rate"] == "3e-05" and run.data.params["data.name"] == "phrases"
+    metrics = run.data.metrics
+    assert metrics["test/accuracy"] == pytest.approx(0.9) and metrics["best/step"] == 60 and metrics["best/accuracy"] == 0.9
+    assert metrics["test/accuracy_low"] < 0.9 < metrics["test/accuracy_high"]
+    assert metrics["seconds/training"] == 61 and {"seconds/selection", "seconds/evaluation"} < set(metrics)
+    assert [step for step, _ in history(store, run, "train/loss")] == list(range(5, 65, 5))
+    assert run.data.tags["mlflow.source.git.commit"] == "0123456789abcdef" and run.data.tags["environment.host"] == "laptop"
+    files = {
+        file.path
+        for folder in ("evaluation", "data", "selection", "training")
+        for file in store.client.list_artifacts(run.info.run_id, folder)
+    }
+    assert {"evaluation/test_results.json", "evaluation/dev_predictions.csv", "evaluation/test_confusion.png"} < files
+    assert {"data/report.json", "selection/selection.json", "training/manifest.json"} < files
+
+
+def test_its_data_and_its_children(tmp_path, uri):
+    store = follow(make_workspace(tmp_path), uri)
+    run = training_run(store)
+    children = store.client.search_runs([store.experiment("tests")], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    assert {child.data.tags[RUN_KEY].split(":")[0] for child in children} == {"select", "evaluate"}
+    assert {child.info.status for child in children} == {"FINISHED"}
+    (data,) = store.client.search_runs([store.experiment("tests-data")])  # one, though two runs use it
+    assert data.data.metrics["train/examples"] == 80 and data.data.metrics["odd/empty"] == 1
+    assert data.info.run_id in run.data.tags["mlflow.note.content"] and "a *note*" in run.data.tags["mlflow.note.content"]
+    (given,) = run.inputs.dataset_inputs
+    assert given.dataset.digest == run.data.tags["pipeline.data"] and json.loads(given.dataset.source)["uri"].endswith("manifest.json")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["again", "after losing its state"])
+def test_following_again_changes_nothing(tmp_path, uri, lost):
+    results = make_workspace(tmp_path)
+    follow(results, uri)
+    before = content(tmp_path)
+    if lost:
+        for state in results.rglob(".mlflow.json"):
+            state.unlink()
+    follow(results, uri)
+    assert content(tmp_path) == before
+    assert len(list(results.rglob(".mlflow.json"))) == 3
+
+
+def test_a_journal_that_grows_with_repeated_steps_and_a_torn_line(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    follow(results, uri)
+    write(
+        results,
+        {"event": "attempt", "attempt": 2, "time": time.time()},
+        loss(60, 99.0, 2),
+        loss(65, 0.25, 2),
+        torn='{"event": "train", "st',
+    )
+    store = follow(results, uri)
+    points = history(store, training_run(store), "train/loss")
+    assert points[-1] == (65, 0.25) and len(points) == 13 and (60, 99.0) not in points
+    write(results, torn='ep": 70, "time": 4e9, "attempt": 2, "metrics": {"loss": 0.125}}\n')
+    store = follow(results, uri)
+    assert history(store, training_run(store), "train/loss")[len(points) :] == [(70, 0.125)]
+    before = content(tmp_path)
+    (results / "runs/first/training/.mlflow.json").unlink()
+    follow(results, uri)
+    assert content(tmp_path) == before
+
+
+def test_nan_stays_nan(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, loss(65, math.nan), loss(70, 0.5))
+    for _ in range(2):
+        store = follow(results, uri)
+        points = dict(history(store, training_run(store), "train/loss"))
+        assert math.isnan(points[65]) and points[70] == 0.5 and len(points) == 14
+        (results / "runs/first/training/.mlflow.json").unlink()
+
+
+@pytest.mark.parametrize(("ends", "status"), [("FINISHED", "FINISHED"), ("STOPPED", "KILLED"), ("FAILED", "FAILED"), ("nothing", "KILLED")])
+def test_status_at_the_end(tmp_path, uri, ends, status):
+    store = follow(make_workspace(tmp_path, {"first": {"ends": ends}}), uri)  # "nothing" for years: it was killed
+    assert training_run(store).info.status == status
+
+
+def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "STOPPED"}})
+    assert training_run(follow(results, uri)).info.status == "KILLED"
+    write(results, {"event": "attempt", "attempt": 2, "time": time.time()}, loss(65, 0.25, 2))
+    assert training_run(follow(results, uri)).info.status == "RUNNING"
+    write(results, {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2})
+    assert training_run(follow(results, uri)).info.status == "FINISHED"
+
+
+def test_results_of_an_earlier_training_are_not_taken_for_this_ones(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {}})
+    for path, change in (
+        ("training/run.json", {"identity": "another"}),
+        ("training/manifest.json", {"facts": {"other": 1}, "finished": time.time() + 9}),
+    ):
+        file = results / "runs/first" / path
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert "test/accuracy" not in training_run(follow(results, uri)).data.metrics
+
+
+def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
+    results = make_workspace(tmp_path)
+    store = follow(results, uri)
+    store.client.delete_run(training_run(store).info.run_id)
+    store = follow(results, uri)
+    assert not store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
+    assert training_run(store, "second").info.status == "FINISHED"
+
+
+def test_long_values_are_cut_visibly():
+    assert cut("x" * LONGEST_PARAM, LONGEST_PARAM) == "x" * LONGEST_PARAM
+    assert len(cut("x" * 9999, LONGEST_PARAM)) == LONGEST_PARAM and cut("x" * 9999, LONGEST_PARAM).endswith("… cut")
+
+
+# --- the command
+
+
+def command(results: Path, *more: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--results", str(results), *more]
+
+
+def test_command_once(tmp_path, uri):
+    results = make_workspace(tmp_path)
+    (results / "runs/odd/training").mkdir(parents=True)
+    (results / "runs/odd/training/run.json").write_text('{"run": "odd"}')
+    done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
+    assert done.returncode == 0 and "odd/training: cannot be followed" in done.stderr
+    (results / "runs/odd/training/run.json").unlink()
+    done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"MLflow is up to date with 2 runs. Look at them: mlflow ui --backend-store-uri {uri}\n"
+
+
+def test_command_with_a_server_that_is_away(tmp_path):
+    results = make_workspace(tmp_path, {"first": {}})
+    done = subprocess.run(command(results, "--once", "--uri", "http://127.0.0.1:9"), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert len(done.stderr.splitlines()) == 1 and "Start it, or correct tracking.uri; then: python" in done.stderr
+
+
+def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    workflow = subprocess.Popen(["sleep", "600"])
+    try:
+        first = subprocess.Popen(
+            command(results, "--uri", uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stdout=subprocess.PIPE, text=True
+        )
+        state = results / "runs/first/training/.mlflow.json"
+        until(state.exists)
+        second = subprocess.run(command(results, "--uri", uri), capture_output=True, text=True)
+        assert second.returncode == 0 and "Another follower is at work" in second.stdout
+        os.kill(first.pid, signal.SIGINT)  # Ctrl-C is the workflow's business
+        write(results, loss(65, 0.5))
+        until(lambda: json.loads(state.read_text())["high_water"].get("train/loss") == 65)
+        write(results, loss(70, 0.25), {"event": "end", "status": "STOPPED", "time": time.time(), "attempt": 1})
+    finally:
+        workflow.kill()
+        workflow.wait()
+    assert "up to date with 1 runs" in first.communicate(timeout=60)[0] and first.returncode == 0
+    run = training_run(store := Store(uri))
+    assert run.info.status == "KILLED" and history(store, run, "train/loss")[-1] == (70, 0.25)
+
+
+def until(holds) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "waited for a minute in vain"
+        time.sleep(0.1)

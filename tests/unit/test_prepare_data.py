@@ -1,0 +1,232 @@
+"""Prepared data against a plain reading of the same files: the split, the classes, the tokens, and all that is odd."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+from snaketrain.configuration import strings
+from snaketrain.data.fetching import fetch
+from snaketrain.data.formats import BadData
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizing import copy_tokenizer, load_tokenizer, pad_token_id
+from snaketrain.manifests import read_manifest
+from snaketrain.settings import Data, Source
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
+CLASSES = {"0": "negative", "1": "positive"}
+
+
+@pytest.fixture
+def prepared(tmp_path, tiny_tokenizer):
+    """Prepares files given by split as text; returns the rows by split, the facts and the oddities."""
+
+    def run(train: str, dev: str | None = None, test: str | None = None, ending: str = "tsv", **changes):
+        files = {}
+        for split, content in {"train": train, "dev": dev, "test": test}.items():
+            if content is not None:
+                (tmp_path / f"{split}.{ending}").write_text(content)
+                files[split] = [tmp_path / f"{split}.{ending}"]
+        given = {split: {"path": "x"} for split in files}
+        data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
+        copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+        tokenizer = load_tokenizer(tmp_path / "tokenizer", data.max_length, len(data.text) == 2)
+        facts, odd = prepare(data, files, tmp_path, tokenizer, tmp_path)
+        return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
+
+    return run
+
+
+def arrow(path):
+    return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all().to_pylist()
+
+
+def table(rows) -> str:
+    return "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
+
+
+ROWS = [(f"this movie {n} was great", n % 2) for n in range(1000)]
+
+
+def test_the_cut_is_exact_disjoint_and_complete(prepared):
+    splits, facts, _ = prepared(table(ROWS), dev_fraction=0.15, test_fraction=0.2)
+    assert [len(splits[split]) for split in ("train", "dev", "test")] == [650, 150, 200]
+    assert sorted(row["line"] for rows in splits.values() for row in rows) == list(range(2, 1002))
+    assert all([row["id"] for row in rows] == list(range(len(rows))) for rows in splits.values())
+    assert all((row["text"], row["label"]) == ROWS[row["line"] - 2] for rows in splits.values() for row in rows)
+    assert facts["splits"]["dev"]["label_counts"] == [sum(row["label"] == c for row in splits["dev"]) for c in (0, 1)]
+
+
+def test_the_cut_depends_on_the_seed_only(prepared):
+    def lines(**changes):
+        return {split: [row["line"] for row in rows] for split, rows in prepared(table(ROWS), **changes)[0].items()}
+
+    first = lines()
+    assert lines() == first
+    assert lines(split_seed=1)["dev"] != first["dev"]
+    assert lines(dev_fraction=0.3)["test"] == first["test"], "another dev_fraction leaves the test set alone"
+    limited = lines(limit_train=50, limit_dev=7)
+    assert (len(limited["train"]), len(limited["dev"]), limited["test"]) == (50, 7, first["test"])
+    assert set(limited["train"]) < set(first["train"])
+    assert set(limited["train"]) < set(lines(limit_train=60)["train"])
+
+
+def test_given_files_are_not_cut(prepared):
+    splits, _, _ = prepared(table(ROWS[:20]), dev=table(ROWS[20:25]), test=table(ROWS[25:32]), limit_test=3)
+    assert [len(rows) for rows in splits.values()] == [20, 5, 3]
+
+
+def test_duplicates_and_leakage_agree_with_a_plain_count(prepared):
+    texts = [f"great movie {n % 37}" if n % 3 else f"GREAT   movie {n % 37}" for n in range(300)]
+    splits, _, odd = prepared(table((text, n % 2) for n, text in enumerate(texts)), test=table([("Great movie 5", 1), ("unseen", 0)]))
+    normal = {split: [" ".join(row["text"].lower().split()) for row in rows] for split, rows in splits.items()}
+    seen = set(normal["train"])
+    assert odd.counts["duplicate"] == len(normal["train"]) - len(seen) > 0
+    assert odd.counts["leaked_dev"] == sum(text in seen for text in normal["dev"]) > 0
+    assert odd.counts["leaked_test"] == 1
+    assert odd.examples["leaked_test"] == ["test.tsv, line 2: Great movie 5"]
+
+
+def test_odd_rows_are_dropped_counted_and_named(prepared):
+    rows = [("good", 1), ("bad", 0), ("", 1), ("  ", 0), ("great", ""), ("boring", -1), ("film", 7), ("very good", 1)]
+    splits, _, odd = prepared(table(rows), labels=CLASSES, dev_fraction=0, test_fraction=0)
+    assert [row["text"] for row in splits["train"]] == ["good", "bad", "very good"]
+    assert odd.counts == {"empty_text": 2, "missing_label": 2, "unknown_label": 1}
+    assert odd.examples["unknown_label"] == ["train.tsv, line 8: '7' film"]
+    assert splits["dev"] == splits["test"] == []
+
+
+@pytest.mark.parametrize("test", ["text\nnever seen\nnot good\n", table([("never seen", -1), ("not good", -1)])])
+def test_an_unlabelled_test_set_is_kept(prepared, test):
+    splits, facts, odd = prepared(table(ROWS[:20]), test=test)
+    assert [row["label"] for row in splits["test"]] == [-100, -100]
+    assert facts["splits"]["test"]["labelled"] is False and facts["splits"]["train"]["labelled"] is True
+    assert "missing_label" not in odd.counts
+
+
+def test_a_test_set_with_some_labels_loses_the_rows_without(prepared):
+    splits, facts, odd = prepared(table(ROWS[:20]), test=table([("never", ""), ("not good", 1)]))
+    assert [row["text"] for row in splits["test"]] == ["not good"]
+    assert facts["splits"]["test"]["labelled"] and odd.counts["missing_label"] == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "found", "names", "numbers"),
+    [
+        (["b", "a", "b", "c"], None, ["a", "b", "c"], [1, 0, 1, 2]),
+        ([10, 9, -1, 10], None, ["-1", "9", "10"], [2, 1, 0, 2]),
+        ([0, 1, 1, 0], {"1": "positive", "0": "negative"}, ["positive", "negative"], [1, 0, 0, 1]),
+        ([0, 1, 2, 0], {"0": "negative", "1": "negative", "2": "positive"}, ["negative", "positive"], [0, 0, 1, 0]),
+    ],
+)
+def test_classes(prepared, labels, found, names, numbers):
+    rows = [(f"film {n}", label) for n, label in enumerate(labels)]
+    splits, facts, _ = prepared(table(rows), labels=found, dev_fraction=0, test_fraction=0)
+    assert facts["label_names"] == names
+    assert [row["label"] for row in splits["train"]] == numbers
+
+
+def test_language_modelling_has_no_labels(prepared):
+    splits, facts, odd = prepared("this was good\n\nthe plot\n", ending="txt", label=None, dev_fraction=0, test_fraction=0)
+    assert [(row["text"], row["label"]) for row in splits["train"]] == [("this was good", -100), ("the plot", -100)]
+    assert facts["label_names"] == [] and odd.counts["empty_text"] == 1
+
+
+def test_tokens_are_those_of_the_tokenizer_alone(prepared, tiny_tokenizer, tmp_path):
+    from tokenizers import Tokenizer
+
+    reference = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
+    reference.no_padding()
+    reference.enable_truncation(6)
+    texts = ["great film", "this movie was not very good really", "what a story", "a b c d"]
+    splits, facts, odd = prepared(table((t, n % 2) for n, t in enumerate(texts)), max_length=6, dev_fraction=0, test_fraction=0)
+    assert [row["input_ids"] for row in splits["train"]] == [reference.encode(text).ids for text in texts]
+    assert facts["splits"]["train"] == {
+        "labelled": True, "examples": 4, "tokens": 4 + 6 + 5 + 6, "longest": 6, "truncated": 1, "label_counts": [2, 2],
+    }  # fmt: skip
+    assert odd.examples["truncated"] == ["train.tsv, line 3: this movie was not very good really"]
+    assert pad_token_id(tmp_path / "tokenizer") == 0
+
+
+def test_pairs_carry_their_token_types(prepared):
+    train = "question\tanswer\tlabel\nwas it good\tvery good\t1\nthe plot\tnot really\t0\nempty\t\t1\n"
+    splits, _, odd = prepared(train, text=["question", "answer"], dev_fraction=0, test_fraction=0)
+    first = splits["train"][0]
+    assert (first["text"], first["text_pair"]) == ("was it good", "very good")
+    assert first["token_type_ids"] == [0] * 5 + [1] * 3 and len(first["input_ids"]) == 8
+    assert odd.counts["empty_text"] == 1
+
+
+def test_half_characters_from_json_are_replaced(prepared):
+    rows = [{"text": "good \ud83d film", "label": 1}, {"text": "bad", "label": 0}]
+    splits, _, odd = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
+    assert splits["train"][0]["text"] == "good ? film"
+    assert odd.counts["bad_encoding"] == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "changes", "message"),
+    [
+        (table([("good", 1), ("great", 1)]), {"dev_fraction": 0, "test_fraction": 0}, "one class, '1'"),
+        (table([("good", 1), ("bad", 0)]), {}, "nothing is left to train on"),
+        (table([("", 1), ("", 0)]), {}, "no usable example among its 2 rows .2 empty text."),
+        (table(ROWS), {"max_length": 2}, "data.max_length: 2 leaves no room"),
+        (table((f"film {n}", n) for n in range(10_001)), {}, "more than 10000 different values"),
+    ],
+)
+def test_data_that_cannot_be_used(prepared, train, changes, message):
+    with pytest.raises(BadData, match=message):
+        prepared(train, **changes)
+
+
+# --- the stages as they are run
+
+
+def stage(name, tmp_path, output, *arguments, settings):
+    command = [sys.executable, SCRIPTS / f"{name}.py", "--output", tmp_path / output, *arguments, "--settings", *settings]
+    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+
+@pytest.fixture
+def fetched(tmp_path, tiny_tokenizer):
+    (tmp_path / "train.tsv").write_text(table(ROWS))
+    data = Data(train=Source(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), labels=CLASSES, name="movies")
+    assert stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data)).returncode == 0
+    assert stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer)).returncode == 0
+    return data
+
+
+def test_the_stages_give_the_same_content_every_time(tmp_path, fetched):
+    contents = []
+    for output in ("first/manifest.json", "second/manifest.json"):
+        arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json"]
+        done = stage("prepare_data", tmp_path, output, *arguments, settings=strings("data", fetched))
+        assert done.returncode == 0, done.stderr
+        assert "train       800 examples" in done.stdout
+        contents.append(read_manifest(tmp_path / output))
+    first, second = contents
+    assert first.content == second.content and first.identity == second.identity
+    assert {"train.arrow", "dev.arrow", "test.arrow", "report.json", "tokenizer/tokenizer.json"} <= set(first.files)
+    assert first.facts["label_names"] == ["negative", "positive"] and first.facts["vocab_size"] == 24
+    assert json.loads((tmp_path / "first/report.json").read_text())["odd"]["duplicate"]["count"] == 0
+
+
+def test_a_stage_tells_all_problems_without_a_traceback(tmp_path, fetched):
+    arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json"]
+    wrong = fetched.model_copy(update={"text": ["txt"], "label": "lable"})
+    done = stage("prepare_data", tmp_path, "out/manifest.json", *arguments, settings=strings("data", wrong))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "Did you mean 'text'" in done.stderr and "Did you mean 'label'" in done.stderr
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_copied_tokenizer_has_lost_its_own_padding(tmp_path, tiny_tokenizer):
+    from tokenizers import Tokenizer
+
+    fetch(Source(path=str(tiny_tokenizer)), tmp_path / "files")
+    assert copy_tokenizer(tmp_path / "files", tmp_path / "copy") == ["tokenizer.json", "tokenizer_config.json"]
+    assert len(Tokenizer.from_file(str(tmp_path / "copy/tokenizer.json")).encode("good").ids) == 3
+    assert json.loads((tmp_path / "copy/tokenizer_config.json").read_text())["pad_token"] == "[PAD]"

@@ -1,0 +1,21 @@
+# All runs in one table and one page.
+
+
+rule compare_runs:
+    input:
+        expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
+    output:
+        manifest="results/comparison/manifest.json",
+        table=report("results/comparison/runs.csv", category="Comparison", caption="../report/runs.rst"),
+        page=report("results/comparison/index.html", category="Comparison", caption="../report/comparison.rst"),
+        curves=report("results/comparison/learning_curves.png", category="Comparison", caption="../report/learning_curves.rst"),
+    log:
+        "logs/compare_runs.log",
+    params:
+        *pipeline.tracked_once("compare_runs"),
+        command=lambda wildcards, input: pipeline.command("compare_runs", ""),
+        arguments=lambda wildcards, input: pipeline.arguments("compare_runs", ""),
+        runs=list(pipeline.runs),
+    shell:
+        "{params.command} --output {output.manifest} --runs-root results/runs --runs {params.runs}"
+        " {params.arguments} 2>&1 | tee -i {log}"

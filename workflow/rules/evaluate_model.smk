@@ -1,0 +1,32 @@
+# The winner on the development and the test set, with as many processes as the training had.
+
+
+rule evaluate_model:
+    input:
+        training="results/runs/{run}/training/manifest.json",
+        selection="results/runs/{run}/selection/manifest.json",
+        data=lambda wildcards: pipeline.data(wildcards.run),
+        model=lambda wildcards: pipeline.weights(wildcards.run),
+    output:
+        manifest="results/runs/{run}/evaluation/manifest.json",
+        results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
+        predictions=expand("results/runs/{{run}}/evaluation/{split}_predictions.csv", split=["dev", "test"]),
+        plots=report(
+            expand("results/runs/{{run}}/evaluation/{split}_{plot}.png", split=["dev", "test"], plot=["confusion", "reliability"]),
+            category="Runs",
+            subcategory="{run}",
+            caption="../report/evaluation.rst",
+        ),
+    log:
+        "logs/evaluate_model/{run}.log",
+    params:
+        *pipeline.tracked("evaluate_model", pipeline.runs),
+        device=lambda wildcards, input: pipeline.runs[wildcards.run].compute.device,
+        command=lambda wildcards, input: pipeline.command("evaluate_model", wildcards.run),
+        arguments=lambda wildcards, input: pipeline.arguments("evaluate_model", wildcards.run),
+        model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
+    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    shell:
+        "{params.command} --run {wildcards.run} --output {output.manifest} --training {input.training}"
+        " --selection {input.selection} --data {input.data} {params.model} --device {params.device}"
+        " {params.arguments} 2>&1 | tee -i {log}"

@@ -1,0 +1,16 @@
+# Pretrained weights and tokenizers: a local rule, since compute nodes often reach no network.
+
+
+rule fetch_model:
+    input:
+        lambda wildcards: pipeline.model_files(wildcards.model),
+    output:
+        "results/models/{model}/manifest.json",
+    log:
+        "logs/fetch_model/{model}.log",
+    params:
+        *pipeline.tracked("fetch_model", pipeline.models),
+        command=lambda wildcards, input: pipeline.command("fetch_model", wildcards.model),
+        arguments=lambda wildcards, input: pipeline.arguments("fetch_model", wildcards.model),
+    shell:
+        "{params.command} --output {output} {params.arguments} 2>&1 | tee -i {log}"

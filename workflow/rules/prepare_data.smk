@@ -1,0 +1,19 @@
+# Once for each different `data` section; runs that have the same share it.
+
+
+rule prepare_data:
+    input:
+        raw="results/raw/{dataset}/manifest.json",
+        tokenizer=lambda wildcards: pipeline.tokenizer(wildcards.dataset),
+    output:
+        "results/data/{dataset}/manifest.json",
+    log:
+        "logs/prepare_data/{dataset}.log",
+    params:
+        *pipeline.tracked("prepare_data", pipeline.datasets),
+        command=lambda wildcards, input: pipeline.command("prepare_data", wildcards.dataset),
+        arguments=lambda wildcards, input: pipeline.arguments("prepare_data", wildcards.dataset),
+    threads: pipeline.most_threads
+    shell:
+        "{params.command} --output {output} --raw {input.raw} --tokenizer {input.tokenizer} --threads {threads}"
+        " {params.arguments} 2>&1 | tee -i {log}"

@@ -1,0 +1,19 @@
+# Reads the logged metrics of a training; changing `select` trains nothing.
+
+
+rule select_checkpoint:
+    input:
+        training="results/runs/{run}/training/manifest.json",
+        data=lambda wildcards: pipeline.data(wildcards.run),
+    output:
+        manifest="results/runs/{run}/selection/manifest.json",
+        selection="results/runs/{run}/selection/selection.json",
+    log:
+        "logs/select_checkpoint/{run}.log",
+    params:
+        *pipeline.tracked("select_checkpoint", pipeline.runs),
+        command=lambda wildcards, input: pipeline.command("select_checkpoint", wildcards.run),
+        arguments=lambda wildcards, input: pipeline.arguments("select_checkpoint", wildcards.run),
+    shell:
+        "{params.command} --output {output.manifest} --training {input.training} --data {input.data}"
+        " {params.arguments} 2>&1 | tee -i {log}"

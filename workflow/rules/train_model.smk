@@ -1,0 +1,22 @@
+# Checkpoints, journal and logs lie beside the manifest but are not declared: Snakemake deletes what a failed job declares.
+
+
+rule train_model:
+    input:
+        data=lambda wildcards: pipeline.data(wildcards.run),
+        model=lambda wildcards: pipeline.weights(wildcards.run),
+    output:
+        "results/runs/{run}/training/manifest.json",
+    log:
+        "logs/train_model/{run}.log",
+    params:
+        *pipeline.tracked("train_model", pipeline.runs),
+        # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale
+        options=lambda wildcards, input: pipeline.training_options(wildcards.run),
+        command=lambda wildcards, input: pipeline.command("train_model", wildcards.run),
+        arguments=lambda wildcards, input: pipeline.arguments("train_model", wildcards.run),
+        model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
+    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    shell:
+        "{params.command} --run {wildcards.run} --output {output} --data {input.data} {params.model}"
+        " {params.options} {params.arguments} 2>&1 | tee -i -a {log}"

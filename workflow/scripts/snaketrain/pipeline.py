@@ -1,0 +1,161 @@
+"""What the rules ask for: which runs there are, where their results lie, and the strings that make a result stale.
+
+Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from snaketrain import launching
+from snaketrain.configuration import read_runs, strings
+from snaketrain.data.fetching import source_files
+from snaketrain.loading import find
+from snaketrain.manifests import digest
+from snaketrain.meaning import SCRIPTS, code_strings
+from snaketrain.settings import Data, Settings, Source, Tracking
+from snaketrain.strategies import strategy_files
+
+RESULTS = "results"
+
+
+class Pipeline:
+    def __init__(self, config: dict[str, Any]):
+        self.runs = read_runs(config)
+        self._tracked: dict[tuple[str, str], list[str]] = {}
+
+    # --- what there is
+
+    @cached_property
+    def models(self) -> dict[str, Source]:
+        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source) if s is not None]
+        return {source_name(source): source for source in sources}
+
+    @cached_property
+    def datasets(self) -> dict[str, Data]:
+        return {data_name(run.data): run.data for run in self.runs.values()}
+
+    @property
+    def tracking(self) -> Tracking:
+        return next(iter(self.runs.values())).tracking
+
+    @property
+    def most_threads(self) -> int:
+        return max(run.compute.threads for run in self.runs.values())
+
+    # --- where it is
+
+    def data(self, run: str) -> str:
+        return f"{RESULTS}/data/{data_name(self.runs[run].data)}/manifest.json"
+
+    def tokenizer(self, dataset: str) -> str:
+        return f"{RESULTS}/models/{source_name(self.datasets[dataset].tokenizer)}/manifest.json"
+
+    def weights(self, run: str) -> list[str]:
+        source = self.runs[run].model.source
+        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
+
+    def model_files(self, model: str) -> list[str]:
+        return local_files(self.models[model])
+
+    def raw_files(self, dataset: str) -> list[str]:
+        data = self.datasets[dataset]
+        return [file for source in (data.train, data.dev, data.test) if source for file in local_files(source)]
+
+    # --- what makes it stale
+
+    def strings(self, stage: str, name: str) -> list[str]:
+        """`key=json` for each setting and each piece of code that a stage's result depends on."""
+        if (stage, name) not in self._tracked:
+            self._tracked[stage, name] = self._settings(stage, name) + self._code(stage, name)
+        return self._tracked[stage, name]
+
+    def _settings(self, stage: str, name: str) -> list[str]:
+        if stage == "compare_runs":
+            return []
+        if stage == "fetch_model":
+            return strings("source", self.models[name])
+        if stage == "fetch_data":
+            data = self.datasets[name]
+            return [s for split in ("train", "dev", "test") if getattr(data, split) for s in strings(f"data.{split}", getattr(data, split))]
+        if stage == "prepare_data":
+            return strings("data", self.datasets[name])
+        run = self.runs[name]
+        sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
+        return [s for section in sections for s in strings(section, getattr(run, section))]
+
+    def _code(self, stage: str, name: str) -> list[str]:
+        own = []
+        if stage in ("train_model", "evaluate_model"):
+            run = self.runs[name]
+            named = [(run.train.task.use, "tasks"), (run.model.use, None)]
+            if stage == "train_model":
+                named += [(run.train.optimizer.use, None), (run.train.schedule.use, "schedules")]
+            own = [file for use, place in named if (file := find(use, place)[0])] + strategy_files(run.train.strategy)
+        return code_strings(SCRIPTS / f"{stage}.py", *own)
+
+    def tracked(self, stage: str, names: Iterable[str]) -> list[Callable]:
+        """The strings as params, one function for each.
+
+        Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
+        makes it notice every change and show the old and the new one.
+        """
+        most = max((len(self.strings(stage, name)) for name in names), default=0)
+
+        def item(number: int) -> Callable:
+            def string(wildcards: Any) -> str:
+                found = self.strings(stage, wildcards[0])
+                return found[number] if number < len(found) else ""
+
+            return string
+
+        return [item(number) for number in range(most)]
+
+    def tracked_once(self, stage: str) -> list[str]:
+        """The same for a rule without wildcards."""
+        return self.strings(stage, "")
+
+    # --- what the scripts are called with
+
+    def arguments(self, stage: str, name: str) -> str:
+        found = self.strings(stage, name)
+        settings = [shlex.quote(s) for s in found if not s.startswith("code.")]
+        code = [shlex.quote(s) for s in found if s.startswith("code.")]
+        return f"--settings {' '.join(settings)} --code {' '.join(code)}"
+
+    def command(self, stage: str, name: str) -> str:
+        """How the stage's script is started."""
+        if stage in ("train_model", "evaluate_model"):
+            start = launching.launch(self.runs[name].compute)
+        else:
+            start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
+        return f"{start} {shlex.quote(str(SCRIPTS / stage))}.py"
+
+    def training_options(self, run: str) -> str:
+        """What a training is told without depending on it."""
+        settings: Settings = self.runs[run]
+        options = {
+            "--device": settings.compute.device,
+            "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
+            "--keep": settings.compute.keep_checkpoints,
+            "--log-every": settings.tracking.log_every_steps,
+            "--experiment": settings.tracking.experiment,
+            "--notes": settings.tracking.notes,
+        }
+        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+
+
+def data_name(data: Data) -> str:
+    return f"{data.name}-{digest(strings('data', data))[:8]}"
+
+
+def source_name(source: Source) -> str:
+    readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
+    return f"{readable.replace('*', 'all').replace('_', '-')}-{digest(strings('source', source))[:8]}"
+
+
+def local_files(source: Source) -> list[str]:
+    """The user's own files, which Snakemake watches; those of a package or a pinned commit do not change."""
+    return [str(path) for path in source_files(source)] if not (source.hub or source.package) else []

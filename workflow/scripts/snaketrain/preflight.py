@@ -1,0 +1,94 @@
+"""Looks for everything that would go wrong later, before any job starts: names, files, columns, metrics."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from snaketrain.configuration import BadConfiguration, nearest
+from snaketrain.data.fetching import source_files
+from snaketrain.data.reading import check
+from snaketrain.loading import NotFound, find
+from snaketrain.pipeline import Pipeline
+from snaketrain.settings import Data, Settings
+
+
+def examine(pipeline: Pipeline) -> None:
+    """Raise one error that tells all problems."""
+    problems = []
+    for name, run in pipeline.runs.items():
+        problems += [f"{problem} (run {name})" for problem in (*names(run), *sources(run))]
+    if not problems:
+        for name, data in pipeline.datasets.items():
+            # data that is prepared already was looked at, whole
+            if not Path(f"results/data/{name}/manifest.json").exists():
+                problems += readable(data)
+    if problems:
+        raise BadConfiguration(_once(problems))
+
+
+def names(run: Settings) -> Iterator[str]:
+    """Tasks, models, optimizers and schedules that do not exist; a metric that the task does not log."""
+    task_file = None
+    for setting, use, place in (
+        ("train.task.use", run.train.task.use, "tasks"),
+        ("model.use", run.model.use, None),
+        ("train.optimizer.use", run.train.optimizer.use, None),
+        ("train.schedule.use", run.train.schedule.use, "schedules"),
+    ):
+        try:
+            if place is None and "." not in use and ":" not in use:
+                raise NotFound(f"`{use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
+            file, attribute = find(use, place)
+        except NotFound as error:
+            yield f"{setting}: {error}."
+            continue
+        if place == "tasks" and file:
+            task_file = (file, attribute)
+    metrics = logged_metrics(*task_file) if task_file else None
+    if metrics and run.select.metric not in metrics:
+        yield f"select.metric: the task logs no '{run.select.metric}'{nearest(run.select.metric, metrics)} It logs: {', '.join(metrics)}."
+
+
+def logged_metrics(file: Path, task: str) -> tuple[str, ...] | None:
+    """The `metrics = (...)` of a task's class, read without importing it; None where it does not say."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == task:
+            for line in node.body:
+                if isinstance(line, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "metrics" for t in line.targets):
+                    return tuple(ast.literal_eval(line.value))
+    return None
+
+
+def sources(run: Settings) -> Iterator[str]:
+    """Local files and packages that are not there; a model that has neither weights nor a size."""
+    data = run.data
+    for setting, source in (
+        ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
+        ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
+    ):  # fmt: skip
+        if source and not source.hub:
+            try:
+                source_files(source)
+            except ValueError as error:
+                yield f"{setting}: {error}"
+    if run.model.source is None and ".Auto" in run.model.use:
+        yield (
+            f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "
+            "such as transformers.BertForSequenceClassification."
+        )
+
+
+def readable(data: Data) -> list[str]:
+    """What a look into the files shows; files of a hub are not there yet."""
+    given = {split: source for split in ("train", "dev", "test") if (source := getattr(data, split)) and not source.hub}
+    return check(data, {split: source_files(source) for split, source in given.items()})
+
+
+def _once(problems: list[str]) -> list[str]:
+    """The same problem of several runs once, with the first of them."""
+    first: dict[str, str] = {}
+    for problem in problems:
+        first.setdefault(problem.partition(" (run ")[0], problem)
+    return list(first.values())
+
+
