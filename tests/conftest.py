@@ -45,3 +45,13 @@ def tiny_tokenizer(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory) -> Path:
+    """One finished workflow for all tests that only read it; a test that changes something copies it or makes its own."""
+    from pipeline.workspace import make_workspace, snakemake
+
+    folder = make_workspace(tmp_path_factory.mktemp("workspace"))
+    snakemake(folder)
+    return folder

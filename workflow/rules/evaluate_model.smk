@@ -19,14 +19,14 @@ rule evaluate_model:
         ),
     log:
         "logs/evaluate_model/{run}.log",
+    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         device=lambda wildcards, input: pipeline.runs[wildcards.run].compute.device,
         command=lambda wildcards, input: pipeline.command("evaluate_model", wildcards.run),
         arguments=lambda wildcards, input: pipeline.arguments("evaluate_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
-    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     shell:
-        "{params.command} --run {wildcards.run} --output {output.manifest} --training {input.training}"
+        "{params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
         " --selection {input.selection} --data {input.data} {params.model} --device {params.device}"
         " {params.arguments} 2>&1 | tee -i {log}"

@@ -9,11 +9,11 @@ rule prepare_data:
         "results/data/{dataset}/manifest.json",
     log:
         "logs/prepare_data/{dataset}.log",
+    threads: pipeline.most_threads
     params:
         *pipeline.tracked("prepare_data", pipeline.datasets),
         command=lambda wildcards, input: pipeline.command("prepare_data", wildcards.dataset),
         arguments=lambda wildcards, input: pipeline.arguments("prepare_data", wildcards.dataset),
-    threads: pipeline.most_threads
     shell:
         "{params.command} --output {output} --raw {input.raw} --tokenizer {input.tokenizer} --threads {threads}"
         " {params.arguments} 2>&1 | tee -i {log}"

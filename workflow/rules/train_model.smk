@@ -9,6 +9,7 @@ rule train_model:
         "results/runs/{run}/training/manifest.json",
     log:
         "logs/train_model/{run}.log",
+    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     params:
         *pipeline.tracked("train_model", pipeline.runs),
         # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale
@@ -16,7 +17,6 @@ rule train_model:
         command=lambda wildcards, input: pipeline.command("train_model", wildcards.run),
         arguments=lambda wildcards, input: pipeline.arguments("train_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
-    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     shell:
-        "{params.command} --run {wildcards.run} --output {output} --data {input.data} {params.model}"
+        "{params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model}"
         " {params.options} {params.arguments} 2>&1 | tee -i -a {log}"

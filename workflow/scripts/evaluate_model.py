@@ -15,7 +15,7 @@ SPLITS = ("dev", "test")
 def main() -> None:
     started = time.time()
     parser = stages.parser(__doc__)
-    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--training", required=True, help="manifest of the training, which knows the model and the task")
     parser.add_argument("--selection", required=True, help="manifest of the selected checkpoint")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
@@ -42,11 +42,11 @@ def main() -> None:
         table = read_table(data.file(f"{split}.arrow"))
         found = np.load(scores / f"{split}.npz")
         write_results(
-            folder, args.run, split, data.facts["label_names"], table["id"], table["text"], table["label"],
+            folder, args.run_name, split, data.facts["label_names"], table["id"], table["text"], table["label"],
             found["probabilities"], found["loss"], evaluate.confidence, evaluate.bins,
         )  # fmt: skip
         files += [f"{split}_{name}" for name in ("results.json", "predictions.csv", "confusion.png", "reliability.png")]
-    stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run}, started)
+    stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
 
 
 def read_table(path: Path) -> dict:
@@ -86,7 +86,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = Examples(data.file(f"{split}.arrow"), data.facts["pad_token_id"])
-        bar = tqdm(total=len(examples), desc=f"{args.run}: {split}", unit="example", disable=strategy.rank > 0, mininterval=5)
+        bar = tqdm(total=len(examples), desc=f"{args.run_name}: {split}", unit="example", disable=strategy.rank > 0, mininterval=5)
         mine: dict[str, list[np.ndarray]] = {"ids": []}
         with torch.inference_mode():
             for piece, batch in evaluation_batches(learner, examples, batch_size):

@@ -20,7 +20,7 @@ STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
 
 def arguments():
     parser = stages.parser(__doc__)
-    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -85,8 +85,8 @@ def main() -> int:
     start = checkpoints.resume(learner)
     journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
     parameters = sum(p.numel() for module in built.values() for p in module.parameters())
-    logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run, f"{parameters:,}", len(train_data), start, plan.steps)
-    progress = Progress(args.run, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
+    logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
+    progress = Progress(args.run_name, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
     if start == 0:
         journal.write("eval", step=0, metrics=evaluate(learner, dev_data, settings.batch_size * 2))
     reached = train(learner, train_data, dev_data, settings, plan, start, journal, checkpoints, progress, stop)
@@ -96,10 +96,10 @@ def main() -> int:
     journal.write("end", status="FINISHED" if complete else "STOPPED", step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
     strategy.finish()
     if not complete:
-        logging.warning("%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run, stop.signal, reached, plan.steps)
+        logging.warning("%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps)
         return STOPPED_EARLY
     if first:
-        facts = {"run": args.run, "steps": plan.steps, "examples": len(train_data), "parameters": parameters, "checkpoints": checkpoints.metrics()}
+        facts = {"run": args.run_name, "steps": plan.steps, "examples": len(train_data), "parameters": parameters, "checkpoints": checkpoints.metrics()}
         stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
     return 0
 

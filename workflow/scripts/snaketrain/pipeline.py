@@ -158,4 +158,8 @@ def source_name(source: Source) -> str:
 
 def local_files(source: Source) -> list[str]:
     """The user's own files, which Snakemake watches; those of a package or a pinned commit do not change."""
-    return [str(path) for path in source_files(source)] if not (source.hub or source.package) else []
+    if source.hub or source.package:
+        return []
+    # relative where they can be, so that a project that was moved or copied is not stale
+    here = Path.cwd()
+    return [str(path.relative_to(here)) if path.is_relative_to(here) else str(path) for path in source_files(source)]

@@ -51,7 +51,7 @@ def record_start(folder: Path, purpose: str, args: argparse.Namespace, inputs: d
         {
             "purpose": purpose,
             "code": args.code,
-            "run": args.run,
+            "run": args.run_name,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
             "settings": [*args.settings, *data.settings],

@@ -1,0 +1,128 @@
+"""Writes config/README.md from the settings classes, and the rule graph in README.md from the Snakefile.
+
+`--check` writes nothing, and fails where a file is out of step.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+from snaketrain.settings import Section, Settings, Source, Use
+
+REFERENCE = REPOSITORY / "config/README.md"
+README = REPOSITORY / "README.md"
+INTRODUCTION = Path(__file__).with_name("settings.md")
+MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
+PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true` or `false`", "Any": "anything", "NoneType": "none"}
+
+
+# --- settings
+
+
+def reference() -> str:
+    """The introduction, then a table for each section and for the two kinds of value that have settings of their own."""
+    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip()]
+    for name, field in Settings.model_fields.items():
+        parts.append(table(f"`{name}`", field.annotation))
+    parts += ["# Values with settings of their own", table("Source", Source), table("Use", Use)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(title: str, section: type[Section]) -> str:
+    rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        default = "*required*" if field.is_required() else shown(field.default)
+        rows.append(f"| `{name}` | {in_words(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
+    return f"## {title}\n\n{(section.__doc__ or '').strip()}\n\n" + "\n".join(rows)
+
+
+def in_words(annotation: Any, limits: list[Any] = ()) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if hasattr(annotation, "__metadata__"):  # Annotated
+        return in_words(inner[0], [limit for given in annotation.__metadata__ for limit in getattr(given, "metadata", [given])])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join(in_words(each, limits if each is not types.NoneType else []) for each in inner)
+    if origin is list:
+        return f"list of {in_words(inner[0])}s"
+    if origin is dict:
+        return f"{in_words(inner[0])} to {in_words(inner[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
+    return PLAIN[getattr(annotation, "__name__", str(annotation))] + bounds(limits)
+
+
+def bounds(limits: list[Any]) -> str:
+    """`, above 0` and the like, of pydantic's limits."""
+    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    found = {sign: getattr(limit, sign) for limit in limits for sign in words if getattr(limit, sign, None) is not None}
+    return "".join(f", {words[sign]} {value:g}" for sign, value in found.items())
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Section):
+        value = {key: inner for key, inner in value.model_dump(mode="json").items() if inner not in ({}, None)}
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+# --- rules
+
+
+def rule_graph() -> str:
+    """Snakemake's own graph of the embedded default, in a stable order and without its colours."""
+    with tempfile.TemporaryDirectory() as folder:  # nothing that lies in results/ plays a part
+        (Path(folder) / "config").mkdir()
+        shutil.copy(REPOSITORY / "config/config.yaml", Path(folder) / "config")
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", folder]
+        done = subprocess.run([*command, "--rulegraph", "mermaid-js"], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"snakemake --rulegraph failed:\n{done.stderr}")
+    names = dict(re.findall(r"^\s*(id\d+)\[(\w+)\]", done.stdout, re.MULTILINE))
+    edges = re.findall(r"^\s*(id\d+) --> (id\d+)", done.stdout, re.MULTILINE)
+    lines = sorted(f"    {names[start]} --> {names[end]}" for start, end in edges)
+    return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
+
+
+def with_graph(readme: str) -> str:
+    begin, end = MARKS
+    if begin not in readme or end not in readme.partition(begin)[2]:
+        raise SystemExit(f"README.md: there is no place for the rule graph. Put {begin} and {end} on lines of their own.")
+    before, _, rest = readme.partition(begin)
+    return f"{before}{begin}\n{rule_graph()}\n{end}{rest.partition(end)[2]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is out of step")
+    check = parser.parse_args().check
+    wanted = {REFERENCE: reference()}
+    if README.is_file():
+        wanted[README] = with_graph(README.read_text(encoding="utf-8"))
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    if check and stale:
+        names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
+        raise SystemExit(f"Out of step: {names}. Run `python docs/write_docs.py`.")
+    for path in stale:
+        path.write_text(wanted[path], encoding="utf-8")
+        print(f"written: {path.relative_to(REPOSITORY)}")
+
+
+if __name__ == "__main__":
+    main()

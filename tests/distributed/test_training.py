@@ -1,0 +1,137 @@
+"""Real processes: the same curve on any number of them, and training that goes on where it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from snaketrain.configuration import strings
+from snaketrain.journal import read_journal
+from snaketrain.settings import Model, Train
+
+REPOSITORY = Path(__file__).parents[2]
+MODEL = Model(
+    use="transformers.BertForSequenceClassification",
+    arguments={
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+)
+
+
+def command(data: Path, folder: Path, processes: int = 1, model: Model = MODEL, **train) -> list[str]:
+    settings = Train(**({"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2} | train))
+    start = [sys.executable]
+    if processes > 1:
+        start = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+    script = str(REPOSITORY / "workflow/scripts/train_model.py")
+    paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
+    return [*start, script, *paths, "--settings", *strings("train", settings), *strings("model", model)]
+
+
+def train(*args, **kwargs) -> dict[int, float]:
+    """Train to the end; the losses by step."""
+    done = subprocess.run(command(*args, **kwargs), capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return losses(args[1])
+
+
+def losses(folder: Path) -> dict[int, float]:
+    return {line["step"]: line["metrics"]["loss"] for line in read_journal(folder / "journal.jsonl") if line["event"] == "train"}
+
+
+@pytest.fixture(scope="module")
+def data(workspace) -> Path:
+    return next((workspace / "results/data").glob("*/manifest.json"))
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    train(data, folder)
+    return folder
+
+
+@pytest.mark.parametrize(("processes", "accumulate"), [(1, 3), (2, 1), (2, 2), (4, 1)])
+def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes, accumulate):
+    found, expected = train(data, tmp_path, processes, accumulate=accumulate), losses(alone)
+    assert len(expected) > 20
+    assert found == pytest.approx(expected, rel=1e-5)
+    last = [json.loads((folder / "manifest.json").read_text())["facts"]["checkpoints"] for folder in (tmp_path, alone)]
+    for step, metrics in last[1].items():
+        if step in last[0]:
+            assert last[0][step] == pytest.approx(metrics, rel=1e-4)
+
+
+def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
+    """With dropout, which a resumed training must draw as an uninterrupted one would have."""
+    model = Model(use=MODEL.use, arguments=MODEL.arguments | {"hidden_dropout_prob": 0.1})
+    longer = {"epochs": 12, "evaluations_per_epoch": 1, "model": model}
+    train(data, tmp_path / "whole", **longer)
+    process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
+    wait_for(lambda: len(losses(tmp_path / "parts")) >= 20, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75  # stopped early, to be started again
+    reached = max(losses(tmp_path / "parts"))
+    assert reached < max(losses(tmp_path / "whole"))
+    train(data, tmp_path / "parts", **longer)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
+    longer = {"epochs": 12, "evaluations_per_epoch": 1}
+    train(data, tmp_path / "whole", **longer)
+    process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
+    wait_for(lambda: list((tmp_path / "parts/checkpoints").glob("step-*")), process)
+    process.kill()
+    process.wait()
+    train(data, tmp_path / "parts", **longer)
+    assert [line["event"] for line in read_journal(tmp_path / "parts/journal.jsonl")].count("attempt") == 2
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_other_settings_start_fresh_and_move_the_old_folder_aside(data, tmp_path):
+    first = train(data, tmp_path / "run/training", epochs=1)
+    second = train(data, tmp_path / "run/training", epochs=1, seed=5)
+    assert first != second
+    (aside,) = (tmp_path / "run/superseded").iterdir()
+    assert losses(aside) == first
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
+    train(data, tmp_path, epochs=1)
+    *_, before, last = sorted((tmp_path / "checkpoints").glob("step-*"))
+    content = bytearray((last / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (last / "model.safetensors").write_bytes(content)
+    done = subprocess.run(command(data, tmp_path, epochs=1), capture_output=True, text=True)
+    assert done.returncode == 0
+    assert f"{last} is damaged (model.safetensors is not what was written)" in done.stderr
+    attempts = [line["resume_step"] for line in read_journal(tmp_path / "journal.jsonl") if line["event"] == "attempt"]
+    assert attempts == [0, int(before.name.removeprefix("step-"))]
+
+
+def wait_for(condition, process, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "it ended before it could be interrupted"
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    files = [max((folder / "checkpoints").glob("step-*")) / "model.safetensors" for folder in (one, other)]
+    first, second = map(load_file, files)
+    assert files[0].parent.name == files[1].parent.name
+    assert all((first[name] == second[name]).all() for name in first)

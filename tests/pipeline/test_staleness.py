@@ -1,0 +1,202 @@
+"""The README's table of edits, row by row: a finished workspace is edited, and Snakemake asked what it would run."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.workspace import REPOSITORY, snakemake
+
+TRAINS = {"train_model", "select_checkpoint", "evaluate_model"}
+BOTH = ("small", "other")
+
+
+@pytest.fixture
+def finished(workspace, tmp_path):
+    """A copy of a finished workspace with a copy of the code, to be edited."""
+    folder = tmp_path / "project"
+    shutil.copytree(workspace, folder, symlinks=True)
+    for name in ("Snakefile", "workflow"):
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def planned(folder: Path, *arguments: str) -> set[str]:
+    """`rule` or `rule run` for everything that Snakemake would run."""
+    printed = dry_run(folder, *arguments)
+    jobs = set()
+    for block in re.split(r"\n(?=(?:local)?rule )", printed):
+        if match := re.match(r"(?:local)?rule (\w+):", block):
+            run = re.search(r"wildcards: run=(\S+)", block)
+            jobs.add(f"{match[1]} {run[1]}" if run else match[1])
+    return jobs - {"all"}
+
+
+def dry_run(folder: Path, *arguments: str) -> str:
+    done = snakemake(folder, "--dry-run", *arguments, snakefile=folder / "Snakefile")
+    return done.stdout + done.stderr
+
+
+def of(rules: set[str], *runs: str) -> set[str]:
+    return {f"{rule} {run}" for rule in rules for run in runs} | {"compare_runs"}
+
+
+def configure(folder: Path, **changes) -> None:
+    """Set dotted settings in the workspace's configuration; None removes."""
+    path = folder / "config/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    for key, value in changes.items():
+        place = config
+        *parents, last = key.split("__")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def edit(folder: Path, file: str, old: str, new: str) -> None:
+    path = folder / "workflow/scripts" / file
+    text = path.read_text()
+    assert text.count(old) >= 1, f"{file} no longer holds {old!r}"
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_finished_means_nothing_to_do(finished):
+    assert planned(finished) == set()
+
+
+def test_layout_comments_and_order_rerun_nothing(finished):
+    edit(finished, "snaketrain/loop.py", "def take_step(", "# a remark\n\n\ndef take_step(")
+    edit(finished, "snaketrain/loop.py", '"""One optimizer step', '"""Reworded. One optimizer step')
+    edit(finished, "train_model.py", '"""Train one run', '"""Reworded. Train one run')
+    path = finished / "config/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    path.write_text("# turned around\n" + yaml.safe_dump(dict(reversed(config.items())), sort_keys=True))
+    assert planned(finished) == set()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tracking__notes": "tried at night"},
+        {"tracking__log_every_steps": 3},
+        {"tracking__uri": "sqlite:///elsewhere.db"},
+        {"compute__threads": 1},
+        {"compute__processes": 2},
+        {"compute__keep_checkpoints": 5},
+    ],
+    ids=str,
+)
+def test_compute_and_tracking_rerun_nothing(finished, changes):
+    configure(finished, **changes)
+    assert planned(finished) == set()
+
+
+def test_evaluate_reruns_evaluation(finished):
+    configure(finished, evaluate__bins=5)
+    assert planned(finished) == of({"evaluate_model"}, *BOTH)
+
+
+def test_metric_code_reruns_evaluation(finished):
+    edit(finished, "snaketrain/results.py", "zero_division=0", "zero_division=1")
+    assert planned(finished) == of({"evaluate_model"}, *BOTH)
+
+
+def test_select_reruns_selection_and_after(finished):
+    configure(finished, select__metric="loss", select__mode="min")
+    assert planned(finished) == of({"select_checkpoint", "evaluate_model"}, *BOTH)
+
+
+def test_train_of_one_run_reruns_that_run(finished):
+    configure(finished, runs__small={"train.learning_rate": 0.002})
+    assert planned(finished) == of(TRAINS, "small")
+
+
+def test_model_reruns_training(finished):
+    configure(finished, model__arguments__hidden_size=48)
+    assert planned(finished) == of(TRAINS, *BOTH)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("snaketrain/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
+        ("snaketrain/tasks/text_classification.py", 'reduction="sum"', 'reduction="mean"'),
+        ("snaketrain/schedules.py", "1.0 - progress", "1.0 - progress * progress"),
+    ],
+)
+def test_trainer_code_reruns_training(finished, file, old, new):
+    edit(finished, file, old, new)
+    assert planned(finished) >= {"train_model small", "train_model other"}
+    assert "prepare_data" not in planned(finished)
+
+
+def test_data_settings_prepare_again_and_all_after(finished):
+    configure(finished, data__max_length=9)
+    assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
+
+
+def test_raw_file_prepares_again_and_all_after(finished):
+    raw = finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
+    raw.write_text(raw.read_text() + raw.read_text().splitlines()[-1] + "\n")
+    assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
+
+
+def test_touched_raw_file_reruns_nothing(finished):
+    (finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]).touch()
+    assert planned(finished) == set()
+
+
+def test_a_sweep_point_runs_that_point_only(finished):
+    configure(finished, sweeps={"seeds": {"train.seed": [5]}})
+    assert planned(finished) == of(TRAINS, "seeds-seed=5")
+
+
+def test_swapped_values_are_noticed(finished):
+    """Snakemake itself compares values without their names: 0.25 and 0.5 swapped would be the same set."""
+    configure(finished, train__warmup=0.25, train__weight_decay=0.5)
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert planned(finished) == set()
+    configure(finished, train__warmup=0.5, train__weight_decay=0.25)
+    assert planned(finished) == of(TRAINS, *BOTH)
+
+
+def test_dry_run_shows_old_and_new_value(finished):
+    configure(finished, runs__small={"train.learning_rate": 0.002})
+    printed = dry_run(finished)
+    assert "train.learning_rate=0.001" in printed
+    assert "train.learning_rate=0.002" in printed
+
+
+def test_settings_from_the_command_line(finished):
+    assert planned(finished, "--config", "train={seed: 7}") >= {"train_model small"}
+
+
+def test_a_users_own_task_from_outside(finished):
+    (finished / "my_task.py").write_text(
+        "from snaketrain.tasks.text_classification import TextClassification\n\n\n"
+        "class MyTask(TextClassification):\n    metrics = ('loss', 'accuracy', 'errors')\n\n"
+        "    def measure(self, sums):\n        found = super().measure(sums)\n        return found | {'errors': 1 - found['accuracy']}\n"
+    )
+    configure(finished, train__task={"use": "my_task.py:MyTask"}, train__epochs=1, select__metric="errors", select__mode="min")
+    configure(finished, runs={"small": {}})
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert '"errors"' in (finished / "results/runs/small/training/journal.jsonl").read_text()
+    assert planned(finished) == set()
+    (finished / "my_task.py").write_text((finished / "my_task.py").read_text().replace("1 - found", "1.0 - found") + "\n# a remark\n")
+    assert planned(finished) == of(TRAINS, "small")
+
+
+def test_the_same_choice_is_not_scored_again(finished):
+    """Selection changes its mind about the metric, not about the checkpoint: the model does not run again."""
+    configure(finished, evaluate__bins=4)
+    scores = {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")}
+    assert len(scores) == 4
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")} == scores

@@ -1,0 +1,105 @@
+"""A folder in which the whole workflow runs within a minute: a tiny random BERT learns which words are kind.
+
+The Snakefile reads `config/config.yaml` of the working directory, so the folder has its own; a `--configfile` besides
+would be merged into the repository's.
+"""
+
+import csv
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KIND = ["good", "great", "warm", "funny", "brilliant"]
+UNKIND = ["bad", "boring", "cold", "dull", "awful"]
+NEUTRAL = ["the", "a", "film", "story", "plot", "is", "was", "very", "it", "and", "this", "actor"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def make_workspace(folder: Path, **sections: Any) -> Path:
+    """Data, a tokenizer and a configuration of two runs, `small` and `other`; `sections` replace those of it."""
+    folder = Path(folder)
+    (folder / "config").mkdir(parents=True, exist_ok=True)
+    write_sentences(folder / "sentences.csv")
+    write_tokenizer(folder / "tokenizer")
+    write_configuration(folder, configuration() | sections)
+    return folder
+
+
+def configuration() -> dict[str, Any]:
+    """A fresh one at each call, for tests that change it."""
+    return {
+        "data": {
+            "name": "words",
+            "train": {"path": "sentences.csv"},
+            "labels": {0: "unkind", 1: "kind"},
+            "dev_fraction": 0.15,
+            "test_fraction": 0.15,
+            "max_length": 16,
+            "tokenizer": {"path": "tokenizer"},
+        },
+        "model": {
+            "use": "transformers.BertForSequenceClassification",
+            "arguments": {
+                "hidden_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "max_position_embeddings": 16,
+            },
+        },
+        "train": {"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2},
+        "compute": {"threads": 1, "device": "cpu"},
+        "tracking": {"experiment": "words", "log_every_steps": 2},
+        "runs": {"small": {"train.learning_rate": 1e-3}, "other": {"train.seed": 1}},
+    }
+
+
+def write_configuration(folder: Path, config: dict[str, Any]) -> None:
+    (Path(folder) / "config/config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def read_configuration(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((Path(folder) / "config/config.yaml").read_text())
+
+
+def snakemake(
+    folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True, timeout: float = 600
+) -> subprocess.CompletedProcess:
+    """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text."""
+    cores = () if any(a.startswith(("--cores", "-c")) for a in arguments) else ("--cores", "2")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--directory", str(folder)]
+    done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=timeout)
+    if check and done.returncode:
+        raise AssertionError(f"snakemake {' '.join(arguments)} failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
+    return done
+
+
+def write_sentences(path: Path, count: int = 240) -> None:
+    """One kind or unkind word among neutral ones decides; no two sentences are equal."""
+    draw = random.Random(0)
+    rows: dict[str, int] = {}
+    while len(rows) < count:
+        label = len(rows) % 2
+        words = [draw.choice(NEUTRAL) for _ in range(draw.randint(3, 9))]
+        words.insert(draw.randint(0, len(words)), draw.choice(KIND if label else UNKIND))
+        rows.setdefault(" ".join(words), label)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows.items()])
+
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = SPECIAL + NEUTRAL + KIND + UNKIND
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
