@@ -3,7 +3,10 @@ import os
 import sys
 
 
-configfile: "config/config.yaml"
+# `--configfile` replaces the default; Snakemake by itself would merge the two, data and runs included
+if not workflow.overwrite_configfiles:
+
+    configfile: "config/config.yaml"
 
 
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")

@@ -77,7 +77,9 @@ def main() -> None:
         found = {"epochs": args.epochs} | figures(Path(folder), run_workflow(Path(folder), config))
     for split in ("dev", "test"):
         low, high = found[split]["interval"]
-        print(f"{split:5} accuracy {found[split]['accuracy']:.4f} [{low:.4f}, {high:.4f}]  majority {found[split]['majority_accuracy']:.4f}")
+        print(
+            f"{split:5} accuracy {found[split]['accuracy']:.4f} [{low:.4f}, {high:.4f}]  majority {found[split]['majority_accuracy']:.4f}"
+        )
     print(f"{found['examples']} training examples, {args.epochs:g} epochs: {found['examples_per_second']:.0f} examples/s,")
     print(f"{found['training_minutes']} minutes of training, {found['minutes']} minutes in all")
     args.output.parent.mkdir(parents=True, exist_ok=True)

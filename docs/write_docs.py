@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.settings import Section, Settings, Source, Use
+from snaketrain.settings import Section, Settings, Source, Use  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"

@@ -75,7 +75,7 @@ def snakemake(
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--directory", str(folder)]
     done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=timeout)
     if check and done.returncode:
-        raise AssertionError(f"snakemake {' '.join(arguments)} failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
+        raise AssertionError(f"snakemake {' '.join(arguments)} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
     return done
 
 

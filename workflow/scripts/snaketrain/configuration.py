@@ -16,6 +16,15 @@ from snaketrain.settings import Name, Section, Settings
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps")
+CORRECTABLE = ("missing", "value_error")  # what depends on several settings, so that a run can make it right
+
+PLAINER = {
+    "List should have": "a list of",
+    "String should have": "a text of",
+    " after validation": "",
+    "greater than": "a number greater than",
+    "less than": "a number less than",
+}
 
 
 class BadConfiguration(Exception):
@@ -29,32 +38,36 @@ class BadConfiguration(Exception):
 
 def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
     """The settings of every run by its name."""
-    problems = [
-        f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
-    ]
+    problems = [f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL]
+    datasets, mistakes = _datasets(config)
+    problems += mistakes
+    known = {f"data{problem.partition(name)[2]}" for name in datasets for problem in mistakes if problem.startswith(f"datasets.{name}.")}
     changes, found = _changes_by_run(config)
     problems += found
     common = {key: config[key] for key in SECTIONS if config.get(key) is not None}
+    common = _with_named_data(common, datasets)
     runs: dict[str, Settings] = {}
-    common_problems: set[str] = set()
-    try:
-        Settings.model_validate(_with_named_data(common, config))
-    except ValidationError as error:
-        common_problems = set(_explain(error, common))
-        problems += sorted(common_problems) if any("runs." not in p for p in common_problems) else []
+    wrong: dict[str, dict[str, str]] = {}
     for run, (where, change) in changes.items():
-        raw, found = _changed(common, change, where)
+        raw, found = _changed(common, change, where, datasets)
         problems += found
-        try:
-            runs[run] = Settings.model_validate(_with_named_data(raw, config))
-        except ValidationError as error:
-            # a mistake in the common sections is told once, not for every run
-            problems += [f"{where}.{p}" for p in _explain(error, raw) if p not in common_problems]
-    # what is missing in the common sections may be given by every run
-    problems = [p for p in problems if not (p in common_problems and "is missing" in p and len(runs) == len(changes))]
+        runs[run], wrong[run] = _validated(raw)
+    # a mistake in the common sections is told once, not for every run; but what a run corrects or completes there is none
+    everywhere = set.intersection(*map(set, wrong.values())) if wrong else None
+    told = [p for p, kind in _validated(common)[1].items() if kind not in CORRECTABLE or everywhere is None or p in everywhere]
+    problems += [p for p in told if p not in known]
+    problems += [f"{changes[run][0]}.{p}" for run in wrong for p in wrong[run] if p not in told and p not in known]
     if problems:
         raise BadConfiguration(problems)
     return runs
+
+
+def _validated(raw: dict) -> tuple[Settings | None, dict[str, str]]:
+    """The settings, or what is wrong with them: each problem with its kind."""
+    try:
+        return Settings.model_validate(raw), {}
+    except ValidationError as error:
+        return None, {_problem(item): item["type"] for item in error.errors()}
 
 
 def strings(name: str, section: Section | None) -> list[str]:
@@ -148,7 +161,7 @@ def _bad_name(name: str) -> str | None:
     return None
 
 
-def _changed(common: dict, change: dict, where: str) -> tuple[dict, list[str]]:
+def _changed(common: dict, change: dict, where: str, datasets: dict) -> tuple[dict, list[str]]:
     """The common sections with a run's changes: a dotted key replaces what stands there, nested ones are merged in."""
     raw, problems = copy.deepcopy(common), []
     for key, value in change.items():
@@ -156,6 +169,9 @@ def _changed(common: dict, change: dict, where: str) -> tuple[dict, list[str]]:
         place = raw
         if str(key).split(".")[0] not in SECTIONS:
             problems.append(f"{where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
+            continue
+        if key == "data" and isinstance(value, str):
+            raw |= _with_named_data({"data": value}, datasets)
             continue
         for parent in parents.split(".") if parents else ():
             if not isinstance(place.get(parent), dict):
@@ -173,22 +189,36 @@ def _merged(old: Any, new: Any) -> Any:
     return old | {key: _merged(old.get(key), value) for key, value in new.items()}
 
 
-def _with_named_data(raw: dict, config: dict) -> dict:
+def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
+    """The `datasets` by name, and what is wrong with them, used or not; what is missing shows where one is used."""
+    entries = config.get("datasets") or {}
+    if not isinstance(entries, dict):
+        return {}, [f"datasets: expects names with the settings of a `data` section below them, not {_shown(entries)}."]
+    found, problems = {}, []
+    for name, entry in entries.items():
+        if message := _bad_name(str(name)):
+            problems.append(f"datasets.{name}: {message}")
+        elif not isinstance(entry, dict):
+            problems.append(f"datasets.{name}: expects the settings of a `data` section, not {_shown(entry)}.")
+        else:
+            found[str(name)] = {"name": str(name)} | entry
+            wrong = _validated({"data": found[str(name)]})[1]
+            wrong = [p for p, kind in wrong.items() if kind != "missing" and p.startswith("data.")]
+            problems += [f"datasets.{name}{p.removeprefix('data')}" for p in wrong]
+    return found, problems
+
+
+def _with_named_data(raw: dict, datasets: dict[str, dict]) -> dict:
     """`data: imdb` picks one of the `datasets`."""
-    datasets = config.get("datasets") or {}
-    if isinstance(raw.get("data"), str) and isinstance(datasets, dict) and raw["data"] in datasets:
-        return raw | {"data": {"name": raw["data"]} | (datasets[raw["data"]] or {})}
+    if isinstance(raw.get("data"), str) and raw["data"] in datasets:
+        return raw | {"data": copy.deepcopy(datasets[raw["data"]])}
     return raw
 
 
 # --- telling what is wrong
 
 
-def _explain(error: ValidationError, raw: dict) -> list[str]:
-    return [_problem(item, raw) for item in error.errors()]
-
-
-def _problem(item: dict, raw: dict) -> str:
+def _problem(item: dict) -> str:
     path = ".".join(map(str, item["loc"]))
     given = item["input"]
     kind, context = item["type"], item.get("ctx", {})
@@ -200,10 +230,19 @@ def _problem(item: dict, raw: dict) -> str:
     if kind == "value_error":
         return f"{path}: {context['error']}." if path else f"{context['error']}."
     if kind == "literal_error":
-        return f"{path}: {_shown(given)} is not one of {context['expected']}{nearest(given, re.findall(chr(39) + '(.*?)' + chr(39), context['expected']))}"
+        known = re.findall(r"'(.*?)'", context["expected"])
+        return f"{path}: {_shown(given)} is not one of {context['expected']}{nearest(given, known)}"
     if kind == "model_type" and path == "data" and isinstance(given, str):
-        return f"data: there is no {given!r} among the `datasets`."
-    expected = item["msg"].removeprefix("Input should be ").replace("a valid dictionary or instance of ", "settings of ")
+        return f"data: there is no {given!r} among the `datasets`. Name one of them, or write the section here."
+    if kind in ("model_type", "dict_type"):
+        known = _fields_at(item["loc"])
+        below = f"its settings ({', '.join(known)})" if known else "names with their values"
+        return f"{path}: expects {below} below it, not {_shown(given)}."
+    if kind == "string_pattern_mismatch":
+        return f"{path}: {_bad_name(str(given))}"
+    expected = item["msg"].removeprefix("Input should be ")
+    for theirs, ours in PLAINER.items():
+        expected = expected.replace(theirs, ours)
     return f"{path}: expects {expected}, not {_shown(given)}."
 
 

@@ -5,8 +5,10 @@
 
 import ast
 import difflib
+import functools
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,13 @@ def load(name: str, short_names_in: str | None = None) -> Any:
         raise NotFound(f"cannot load `{name}`: {error}") from error
 
 
+@functools.cache
 def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str]:
     """The file that defines the name (None: a library's own business) and the attribute in it."""
-    if ":" in name:
-        path, _, attribute = name.partition(":")
+    if ":" in name or name.endswith(".py"):
+        path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+        if not path or not attribute:
+            raise NotFound(f"`{name}` is not complete: write `path/to/file.py:Name`, with the name of the class or function in the file")
         return _attribute_in(Path(path), attribute, name)
     if "." not in name:
         return _short_name(name, short_names_in)
@@ -44,6 +49,8 @@ def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str
     file = _module_file(module, name)
     if file is not None:
         public = _top_level_names(file)
+        if public is None and "_import_structure" in file.read_text(encoding="utf-8"):
+            public = _names_below(file.parent, attribute)
         if public is not None and attribute not in public:
             raise NotFound(f"`{module}` has no `{attribute}`{_nearest(attribute, public)}")
     return None, attribute
@@ -52,7 +59,8 @@ def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str
 def _short_name(name: str, place: str | None) -> tuple[Path, str]:
     folder, file = HERE / str(place), HERE / f"{place}.py"
     if file.is_file():  # short names are the functions of one file
-        names = sorted(n for n in _top_level_names(file) or () if n.islower() and not n.startswith("_"))
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
         if name in names:
             return file, name
     else:  # or the files of a folder, each with the class of that name
@@ -64,13 +72,15 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
 
 def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     if not path.is_file():
-        raise NotFound(f"`{name}`: there is no file {path}")
+        raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
     try:
         names = _top_level_names(path)
     except SyntaxError as error:
-        raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}") from None
+        raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}. Correct the file") from None
+    except ValueError as error:  # not a text
+        raise NotFound(f"`{name}`: {path} cannot be read as Python: {error}. Correct the file") from None
     if names is not None and attribute not in names:
-        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names)}")
+        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names) or '. Correct the name, or define it there'}")
     return path, attribute
 
 
@@ -81,16 +91,17 @@ def _module_file(module: str, name: str) -> Path | None:
     except (ImportError, ValueError):
         spec = None
     if spec is None:
-        raise NotFound(f"`{name}`: no package `{top}` is installed")
+        raise NotFound(f"`{name}`: no package `{top}` is installed. Install it into this environment, or correct its name")
     if not spec.submodule_search_locations:
         return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    for part in rest[:-1]:
-        folder /= part
-    last = folder / rest[-1] if rest else folder
-    for file in (last / "__init__.py", last.with_suffix(".py")):
-        if file.is_file():
-            return file
+    places = [Path(place).joinpath(*rest) for place in spec.submodule_search_locations]
+    for place in places:
+        for file in (place / "__init__.py", place.with_suffix(".py")):
+            if file.is_file():
+                return file
+    if rest and not any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places):
+        beside = {file.name.partition(".")[0] for place in places for file in place.parent.glob("[a-z]*")}
+        raise NotFound(f"`{name}`: there is no module `{module}`{_nearest(rest[-1], beside) or '. Correct the name'}")
     return None
 
 
@@ -110,6 +121,16 @@ def _top_level_names(path: Path) -> set[str] | None:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
     return None if "*" in names or "__getattr__" in names else names
+
+
+def _names_below(folder: Path, wanted: str) -> set[str]:
+    """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
+    names: set[str] = set()
+    for file in sorted(folder.rglob("*.py"), key=lambda file: not wanted.lower().startswith(file.parent.name.replace("_", ""))):
+        names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        if wanted in names:
+            break
+    return names
 
 
 def _module_from(file: Path) -> Any:

@@ -28,6 +28,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
 }
 
 
+@functools.cache
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
     modules: dict[str, Path] = {}
@@ -47,7 +48,8 @@ def module_name(path: Path) -> str:
     if SCRIPTS in path.parents:
         parts = path.relative_to(SCRIPTS).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    return str(path)
+    here = Path.cwd()  # relative where it can be, so that a project that was moved is not stale
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ RESULTS = "results"
 
 class Pipeline:
     def __init__(self, config: dict[str, Any]):
-        self.runs = read_runs(config)
+        self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
 
     # --- what there is
@@ -47,15 +47,23 @@ class Pipeline:
 
     # --- where it is
 
+    @cached_property
+    def _data(self) -> dict[str, str]:
+        return {run: f"{RESULTS}/data/{data_name(settings.data)}/manifest.json" for run, settings in self.runs.items()}
+
+    @cached_property
+    def _weights(self) -> dict[str, list[str]]:
+        sources = {run: settings.model.source for run, settings in self.runs.items()}
+        return {run: [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else [] for run, source in sources.items()}
+
     def data(self, run: str) -> str:
-        return f"{RESULTS}/data/{data_name(self.runs[run].data)}/manifest.json"
+        return self._data[run]
 
     def tokenizer(self, dataset: str) -> str:
         return f"{RESULTS}/models/{source_name(self.datasets[dataset].tokenizer)}/manifest.json"
 
     def weights(self, run: str) -> list[str]:
-        source = self.runs[run].model.source
-        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
+        return self._weights[run]
 
     def model_files(self, model: str) -> list[str]:
         return local_files(self.models[model])
@@ -148,12 +156,12 @@ class Pipeline:
 
 
 def data_name(data: Data) -> str:
-    return f"{data.name}-{digest(strings('data', data))[:8]}"
+    return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
 
 
 def source_name(source: Source) -> str:
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{readable.replace('*', 'all').replace('_', '-')}-{digest(strings('source', source))[:8]}"
+    return f"{readable.replace('*', 'all').replace('_', '-')}-{digest(sorted(strings('source', source)))[:8]}"
 
 
 def local_files(source: Source) -> list[str]:

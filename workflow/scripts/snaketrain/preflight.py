@@ -1,13 +1,15 @@
 """Looks for everything that would go wrong later, before any job starts: names, files, columns, metrics."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.configuration import BadConfiguration, nearest
-from snaketrain.data.fetching import source_files
+from snaketrain.data.fetching import describe, source_files
 from snaketrain.data.reading import check
 from snaketrain.loading import NotFound, find
+from snaketrain.meaning import code_strings
 from snaketrain.pipeline import Pipeline
 from snaketrain.settings import Data, Settings
 
@@ -15,8 +17,12 @@ from snaketrain.settings import Data, Settings
 def examine(pipeline: Pipeline) -> None:
     """Raise one error that tells all problems."""
     problems = []
+    seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
     for name, run in pipeline.runs.items():
-        problems += [f"{problem} (run {name})" for problem in (*names(run), *sources(run))]
+        for look, about in ((names, (run.train, run.model.use, run.select)), (sources, (run.data, run.model))):
+            if (key := f"{look.__name__} {about!r}") not in seen:
+                seen.add(key)
+                problems += [f"{problem} (run {name})" for problem in look(run)]
     if not problems:
         for name, data in pipeline.datasets.items():
             # data that is prepared already was looked at, whole
@@ -40,8 +46,10 @@ def names(run: Settings) -> Iterator[str]:
                 raise NotFound(f"`{use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
             file, attribute = find(use, place)
         except NotFound as error:
-            yield f"{setting}: {error}."
+            yield f"{setting}: {error}" + ("" if str(error).endswith("?") else ".")
             continue
+        if file and (problem := unreadable(file)):
+            yield f"{setting}: `{use}` imports {problem}"
         if place == "tasks" and file:
             task_file = (file, attribute)
     metrics = logged_metrics(*task_file) if task_file else None
@@ -49,14 +57,32 @@ def names(run: Settings) -> Iterator[str]:
         yield f"select.metric: the task logs no '{run.select.metric}'{nearest(run.select.metric, metrics)} It logs: {', '.join(metrics)}."
 
 
+@functools.cache
+def unreadable(file: Path) -> str | None:
+    """What is wrong with a module that a user's own file imports; its digest is taken before any job."""
+    try:
+        code_strings(file)
+    except SyntaxError as error:
+        return f"{error.filename}, line {error.lineno}: {error.msg}. Correct the file."
+    return None
+
+
+@functools.cache
 def logged_metrics(file: Path, task: str) -> tuple[str, ...] | None:
     """The `metrics = (...)` of a task's class, read without importing it; None where it does not say."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == task:
             for line in node.body:
-                if isinstance(line, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "metrics" for t in line.targets):
-                    return tuple(ast.literal_eval(line.value))
+                targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
+                if any(isinstance(target, ast.Name) and target.id == "metrics" for target in targets):
+                    return _names_in(line.value)
     return None
+
+
+def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
+    if isinstance(value, ast.Tuple | ast.List) and all(isinstance(each, ast.Constant) for each in value.elts):
+        return tuple(str(each.value) for each in value.elts)
+    return None  # computed when it runs
 
 
 def sources(run: Settings) -> Iterator[str]:
@@ -68,9 +94,12 @@ def sources(run: Settings) -> Iterator[str]:
     ):  # fmt: skip
         if source and not source.hub:
             try:
-                source_files(source)
+                files = source_files(source)
             except ValueError as error:
                 yield f"{setting}: {error}"
+                continue
+            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in files}:
+                yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "
@@ -90,5 +119,3 @@ def _once(problems: list[str]) -> list[str]:
     for problem in problems:
         first.setdefault(problem.partition(" (run ")[0], problem)
     return list(first.values())
-
-

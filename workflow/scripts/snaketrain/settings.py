@@ -42,6 +42,11 @@ class Source(Section):
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
     sha256: dict[str, str] = Field({}, description="expected digests by file name; a file that differs stops the run")
 
+    @field_validator("sha256")
+    @classmethod
+    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
+        return dict(sorted(value.items()))  # the order in the file means nothing
+
     @model_validator(mode="after")
     def _one_origin(self) -> "Source":
         if self.package and self.hub:
@@ -80,6 +85,11 @@ class Data(Section):
     @classmethod
     def _one_column(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("where")
+    @classmethod
+    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
+        return dict(sorted(value.items()))
 
     @model_validator(mode="after")
     def _something_left_to_train_on(self) -> "Data":

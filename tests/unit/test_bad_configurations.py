@@ -1,0 +1,201 @@
+"""Everything that is wrong with a configuration is told before any job starts: where it is, what it is, and what to do."""
+# ruff: noqa: E501 - a table, one case a line
+
+import copy
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from snaketrain.configuration import BadConfiguration
+from snaketrain.pipeline import Pipeline
+from snaketrain.preflight import examine
+
+ROOT = Path(__file__).parents[2]
+DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
+BASE = {"data": DATASET, "model": {"use": "transformers.BertForSequenceClassification"}}
+NAME = ("cannot be a name", "use letters, digits and . _ - = + only")
+
+# what is changed ("/" leads into sections), and words that the message must hold, beginning with the path
+BAD = [
+    # misspelt keys, at every level
+    ({"trian": {}}, "trian: no such section. Did you mean 'train'?"),
+    ({"train/learning_rat": 1}, "train.learning_rat: no such setting. Did you mean 'learning_rate'?"),
+    ({"data/train/pth": "x"}, "data.train.pth: no such setting. Did you mean 'path'?"),
+    ({"train/optimizer": {"use": "torch.optim.SGD", "argments": {}}}, "train.optimizer.argments: no such setting. Did you mean 'arguments'?"),
+    ({"runs": {"a": {"train.learning_rat": 1}}}, "runs.a.train.learning_rat: no such setting. Did you mean 'learning_rate'?"),
+    ({"runs": {"a": {"train": {"learning_rat": 1}}}}, "runs.a.train.learning_rat: no such setting. Did you mean 'learning_rate'?"),
+    ({"runs": {"a": {"trian.seed": 1}}}, "runs.a.trian.seed: no such setting. Did you mean 'train'?"),
+    ({"runs": {"a": {"data.train.pth": "x"}}}, "runs.a.data.train.pth: no such setting. Did you mean 'path'?"),
+    ({"sweeps": {"s": {"train.sed": [1, 2]}}}, "sweeps.s.train.sed: no such setting. Did you mean 'seed'?"),
+    ({"sweeps": {"s": {"trian.seed": [1, 2]}}}, "sweeps.s.trian.seed: no such setting. Did you mean 'train'?"),
+    ({"datasets": {"imdb": {"tran": 1}}}, "datasets.imdb.tran: no such setting. Did you mean 'train'?"),
+    # wrong types and sizes
+    ({"train/seed": "some"}, "train.seed: expects a valid integer", 'not "some"'),
+    ({"train/batch_size": 0}, "train.batch_size: expects a number greater than 0, not 0."),
+    ({"train/batch_size": -3}, "train.batch_size: expects a number greater than 0, not -3."),
+    ({"train/batch_size": 2.5}, "train.batch_size: expects a valid integer", "not 2.5"),
+    ({"train/batch_size": True}, "train.batch_size: a switch (true) makes no sense here"),
+    ({"train/epochs": False}, "train.epochs: a switch (false) makes no sense here"),
+    ({"train/learning_rate": float("nan")}, "train.learning_rate: expects a finite number, not NaN"),
+    ({"train/warmup": 1.5}, "train.warmup: expects a number less than 1, not 1.5"),
+    ({"data/max_length": 0}, "data.max_length: expects a number greater than 0, not 0"),
+    ({"data/text": []}, "data.text: expects a list of at least 1 item"),
+    ({"data/labels": ["bad", "good"]}, "data.labels: expects names with their values below it"),
+    ({"data/name": "../x"}, "data.name: '../x'", *NAME),
+    ({"evaluate/confidence": 95}, "evaluate.confidence: expects a number less than 1, not 95"),
+    ({"compute/processes": 0}, "compute.processes: expects a number greater than 0"),
+    ({"train/optimizer": "torch.optim.AdamW"}, "train.optimizer: expects its settings (use, arguments) below it"),
+    ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
+    ({"select": "accuracy"}, "select: expects its settings (metric, mode) below it", 'not "accuracy"'),
+    ({"data": None}, "data: is missing", "See config/README.md"),
+    ({"data/tokenizer": None}, "data.tokenizer: expects its settings (path, package"),
+    ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),
+    # names of runs and sweeps
+    *(({"runs": {name: {}}}, f"runs.{name}: {name!r}", *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
+    ({"runs": ["a", "b"]}, "runs: expects names with their settings below them", 'not ["a", "b"]'),
+    ({"runs": {"a": 5}}, "runs.a: expects settings such as `train.seed: 1`, not 5"),
+    ({"runs": {"Wide": {}, "wide": {}}}, "runs.wide: there is already a run named 'wide'", "upper and lower case"),
+    ({"runs": {"s-seed=1": {}}, "sweeps": {"s": {"train.seed": [1, 2]}}}, "sweeps.s: there is already a run named 's-seed=1'"),
+    ({"sweeps": {"a/b": {"train.seed": [1]}}}, "sweeps.a/b: 'a/b'", *NAME),
+    ({"sweeps": {"s": {"train.seed": 3}}}, "sweeps.s.train.seed: expects a list of values, not 3"),
+    ({"sweeps": {"s": {"train.seed": []}}}, "sweeps.s.train.seed: expects a list of values, not []"),
+    ({"sweeps": {"s": {"train.seed": [1, -1]}}}, "sweeps.s.train.seed: expects a number greater than or equal to 0, not -1"),
+    # choices and names of code
+    ({"select/metric": "accurcy"}, "select.metric: the task logs no 'accurcy'. Did you mean 'accuracy'?", "It logs: loss, accuracy, macro_f1"),
+    ({"train/task": {"use": "mine.py:Mine"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
+    ({"select/mode": "maximum"}, "select.mode: \"maximum\" is not one of 'max' or 'min'. Did you mean 'max'?"),
+    ({"train/strategy": "dpd"}, 'train.strategy: "dpd" is not one of', "Did you mean 'ddp'?"),
+    ({"train/task": {"use": "text_clasification"}}, "train.task.use: `text_clasification` is not one of", "Did you mean `text_classification`?"),
+    ({"train/task": {"use": "nowhere.py:Mine"}}, "train.task.use: `nowhere.py:Mine`: there is no file nowhere.py", "Correct the path"),
+    ({"train/task": {"use": "broken.py:Mine"}}, "train.task.use: `broken.py:Mine`: broken.py, line 2:", "Correct the file"),
+    ({"train/task": {"use": "beside.py:Mine"}}, "train.task.use: `beside.py:Mine` imports", "broken.py, line 2", "Correct the file"),
+    ({"train/task": {"use": "mine.py:Mime"}}, "train.task.use: `mine.py:Mime`: mine.py has no `Mime`. Did you mean `Mine`?"),
+    ({"train/task": {"use": "mine.py"}}, "train.task.use: `mine.py` is not complete: write `path/to/file.py:Name`"),
+    ({"train/optimizer": {"use": "torch.optim.AdamX"}}, "train.optimizer.use: `torch.optim` has no `AdamX`. Did you mean `Adam`?"),
+    ({"train/optimizer": {"use": "torch.optm.AdamW"}}, "train.optimizer.use: `torch.optm.AdamW`: there is no module `torch.optm`. Did you mean `optim`?"),
+    ({"train/optimizer": {"use": "AdamW"}}, "train.optimizer.use: `AdamW` is not complete: write `package.module.Class`"),
+    ({"train/schedule": {"use": "lineer"}}, "train.schedule.use: `lineer` is not one of constant, cosine, linear. Did you mean `linear`?"),
+    ({"model/use": "transfomers.BertModel"}, "model.use: `transfomers.BertModel`: no package `transfomers` is installed. Install it"),
+    ({"model/use": "transformers.BertForSequenceClasification"}, "model.use: `transformers` has no", "Did you mean `BertForSequenceClassification`?"),
+    ({"model/use": "transformers.AutoModelForSequenceClassification"}, "model.source: is missing", "Name pretrained weights"),
+    # what does not go together
+    ({"train/accumulate": 64}, "train: `accumulate` (64) cuts a batch of 32 into more pieces than it has examples"),
+    ({"compute/processes": 40}, "compute.processes (40) times train.accumulate (1) is more than a batch has", "use fewer processes"),
+    ({"compute/processes": 8, "train/accumulate": 8}, "compute.processes (8) times train.accumulate (8)", "or a larger batch"),
+    ({"compute/processes": 2, "train/strategy": "single"}, "train.strategy `single` is one process", "use `ddp` or `auto`"),
+    ({"data/dev_fraction": 0.6, "data/test_fraction": 0.5}, "data: `dev_fraction` and `test_fraction` together leave nothing to train on"),
+    # sources and what is in them
+    ({"data/train": {}}, "data.train: names nothing: give `path`, `package` or `hub`"),
+    ({"data/train": {"hub": "a/b"}}, "data.train: `revision` is missing: pin the commit"),
+    ({"data/train": {"hub": "a/b", "package": "c", "revision": "d"}}, "data.train: names a package and a hub repository: keep one"),
+    ({"data/train": {"path": "trian.csv"}}, "data.train: path 'trian.csv': no file there", "Did you mean 'train.csv'?"),
+    ({"data/train": {"path": "*.tsv"}}, "data.train: path '*.tsv': no file there", "Correct the path"),
+    ({"data/train": {"package": "no_such_package"}}, "data.train: package 'no_such_package': not installed. Install it"),
+    ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
+    ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
+    ({"data/train": {"path": "empty.csv"}}, "data.train: no rows in", "Is it the right file"),
+    ({"data/train": {"path": "one_class.csv"}}, "data.label: all rows of train are of one class, '1'. Check `label`"),
+    ({"data/text": "txt"}, "data.text: train file", "has no column 'txt'. It has: text, label. Did you mean 'text'?"),
+    ({"data/label": "lable"}, "data.label: train file", "has no column 'lable'", "Did you mean 'label'?"),
+    ({"data/where": {"label": "7"}}, "data.where: no row of train has 'label' = '7'. It has: 0, 1."),
+    ({"data/labels": {0: "bad"}}, "data.labels: train has labels that are not listed: '1' (20 of 40 rows)", "Add them, with a name for each"),
+    ({"data/encoding": "utf-99"}, "data.encoding: Python knows no encoding 'utf-99'. Usual ones: utf-8"),
+    ({"data": "imbd", "datasets": {"imdb": DATASET}}, "data: there is no 'imbd' among the `datasets`. Name one of them"),
+    ({"runs": {"a": {"data": "imbd"}}, "datasets": {"imdb": DATASET}}, "runs.a.data: there is no 'imbd' among the `datasets`"),
+    ({"data": "imdb", "datasets": {"imdb": 5}}, "datasets.imdb: expects the settings of a `data` section, not 5"),
+    ({"datasets": ["imdb"]}, "datasets: expects names with the settings of a `data` section below them"),
+]  # fmt: skip
+
+
+def changed(changes: dict) -> dict:
+    config = copy.deepcopy(BASE)
+    for path, value in changes.items():
+        *parents, last = path.split("/")
+        place = config
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return config
+
+
+def problems_of(changes: dict) -> list[str]:
+    try:
+        examine(Pipeline(changed(changes)))
+    except BadConfiguration as error:
+        return error.problems
+    return []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, tiny_tokenizer):
+    files = {
+        "train.csv": "text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(40)),
+        "one_class.csv": "text,label\n" + "good,1\n" * 30,
+        "empty.csv": "text,label\n",
+        "mine.py": "class Mine:\n    metrics: tuple = ('loss', 'blue')\n",
+        "broken.py": "x = 1\nclass Mine(:\n",
+        "beside.py": "import broken\n\n\nclass Mine:\n    metrics = ('accuracy', *broken.more)\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("changes", "words"), [(change, words) for change, *words in BAD], ids=[words[0][:60] for _, *words in BAD])
+def test_problem_and_remedy_are_told(folder, changes, words):
+    found = problems_of(changes)
+    told = [problem for problem in found if problem.startswith(words[0])]
+    assert told, found
+    assert len(told) == 1
+    assert all(word in told[0] for word in words), told
+    assert "Traceback" not in told[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"train": None, "runs": {"a": None, "b": {}, 1: {"train.seed": 1}}},
+        {"data": None, "runs": {"a": {"data": "imdb"}, "b": {"data": DATASET}}, "datasets": {"imdb": DATASET}},
+        {"data": {"train": {"path": "train.csv"}}, "runs": {"a": {"data.tokenizer": {"path": "tokenizer"}}}},
+        {"data": "imdb", "datasets": {"imdb": DATASET}, "runs": {"a": {"data.max_length": 9}}},
+        {"compute/processes": 40, "runs": {"a": {"train.batch_size": 64}}},
+    ],
+)
+def test_what_every_run_makes_right_is_no_problem(folder, changes):
+    assert problems_of(changes) == []
+
+
+def test_what_only_some_runs_lack_is_told_for_those(folder):
+    changes = {"data": None, "train/sed": 1, "runs": {"a": {"data": DATASET}, "b": {}}}
+    assert [problem.partition(":")[0] for problem in problems_of(changes)] == ["train.sed", "runs.b.data"]
+
+
+def test_the_workflow_tells_all_problems_at_once_and_starts_nothing(folder):
+    import yaml
+
+    runs = {"../x": {}, "a": {"train.sed": 1}, "b": {"data.max_length": "long"}}
+    (folder / "bad.yaml").write_text(yaml.safe_dump(changed({"train/batch_size": 0, "select/mode": "most", "runs": runs})))
+    command = [Path(sys.executable).with_name("snakemake"), "-n", "--snakefile", ROOT / "Snakefile", "--configfile", folder / "bad.yaml"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run(list(map(str, [*command, "--directory", folder])), capture_output=True, text=True, cwd=ROOT, timeout=60)
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before  # of computing: the machine may be busy
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0
+    places = [
+        "train.batch_size: expects",
+        'select.mode: "most"',
+        "runs.../x: '../x'",
+        "runs.a.train.sed: no",
+        "runs.b.data.max_length: expects",
+    ]
+    assert [place for place in places if place not in printed] == [], printed
+    assert "Traceback" not in printed
+    assert not (folder / "results").exists()
+    assert "Building DAG" not in printed
+    assert seconds < 5

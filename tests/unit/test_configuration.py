@@ -1,0 +1,103 @@
+"""From the configuration to runs, and from settings to strings and back."""
+
+import pytest
+
+from snaketrain.configuration import from_strings, read_runs, strings
+from snaketrain.settings import Data, Settings, Train
+
+DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
+
+
+def read(**config) -> dict[str, Settings]:
+    return read_runs({"data": DATA} | config)
+
+
+def test_without_runs_there_is_one():
+    assert list(read()) == ["default"]
+
+
+def test_runs_change_the_common_sections_and_leave_each_other_alone():
+    runs = read(train={"seed": 7, "epochs": 5}, runs={"a": {"train.seed": 1}, "b": {"train": {"seed": 2}}, "c": None})
+    assert {name: (run.train.seed, run.train.epochs) for name, run in runs.items()} == {"a": (1, 5), "b": (2, 5), "c": (7, 5)}
+
+
+def test_dotted_keys_replace_and_nested_ones_are_merged():
+    model = {"use": "x.Y", "arguments": {"layers": 2, "heads": 4}}
+    runs = read(model=model, runs={"dotted": {"model.arguments": {"layers": 3}}, "nested": {"model": {"arguments": {"layers": 3}}}})
+    assert runs["dotted"].model.arguments == {"layers": 3}
+    assert runs["nested"].model.arguments == {"layers": 3, "heads": 4}
+
+
+def test_a_dotted_key_makes_the_sections_that_it_passes():
+    assert read(runs={"a": {"train.optimizer.use": "torch.optim.SGD"}})["a"].train.optimizer.use == "torch.optim.SGD"
+
+
+def test_a_sweep_is_the_product_of_its_values_named_after_them():
+    runs = read(runs={"plain": {}}, sweeps={"rate": {"train.learning_rate": [3e-5, 1e-4], "train.seed": [0, 1]}})
+    assert list(runs) == [
+        "plain",
+        "rate-learning_rate=3e-05-seed=0",
+        "rate-learning_rate=3e-05-seed=1",
+        "rate-learning_rate=0.0001-seed=0",
+        "rate-learning_rate=0.0001-seed=1",
+    ]
+    assert (runs["rate-learning_rate=0.0001-seed=0"].train.learning_rate, runs["rate-learning_rate=0.0001-seed=0"].train.seed) == (1e-4, 0)
+
+
+def test_values_that_cannot_be_in_a_name_are_numbered():
+    runs = read(sweeps={"file": {"data.train": [{"path": "a/b.csv"}, {"path": "c d.csv"}]}})
+    assert {name: run.data.train.path for name, run in runs.items()} == {"file-train=0": "a/b.csv", "file-train=1": "c d.csv"}
+
+
+def test_data_sets_are_picked_by_name_instead_of_the_common_one():
+    datasets = {"imdb": DATA | {"max_length": 9}, "sst": DATA | {"name": "treebank"}}
+    runs = read(data=DATA | {"max_length": 5}, datasets=datasets, runs={"a": {"data": "imdb"}, "b": {"data": "sst"}, "c": {}})
+    assert {name: (run.data.name, run.data.max_length) for name, run in runs.items()} == {
+        "a": ("imdb", 9),
+        "b": ("treebank", 128),
+        "c": ("data", 5),
+    }
+
+
+def test_a_data_set_picked_by_name_can_be_changed():
+    datasets = {"imdb": DATA, "sst": DATA}
+    runs = read(data="imdb", datasets=datasets, sweeps={"s": {"data": ["imdb", "sst"], "data.max_length": [8, 9]}})
+    assert [(run.data.name, run.data.max_length) for run in runs.values()] == [("imdb", 8), ("imdb", 9), ("sst", 8), ("sst", 9)]
+    assert read(data="imdb", datasets=datasets, runs={"a": {"data.max_length": 7}})["a"].data.max_length == 7
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        None,
+        {},
+        {0: "negative", 1: "positive"},
+        {"a.b": "x", "c=d": "y"},
+        {"one": "1", "two": "2"},
+        {"class": "for", "": "nothing", " ": "space"},
+        {"schön": "ü", '"': "'", "$(x)": "\n"},
+    ],
+)
+def test_settings_survive_the_way_through_strings(labels):
+    data = Data.model_validate(DATA | {"labels": labels, "where": {"source": "x=y.z"}, "columns": ["a b", "c.d"]})
+    items = strings("data", data)
+    assert Data.model_validate(from_strings(items)["data"]) == data
+    assert all("\n" not in item for item in items)
+
+
+def test_arguments_survive_too():
+    given = {"eps": 1e-8, "betas": [0.9, 0.999], "inner": {"deep": {"a": None}, "odd key": True}, "empty": {}}
+    train = Train.model_validate({"optimizer": {"use": "torch.optim.AdamW", "arguments": given}})
+    assert Train.model_validate(from_strings(strings("train", train))["train"]) == train
+
+
+def test_swapped_values_are_other_strings():
+    # Snakemake compares params as a set, so that each value must hold its name
+    one, other = (strings("train", Train(batch_size=a, seed=b)) for a, b in ((8, 16), (16, 8)))
+    assert set(one) != set(other)
+    assert "train.seed=16" in one and "train.seed=8" in other
+
+
+def test_key_order_and_ways_of_writing_a_number_change_no_string():
+    one, other = (Train.model_validate(given) for given in ({"seed": 1, "epochs": 2}, {"epochs": 2.0, "seed": 1}))
+    assert strings("train", one) == strings("train", other)

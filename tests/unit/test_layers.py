@@ -1,0 +1,104 @@
+"""Who may import whom. Every job parses the Snakefile again, so that what it imports must be light."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "workflow/scripts"
+FILES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__"): path for path in SCRIPTS.rglob("*.py")}
+GROUND = {
+    "snaketrain",
+    "snaketrain.settings",
+    "snaketrain.configuration",
+    "snaketrain.manifests",
+    "snaketrain.meaning",
+    "snaketrain.loading",
+    "snaketrain.launching",
+    "snaketrain.pipeline",
+    "snaketrain.preflight",
+    "snaketrain.schedules",
+    "snaketrain.strategies",
+    "snaketrain.data",
+    "snaketrain.data.fetching",
+    "snaketrain.data.formats",
+    "snaketrain.data.oddities",
+    "snaketrain.data.reading",
+}
+MLFLOW = {"snaketrain.mlflow_store", "snaketrain.following", "follow_runs"}
+
+
+def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[str]:
+    """Full names of the modules (and of what is taken from them) that are imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports of the project are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imports(node, inside_functions)
+
+
+def of(name: str, inside_functions: bool = True) -> set[str]:
+    return set(imports(ast.parse(FILES[name].read_text()), inside_functions))
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+def module_of(name: str) -> str:
+    """The project's module that an imported name belongs to."""
+    return name if name in FILES else name.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("name", sorted(GROUND))
+def test_the_ground_floor_stands_on_the_standard_library_and_pydantic(name):
+    found = of(name, inside_functions=False)
+    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "snaketrain"}
+    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
+def test_tasks_and_data_know_one_process_only(name):
+    forbidden = ("snaketrain.strategies", "torch.distributed", "mlflow", "snaketrain.mlflow_store", "snaketrain.following")
+    assert [found for found in of(name) if found.startswith(forbidden)] == []
+
+
+def test_only_the_follower_knows_mlflow():
+    assert {name for name in FILES if "mlflow" in tops(of(name))} <= MLFLOW
+    assert "mlflow" not in tops(of("follow_runs", inside_functions=False))
+
+
+def test_training_never_reaches_mlflow():
+    reached, waiting = set(), ["train_model"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [module for each in of(name) if (module := module_of(each)) in FILES]
+    assert "snaketrain.loop" in reached
+    assert not reached & MLFLOW
+
+
+def test_the_loop_is_handed_what_it_needs():
+    assert not {"checkpoints", "journal", "stopping"} & {
+        each.split(".")[1] for each in of("snaketrain.loop") if each.startswith("snaketrain.")
+    }
+
+
+def test_rules_know_the_ground_floor_only():
+    lines = [
+        line.split() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")] for line in path.read_text().splitlines()
+    ]
+    found: set[str] = set()
+    for line in lines:
+        if line[:1] == ["import"] or (line[:1] == ["from"] and "import" in line):
+            found |= set(imports(ast.parse(" ".join(line))))
+    assert "snaketrain.pipeline.Pipeline" in found
+    assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
+    assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND

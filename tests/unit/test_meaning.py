@@ -1,0 +1,78 @@
+"""What of the code makes results stale: what it means, not how it looks; and all that it imports."""
+
+import pytest
+
+from snaketrain import meaning
+from snaketrain.meaning import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+
+ORIGINAL = '''"""A module."""
+RATE = 3
+
+
+class A:
+    """A class."""
+
+    def f(self, x):
+        """A function."""
+        return x * RATE  # comment
+'''
+LAYOUT = "RATE=3\nclass A:\n\n  # another comment\n  def f(self,\n      x): return (x*RATE)\n"
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    meaning._reading.cache_clear()
+
+
+def digests(path) -> dict[str, str]:
+    return dict(string.removeprefix("code.").rsplit("=", 1) for string in code_strings(path))
+
+
+def digest_of(path, text) -> str:
+    path.write_text(text)
+    meaning._reading.cache_clear()
+    return digests(path)[str(path)]
+
+
+@pytest.mark.parametrize("same", [LAYOUT, ORIGINAL.replace("A class.", "Other words."), ORIGINAL.replace("# comment", "")])
+def test_comments_docstrings_and_layout_change_nothing(tmp_path, same):
+    assert digest_of(tmp_path / "a.py", ORIGINAL) == digest_of(tmp_path / "a.py", same)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("RATE = 3", "RATE = 4"), ("x * RATE", "x + RATE"), ("class A:", "class A(dict):"), ("(self, x)", "(self, x=1)")]
+)
+def test_a_change_of_meaning_changes_it(tmp_path, old, new):
+    assert digest_of(tmp_path / "a.py", ORIGINAL) != digest_of(tmp_path / "a.py", ORIGINAL.replace(old, new))
+
+
+def test_a_function_of_nothing_but_a_docstring_can_be_read(tmp_path):
+    assert digest_of(tmp_path / "a.py", 'def f():\n    """Words."""\n') == digest_of(tmp_path / "a.py", "def f():\n    pass\n")
+
+
+def test_all_project_modules_that_are_imported_count_wherever_the_import_stands():
+    found = digests(SCRIPTS / "train_model.py")
+    assert {"train_model", "snaketrain.loop", "snaketrain.plan", "snaketrain.data.batches", "snaketrain.tasks.base"} <= found.keys()
+    assert not {"torch", "evaluate_model", "snaketrain.comparing", "snaketrain.mlflow_store"} & found.keys()
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+def test_modules_without_effect_are_left_out(script):
+    assert not WITHOUT_EFFECT_ON_RESULTS & digests(SCRIPTS / f"{script}.py").keys()
+
+
+def test_modules_without_effect_exist():
+    files = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts) for path in SCRIPTS.rglob("*.py")}
+    assert files >= WITHOUT_EFFECT_ON_RESULTS
+
+
+def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
+    mine, beside = tmp_path / "mine.py", tmp_path / "beside.py"
+    mine.write_text("import beside\nfrom snaketrain.tasks.text_classification import TextClassification\n")
+    beside.write_text("SIZE = 1\n")
+    before = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
+    assert {f"code.{mine}", f"code.{beside}", "code.snaketrain.tasks.text_classification"} <= before.keys()
+    beside.write_text("SIZE = 2\n")
+    meaning._reading.cache_clear()
+    after = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
+    assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
