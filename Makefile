@@ -24,7 +24,6 @@ help:
 demo: .venv/installed
 	$(BIN)/snakemake --profile profiles/local
 	@$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
-	@cat results/comparison/runs.txt
 	@echo "Report:        $(CURDIR)/report.html"
 	@echo "MLflow UI:     make ui"
 
@@ -32,7 +31,7 @@ ui: .venv/installed
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
 
 test: .venv/installed
-	$(BIN)/python -m pytest --durations=5
+	$(BIN)/python -m pytest tests/unit tests/pipeline tests/distributed --durations=5
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 import os
 import sys
 
-
 # `--configfile` replaces the default; Snakemake by itself would merge the two, data and runs included
 if not workflow.overwrite_configfiles:
 

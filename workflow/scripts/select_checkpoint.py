@@ -52,7 +52,13 @@ def rank_checkpoints(training: Path, select: Select) -> list[dict]:
     sign = -1 if select.mode == "max" else 1
     finite = [step for step in metrics if math.isfinite(metrics[step][select.metric])]
     return [
-        {"step": step, "value": metrics[step][select.metric], "metrics": metrics[step], "path": saved[step], "kept": (training / saved[step]).is_dir()}
+        {
+            "step": step,
+            "value": metrics[step][select.metric],
+            "metrics": metrics[step],
+            "path": saved[step],
+            "kept": (training / saved[step]).is_dir(),
+        }
         for step in sorted(finite, key=lambda step: (sign * metrics[step][select.metric], step))
     ]
 

@@ -79,7 +79,9 @@ def main() -> int:
         return load(settings.optimizer.use)(groups, lr=settings.learning_rate, **settings.optimizer.arguments)
 
     prepared = {name: strategy.prepare(module, make_optimizer) for name, module in built.items()}
-    learner = Learner(task, strategy, {n: m for n, (m, _) in prepared.items()}, {n: o for n, (_, o) in prepared.items()}, settings.clip_norm)
+    learner = Learner(
+        task, strategy, {n: m for n, (m, _) in prepared.items()}, {n: o for n, (_, o) in prepared.items()}, settings.clip_norm
+    )
     metric, _, mode = args.keep_best_by.partition(":")
     checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
     start = checkpoints.resume(learner)
@@ -93,13 +95,23 @@ def main() -> int:
     progress.close()
 
     complete = reached == plan.steps
-    journal.write("end", status="FINISHED" if complete else "STOPPED", step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    journal.write(
+        "end", status="FINISHED" if complete else "STOPPED", step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
+    )
     strategy.finish()
     if not complete:
-        logging.warning("%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps)
+        logging.warning(
+            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps
+        )
         return STOPPED_EARLY
     if first:
-        facts = {"run": args.run_name, "steps": plan.steps, "examples": len(train_data), "parameters": parameters, "checkpoints": checkpoints.metrics()}
+        facts = {
+            "run": args.run_name,
+            "steps": plan.steps,
+            "examples": len(train_data),
+            "parameters": parameters,
+            "checkpoints": checkpoints.metrics(),
+        }
         stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
     return 0
 

@@ -1,7 +1,7 @@
 """Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
 
-    checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, state.json, and last of all
-                                 checkpoint.json with the sizes and digests of the others
+checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, state.json, and last of all
+                             checkpoint.json with the sizes and digests of the others
 """
 
 import json

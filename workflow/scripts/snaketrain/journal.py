@@ -17,7 +17,7 @@ class Journal:
             return
         if path.exists():
             self.attempt = _repair(path) + 1
-        self.file = open(path, "a", buffering=1, encoding="utf-8")
+        self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
         self.write("attempt", resume_step=resume_step, **about)
 
     def write(self, event: str, **content: Any) -> None:

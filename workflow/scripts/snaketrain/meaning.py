@@ -85,6 +85,6 @@ def _project_file(name: str, beside: Path) -> Path | None:
 def _drop_docstring(node: ast.AST) -> None:
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return
-    if node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
-        if isinstance(node.body[0].value.value, str):
-            node.body = node.body[1:] or [ast.Pass()]
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        node.body = node.body[1:] or [ast.Pass()]

@@ -3,6 +3,7 @@
 Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
 """
 
+import inspect
 import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -19,6 +20,7 @@ from snaketrain.settings import Data, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
 
 RESULTS = "results"
+TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
 
 
 class Pipeline:
@@ -117,6 +119,7 @@ class Pipeline:
                 found = self.strings(stage, wildcards[0])
                 return found[number] if number < len(found) else ""
 
+            string.__signature__ = TAKES_WILDCARDS  # Snakemake asks for it thousands of times, and finding it out is slow
             return string
 
         return [item(number) for number in range(most)]

@@ -24,13 +24,17 @@ class Progress:
         return step % self.every_steps == 0
 
     def show(self, step: int, figures: dict[str, float]) -> None:
-        self.bar.set_postfix_str(f"loss {figures.get('loss', float('nan')):.4f}, {figures['examples_per_second']:.0f} examples/s", refresh=False)
+        self.bar.set_postfix_str(
+            f"loss {figures.get('loss', float('nan')):.4f}, {figures['examples_per_second']:.0f} examples/s", refresh=False
+        )
         self.bar.update(step - self.bar.n)
         self._write("train", step, figures)
 
     def evaluated(self, step: int, metrics: dict[str, Any]) -> None:
         if self.shows:
-            tqdm.write(f"{self.run}, step {step}: " + ", ".join(f"dev {name} {value:.4f}" for name, value in metrics.items()), file=sys.stderr)
+            tqdm.write(
+                f"{self.run}, step {step}: " + ", ".join(f"dev {name} {value:.4f}" for name, value in metrics.items()), file=sys.stderr
+            )
         self._write("eval", step, metrics)
 
     def _write(self, prefix: str, step: int, figures: dict[str, float]) -> None:

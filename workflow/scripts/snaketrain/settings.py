@@ -35,7 +35,9 @@ class Use(Section):
 class Source(Section):
     """Where files come from: exactly one of `path`, `package` or `hub`."""
 
-    path: str | None = Field(None, description="a file, a folder or a glob such as `raw/*.jsonl`; inside the package or the hub repository if one is named")
+    path: str | None = Field(
+        None, description="a file, a folder or a glob such as `raw/*.jsonl`; inside the package or the hub repository if one is named"
+    )
     package: str | None = Field(None, description="an installed Python package that carries the files")
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
     revision: str | None = Field(None, description="the commit of the hub repository; pinned, so that a run can be repeated")
@@ -65,12 +67,16 @@ class Data(Section):
     train: Source = Field(description="the training examples")
     dev: Source | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
     test: Source | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
-    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field("auto", description="`auto` goes by the file's ending; `text` is one example a line")
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
+        "auto", description="`auto` goes by the file's ending; `text` is one example a line"
+    )
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
     label: str | None = Field("label", description="the column of the label; none for language modelling")
-    labels: dict[str, str] | None = Field(None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted")
+    labels: dict[str, str] | None = Field(
+        None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted"
+    )
     where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
     dev_fraction: Fraction = Field(0.1, description="share of `train` cut off for development, where `dev` is not given")
     test_fraction: Fraction = Field(0.1, description="share of `train` cut off for the test, where `test` is not given")
@@ -97,14 +103,18 @@ class Data(Section):
             raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
         for split, fraction in (("dev", self.dev_fraction), ("test", self.test_fraction)):
             if getattr(self, split) is None and fraction == 0:
-                raise ValueError(f"`{split}` is not given and `{split}_fraction` is 0: give one of them, since a checkpoint is chosen and judged by them")
+                raise ValueError(
+                    f"`{split}` is not given and `{split}_fraction` is 0: give one of them, since a checkpoint is chosen and judged by them"
+                )
         return self
 
 
 class Model(Section):
     """The network. Changing it trains again; the data stays prepared."""
 
-    use: str = Field("transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`")
+    use: str = Field(
+        "transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`"
+    )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
     arguments: dict[str, Any] = Field({}, description="arguments of the class; for transformers, fields of its configuration")
 
@@ -121,7 +131,9 @@ class Train(Section):
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
     learning_rate: Annotated[float, Field(gt=0)] = Field(2e-5, description="the highest one of the schedule")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="for all parameters but biases and norms")
-    schedule: Use = Field(Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, or a function of your own")
+    schedule: Use = Field(
+        Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, or a function of your own"
+    )
     warmup: Fraction = Field(0.01, description="share of the steps in which the learning rate rises from 0")
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")

@@ -24,9 +24,7 @@ def identity(stage: str, args: argparse.Namespace, inputs: dict[str, str]) -> st
     return digest(stage, sorted(args.settings), sorted(args.code), inputs)
 
 
-def finish(
-    stage: str, args: argparse.Namespace, inputs: dict[str, str], files: list[str], facts: dict[str, Any], started: float
-) -> None:
+def finish(stage: str, args: argparse.Namespace, inputs: dict[str, str], files: list[str], facts: dict[str, Any], started: float) -> None:
     output = Path(args.output)
     digests = {name: file_digest(output.parent / name) for name in files}
     write_manifest(output, Manifest(stage, identity(stage, args, inputs), args.settings, inputs, digests, facts, started))

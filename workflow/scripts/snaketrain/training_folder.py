@@ -27,14 +27,22 @@ def claim(folder: Path, purpose: str, code: list[str]) -> None:
     except FileNotFoundError:
         before = None
     if before and (before["purpose"] != purpose or (before["code"] != code and _finished(folder))):
-        aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(before['started']))}-{before['purpose'][:6]}"
+        aside = (
+            folder.parent
+            / "superseded"
+            / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(before['started']))}-{before['purpose'][:6]}"
+        )
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         print(f"{folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
     elif before and before["code"] != code:
         changed = sorted(set(code) ^ set(before["code"]))
-        print(f"{folder}: the code changed during this training; it goes on with the new one ({', '.join(changed)})", file=sys.stderr, flush=True)
+        print(
+            f"{folder}: the code changed during this training; it goes on with the new one ({', '.join(changed)})",
+            file=sys.stderr,
+            flush=True,
+        )
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -42,7 +50,9 @@ def _finished(folder: Path) -> bool:
     return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_journal(folder / "journal.jsonl"))
 
 
-def record_start(folder: Path, purpose: str, args: argparse.Namespace, inputs: dict[str, str], data: Manifest, started: float, strategy: Any) -> None:
+def record_start(
+    folder: Path, purpose: str, args: argparse.Namespace, inputs: dict[str, str], data: Manifest, started: float, strategy: Any
+) -> None:
     """What is known at the start, for MLflow and the comparison."""
     import torch
 
@@ -55,7 +65,12 @@ def record_start(folder: Path, purpose: str, args: argparse.Namespace, inputs: d
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
             "settings": [*args.settings, *data.settings],
-            "data": {"path": data.path, "content": data.content, "name": data.facts["name"], "examples": data.facts["splits"]["train"]["examples"]},
+            "data": {
+                "path": data.path,
+                "content": data.content,
+                "name": data.facts["name"],
+                "examples": data.facts["splits"]["train"]["examples"],
+            },
             "git": git_state(),
             "environment": {
                 "python": platform.python_version(),

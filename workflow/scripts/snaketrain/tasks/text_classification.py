@@ -21,7 +21,9 @@ class TextClassification(Task):
         if folder is not None:
             return {"model": kind.from_pretrained(folder, local_files_only=True, **labels, **model["arguments"])}
         if getattr(kind, "config_class", None) is None:
-            raise SystemExit(f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source.")
+            raise SystemExit(
+                f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source."
+            )
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         return {"model": kind(kind.config_class(**(text | labels | model["arguments"])))}
 
