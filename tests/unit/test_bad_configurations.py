@@ -1,5 +1,4 @@
 """Everything that is wrong with a configuration is told before any job starts: where it is, what it is, and what to do."""
-# ruff: noqa: E501 - a table, one case a line
 
 import copy
 import resource

@@ -28,7 +28,6 @@ WITHOUT_EFFECT_ON_RESULTS = {
 }
 
 
-@functools.cache
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
     modules: dict[str, Path] = {}

@@ -27,6 +27,7 @@ class Pipeline:
     def __init__(self, config: dict[str, Any]):
         self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
+        self._digests: dict[tuple, list[str]] = {}
 
     # --- what there is
 
@@ -104,7 +105,10 @@ class Pipeline:
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "schedules")]
             own = [file for use, place in named if (file := find(use, place)[0])] + strategy_files(run.train.strategy)
-        return code_strings(SCRIPTS / f"{stage}.py", *own)
+        key = (stage, *own)  # the points of a sweep run the same code
+        if key not in self._digests:
+            self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
+        return self._digests[key]
 
     def tracked(self, stage: str, names: Iterable[str]) -> list[Callable]:
         """The strings as params, one function for each.

@@ -1,0 +1,65 @@
+"""What a finished workflow leaves behind is right, and other tools load it as it is."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+REPOSITORY = Path(__file__).parents[2]
+RUN = "results/runs/small"
+
+
+@pytest.fixture
+def predictions(workspace):
+    with open(workspace / RUN / "evaluation/test_predictions.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_figures_are_those_of_the_predictions(workspace, predictions):
+    results = json.loads((workspace / RUN / "evaluation/test_results.json").read_text())
+    labels, predicted = [row["label"] for row in predictions], [row["predicted"] for row in predictions]
+    assert results["examples"] == len(predictions) == len({row["id"] for row in predictions})
+    assert results["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert results["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert results["majority_accuracy"] == pytest.approx(max(map(labels.count, set(labels))) / len(labels))
+
+
+def test_dev_figures_are_those_that_were_logged_in_training(workspace):
+    winner = json.loads((workspace / RUN / "selection/selection.json").read_text())["winner"]
+    results = json.loads((workspace / RUN / "evaluation/dev_results.json").read_text())
+    for name in ("accuracy", "macro_f1", "loss"):
+        assert results[name] == pytest.approx(winner["metrics"][name], rel=1e-5), name
+
+
+def test_transformers_loads_the_winner_as_it_is(workspace, predictions):
+    from transformers import pipeline
+
+    classify = pipeline("text-classification", str(workspace / RUN / "selection/model"), device="cpu")
+    for row in predictions[:20]:
+        (found,) = classify([row["text"]])
+        assert found["label"] == row["predicted"]
+        assert found["score"] == pytest.approx(float(row["probability"]), abs=1e-4)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_evaluated_under_torchrun_every_example_counts_once(workspace, tmp_path, processes):
+    """Odd numbers: the splits are divided neither by the processes nor by the batch size."""
+    run = workspace / RUN
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+    data = next((workspace / "results/data").glob("*/manifest.json"))
+    paths = {"--run-name": "small", "--output": tmp_path / "manifest.json", "--data": data}
+    paths |= {"--training": run / "training/manifest.json", "--selection": run / "selection/manifest.json", "--device": "cpu"}
+    options = [str(word) for pair in paths.items() for word in pair]
+    settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
+    command = [*torchrun, str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *options, *settings]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    for split in ("dev", "test"):
+        expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (run / "evaluation", tmp_path))
+        assert found["confusion"] == expected["confusion"]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
