@@ -23,7 +23,9 @@ help:
 
 demo: .venv/installed
 	$(BIN)/snakemake --profile profiles/local
-	@$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
+	@test report.html -nt results/comparison/manifest.json || \
+		$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
+	@echo && cat logs/compare_runs.log && echo
 	@echo "Report:        $(CURDIR)/report.html"
 	@echo "MLflow UI:     make ui"
 

@@ -135,3 +135,14 @@ def assert_same_weights(one: Path, other: Path) -> None:
     first, second = map(load_file, files)
     assert files[0].parent.name == files[1].parent.name
     assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
+    done = subprocess.run(
+        command(data, tmp_path, optimizer={"use": "torch.optim.AdamW", "arguments": {"epsilon": 1}}), capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    last = read_journal(tmp_path / "journal.jsonl")[-1]
+    assert (last["event"], last["status"]) == ("end", "FAILED")
+    assert "epsilon" in last["error"]
+    assert "the training failed" in (tmp_path / "logs/rank-0.log").read_text()

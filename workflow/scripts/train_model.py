@@ -13,7 +13,7 @@ from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.settings import Model, Train
-from snaketrain.training_folder import claim, log_to, record_start
+from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
 STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
 
@@ -129,6 +129,7 @@ def peak_memory_mb() -> float:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except Exception:
+    except Exception as error:
         logging.exception("the training failed")  # also into the log of this process
+        record_failure(Path(arguments().output).parent, error)
         sys.exit(1)

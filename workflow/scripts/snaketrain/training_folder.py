@@ -86,6 +86,15 @@ def record_start(
     )
 
 
+def record_failure(folder: Path, error: Exception) -> None:
+    """The last line of a training that failed; of several processes, the first one's."""
+    if int(os.environ.get("RANK", "0")) == 0 and (folder / "run.json").exists():
+        last = {"event": "end", "status": "FAILED", "error": f"{type(error).__name__}: {error}"[:1000]}
+        attempts = sum(line["event"] == "attempt" for line in read_journal(folder / "journal.jsonl"))
+        with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
+
+
 def git_state() -> dict[str, Any]:
     """The commit of the code, and whether it was changed since."""
 
