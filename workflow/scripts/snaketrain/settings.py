@@ -101,11 +101,6 @@ class Data(Section):
     def _something_left_to_train_on(self) -> "Data":
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
-        for split, fraction in (("dev", self.dev_fraction), ("test", self.test_fraction)):
-            if getattr(self, split) is None and fraction == 0:
-                raise ValueError(
-                    f"`{split}` is not given and `{split}_fraction` is 0: give one of them, since a checkpoint is chosen and judged by them"
-                )
         return self
 
 
@@ -189,6 +184,15 @@ class Settings(Section):
     evaluate: Evaluate = Evaluate()
     compute: Compute = Compute()
     tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _all_splits_are_there(self) -> "Settings":
+        for split in ("dev", "test"):
+            if getattr(self.data, split) is None and getattr(self.data, f"{split}_fraction") == 0:
+                raise ValueError(
+                    f"data.{split} is not given and data.{split}_fraction is 0: give one of them, since a checkpoint is chosen and judged by both"
+                )
+        return self
 
     @model_validator(mode="after")
     def _processes_fit(self) -> "Settings":
