@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from snaketrain.configuration import strings
-from snaketrain.journal import read_journal
+from snaketrain.journal import read_events
 from snaketrain.settings import Model, Train
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def train(*args, **kwargs) -> dict[int, float]:
 
 
 def losses(folder: Path) -> dict[int, float]:
-    return {line["step"]: line["metrics"]["loss"] for line in read_journal(folder / "journal.jsonl") if line["event"] == "train"}
+    return {line["step"]: line["metrics"]["loss"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "train"}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     process.kill()
     process.wait()
     train(data, tmp_path / "parts", **longer)
-    assert [line["event"] for line in read_journal(tmp_path / "parts/journal.jsonl")].count("attempt") == 2
+    assert [line["event"] for line in read_events(tmp_path / "parts/journal.jsonl")[0]].count("attempt") == 2
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
     done = subprocess.run(command(data, tmp_path, epochs=1), capture_output=True, text=True)
     assert done.returncode == 0
     assert f"{last} is damaged (model.safetensors is not what was written)" in done.stderr
-    attempts = [line["resume_step"] for line in read_journal(tmp_path / "journal.jsonl") if line["event"] == "attempt"]
+    attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]
 
 
@@ -142,7 +142,7 @@ def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
         command(data, tmp_path, optimizer={"use": "torch.optim.AdamW", "arguments": {"epsilon": 1}}), capture_output=True, text=True
     )
     assert done.returncode == 1
-    last = read_journal(tmp_path / "journal.jsonl")[-1]
+    last = read_events(tmp_path / "journal.jsonl")[0][-1]
     assert (last["event"], last["status"]) == ("end", "FAILED")
     assert "epsilon" in last["error"]
     assert "the training failed" in (tmp_path / "logs/rank-0.log").read_text()

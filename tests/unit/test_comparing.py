@@ -11,7 +11,8 @@ import pytest
 from workspace import make_workspace
 
 from snaketrain import comparing
-from snaketrain.curves import curves, read_events, seconds_training
+from snaketrain.curves import curves, seconds_training
+from snaketrain.journal import read_events
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
 

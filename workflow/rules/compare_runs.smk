@@ -12,7 +12,7 @@ rule compare_runs:
     log:
         "logs/compare_runs.log",
     params:
-        *pipeline.tracked_once("compare_runs"),
+        *pipeline.strings("compare_runs", ""),
         command=lambda wildcards, input: pipeline.command("compare_runs", ""),
         arguments=lambda wildcards, input: pipeline.arguments("compare_runs", ""),
         runs=list(pipeline.runs),

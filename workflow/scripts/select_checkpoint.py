@@ -7,7 +7,7 @@ from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.journal import read_journal
+from snaketrain.journal import read_events
 from snaketrain.manifests import file_digest, read_manifest, write_json
 from snaketrain.settings import Select
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 def rank_checkpoints(training: Path, select: Select) -> list[dict]:
     """Evaluated checkpoints, best first; of equal ones the earlier; without those whose metric is not a number."""
-    journal = read_journal(training / "journal.jsonl")
+    journal = read_events(training / "journal.jsonl")[0]
     saved = {line["step"]: line["path"] for line in journal if line["event"] == "checkpoint"}
     metrics: dict[int, dict] = {}
     for line in journal:

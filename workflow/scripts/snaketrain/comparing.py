@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from snaketrain.curves import curves, read_events, seconds_training
+from snaketrain.curves import curves, seconds_training
+from snaketrain.journal import read_events
 
 SCORES = ("accuracy", "macro_f1", "loss")
 # these say nothing that the source beside them does not

@@ -1,29 +1,8 @@
-"""Reads a run's journal as far as it is written: its events, its curves, how long it took, how it stands."""
+"""What a run's journal says: its curves, how long it took, how it stands."""
 
-import json
-from pathlib import Path
 from typing import Any
 
-Event = dict[str, Any]
-
-
-def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:
-    """The events after an offset, and the offset of what is not yet written; a torn last line is left for later."""
-    if not Path(path).is_file():
-        return [], offset
-    with open(path, "rb") as file:
-        file.seek(offset)
-        content = file.read()
-    complete = content.rfind(b"\n") + 1
-    events = []
-    for line in content[:complete].splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # torn by a crash, and not repaired yet
-        if isinstance(event, dict):
-            events.append(event)
-    return events, offset + complete
+from snaketrain.journal import Event
 
 
 def points(events: list[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:

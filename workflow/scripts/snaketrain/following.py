@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain import tracked
-from snaketrain.curves import points, read_events, seconds_training, standing
+from snaketrain.curves import points, seconds_training, standing
+from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.mlflow_store import Store
 

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+Event = dict[str, Any]
+
 
 class Journal:
     def __init__(self, path: Path, resume_step: int, writes: bool, **about: Any):
@@ -26,15 +28,28 @@ class Journal:
             self.file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
-        """To the disk itself; at checkpoints, so that a checkpoint never knows more than the journal."""
+        """To the disk itself, which a crash of the machine spares."""
         if self.writes:
             os.fsync(self.file.fileno())
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:
+    """The events after an offset, and the offset of what is not yet written; a torn last line is left for later."""
+    if not Path(path).is_file():
+        return [], offset
+    with open(path, "rb") as file:
+        file.seek(offset)
+        content = file.read()
+    complete = content.rfind(b"\n") + 1
+    events = []
+    for line in content[:complete].splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash, and not repaired yet
+        if isinstance(event, dict):
+            events.append(event)
+    return events, offset + complete
 
 
 def _repair(path: Path) -> int:

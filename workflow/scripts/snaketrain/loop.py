@@ -47,10 +47,12 @@ def train(learner: Learner, train_data, dev_data, settings, plan: Plan, start: i
         if plan.evaluates_at(step):
             metrics = evaluate(learner, dev_data, settings.batch_size * 2)
             journal.write("eval", step=step, metrics=metrics)
+            journal.sync()  # a checkpoint must not know more than the journal
             progress.evaluated(step, metrics)
             journal.write("checkpoint", step=step, path=checkpoints.save(learner, step, metrics))
             window.reopen()
         elif stopping:
+            journal.sync()
             journal.write("checkpoint", step=step, path=checkpoints.save(learner, step, None))
         if stopping:
             break

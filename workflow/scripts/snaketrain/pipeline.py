@@ -128,10 +128,6 @@ class Pipeline:
 
         return [item(number) for number in range(most)]
 
-    def tracked_once(self, stage: str) -> list[str]:
-        """The same for a rule without wildcards."""
-        return self.strings(stage, "")
-
     # --- what the scripts are called with
 
     def arguments(self, stage: str, name: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain import stages
-from snaketrain.journal import read_journal
+from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 
 
@@ -47,7 +47,7 @@ def claim(folder: Path, purpose: str, code: list[str]) -> None:
 
 
 def _finished(folder: Path) -> bool:
-    return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_journal(folder / "journal.jsonl"))
+    return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
 
 
 def record_start(
@@ -90,7 +90,7 @@ def record_failure(folder: Path, error: Exception) -> None:
     """The last line of a training that failed; of several processes, the first one's."""
     if int(os.environ.get("RANK", "0")) == 0 and (folder / "run.json").exists():
         last = {"event": "end", "status": "FAILED", "error": f"{type(error).__name__}: {error}"[:1000]}
-        attempts = sum(line["event"] == "attempt" for line in read_journal(folder / "journal.jsonl"))
+        attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
             journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
 
