@@ -41,7 +41,7 @@ def reference() -> str:
 def table(title: str, section: type[Section]) -> str:
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
-        default = "*required*" if field.is_required() else shown(field.default)
+        default = "*required*" if field.is_required() else cell(shown(field.default))
         rows.append(f"| `{name}` | {in_words(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
     return f"## {title}\n\n{(section.__doc__ or '').strip()}\n\n" + "\n".join(rows)
 

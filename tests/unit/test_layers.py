@@ -25,6 +25,7 @@ GROUND = {
     "snaketrain.data",
     "snaketrain.data.fetching",
     "snaketrain.data.formats",
+    "snaketrain.data.labels",
     "snaketrain.data.oddities",
     "snaketrain.data.reading",
 }

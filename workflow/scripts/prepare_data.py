@@ -53,6 +53,7 @@ def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path
     facts: dict[str, Any] = {
         "name": data.name,
         "label_names": found["label_names"],
+        "label_kind": found["label_kind"],
         "splits": found["splits"],
         "pad_token_id": pad_token_id(folder),
         "vocab_size": max(vocabulary(folder).values()) + 1,
@@ -67,7 +68,7 @@ def _show(report: dict[str, Any]) -> None:
     """The summary at the end of the job's log."""
     print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
     for split, facts in report["splits"].items():
-        kind = "unlabelled" if not facts["labelled"] else _shares(report["label_names"], facts["label_counts"])
+        kind = "unlabelled" if not facts["labelled"] else _labels(report["label_names"], facts)
         mean = facts["tokens"] / max(1, facts["examples"])
         print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
     for case in report["odd"].values():
@@ -78,9 +79,13 @@ def _show(report: dict[str, Any]) -> None:
     print()
 
 
-def _shares(names: list[str], counts: list[int]) -> str:
-    shown = [f"{name} {count}" for name, count in zip(names, counts, strict=True)]
-    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} classes more" if len(shown) > 10 else "")
+def _labels(names: list[str], facts: dict[str, Any]) -> str:
+    if "label_mean" in facts:
+        return f"labels from {facts['label_least']:g} to {facts['label_most']:g}, {facts['label_mean']:g} on average"
+    shown = [f"{name} {count}" for name, count in zip(names, facts["label_counts"], strict=True)]
+    more = [f"{len(shown) - 10} classes more"] if len(shown) > 10 else []
+    without = [f"none of them {facts['without_class']}"] if facts.get("without_class") else []
+    return ", ".join(shown[:10] + more + without)
 
 
 if __name__ == "__main__":

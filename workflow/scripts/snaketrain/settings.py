@@ -74,6 +74,10 @@ class Data(Section):
     columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
     label: str | None = Field("label", description="the column of the label; none for language modelling")
+    label_kind: Literal["class", "classes", "number"] = Field(
+        "class", description="what the label is: one class, any number of classes, or a number to be predicted"
+    )
+    label_separator: str = Field("|", description="between the names of several classes, in text files", min_length=1)
     labels: dict[str, str] | None = Field(
         None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted"
     )
@@ -96,6 +100,14 @@ class Data(Section):
     @classmethod
     def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
         return dict(sorted(value.items()))
+
+    @model_validator(mode="after")
+    def _label_fits_its_kind(self) -> "Data":
+        if self.label is None and self.label_kind != "class":
+            raise ValueError(f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`")
+        if self.labels is not None and self.label_kind == "number":
+            raise ValueError("`labels` names classes, but `label_kind` is number: remove one of them")
+        return self
 
     @model_validator(mode="after")
     def _something_left_to_train_on(self) -> "Data":

@@ -9,6 +9,7 @@ MEANING = {
     "empty_text": "rows without text; dropped",
     "missing_label": "rows without a label; dropped",
     "unknown_label": "rows whose label is not among the classes; dropped",
+    "not_a_number": "rows whose label is not a number; dropped",
     "duplicate": "training examples whose text came before",
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",

@@ -9,12 +9,19 @@ import numpy
 import pyarrow
 
 from snaketrain.data.formats import BadData
+from snaketrain.data.labels import label_kind
 from snaketrain.data.oddities import Oddities
 from snaketrain.data.splitting import SPLITS, UNUSED, assign, repeated
 from snaketrain.data.surveying import Example, Survey, classes, examples, progress, survey
+from snaketrain.data.tallies import TALLIES
 from snaketrain.settings import Data
 
-NO_LABEL = -100  # what losses and metrics of PyTorch ignore
+# by `data.label_kind`: the type of the column, and what stands where there is no label
+LABELS = {
+    "class": (pyarrow.int64(), -100),  # what losses and metrics of PyTorch ignore
+    "classes": (pyarrow.list_(pyarrow.int64()), None),
+    "number": (pyarrow.float64(), None),
+}
 BATCH_ROWS, BATCH_CHARACTERS = 2000, 2_000_000
 
 
@@ -25,22 +32,24 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any
     names, class_of = classes(data, surveys["train"])
     assigned = {source: assign(source, found.usable, data) for source, found in surveys.items()}
     flags = _flags(surveys, assigned)
-    labelled = {split: bool(names) and surveys.get(split, surveys["train"]).labelled for split in SPLITS}
-    writers = [SplitWriter(output / f"{split}.arrow", tokenizer, len(data.text) == 2, len(names), odd) for split in SPLITS]
+    labelled = {split: data.label is not None and surveys.get(split, surveys["train"]).labelled for split in SPLITS}
+    writers = [SplitWriter(output / f"{split}.arrow", tokenizer, data, names, odd) for split in SPLITS]
+    kind, no_label = label_kind(data), LABELS[data.label_kind][1]
     for source in surveys:
         last = numpy.flatnonzero(assigned[source] != UNUSED)[-1]
         total = int(last) + 1
         steps = zip(range(total), assigned[source], examples(files[source], data, Oddities(), root), strict=False)
         for row, split, example in progress(steps, f"tokenise {source}", total):
             if split != UNUSED:
-                for kind, flagged in flags[source].items():
+                for oddity, flagged in flags[source].items():
                     if flagged[row]:
-                        odd.add(kind, example.place, example.texts[0])
-                label = class_of[example.label] if labelled[SPLITS[split]] else NO_LABEL
+                        odd.add(oddity, example.place, example.texts[0])
+                label = kind.encoded(example.label, class_of) if labelled[SPLITS[split]] else no_label
                 writers[split].add(example, label)
     splits = {split: {"labelled": labelled[split]} | writer.close() for split, writer in zip(SPLITS, writers, strict=True)}
-    _check_train(data, names, splits["train"])
-    return {"label_names": names, "splits": splits, "rows": {source: found.rows for source, found in surveys.items()}}, odd
+    _check_train(writers[0])
+    rows = {source: found.rows for source, found in surveys.items()}
+    return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, odd
 
 
 def _surveys(data: Data, files: dict[str, list[Path]], odd: Oddities, root: Path) -> dict[str, Survey]:
@@ -67,13 +76,12 @@ def _flags(surveys: dict[str, Survey], assigned: dict[str, numpy.ndarray]) -> di
     return flags
 
 
-def _check_train(data: Data, names: list[str], train: dict[str, Any]) -> None:
-    present = [name for name, count in zip(names, train.get("label_counts", []), strict=False) if count]
-    if train["examples"] == 0:
+def _check_train(train: "SplitWriter") -> None:
+    if train.facts["examples"] == 0:
         raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or give more data.")
-    if data.label and len(present) < 2:
+    if same := train.tally.same():
         raise BadData(
-            f"data.label: all {train['examples']} training examples are of one class, {present[0]!r}: there is nothing to learn. "
+            f"data.label: all {train.facts['examples']} training examples {same}: there is nothing to learn. "
             "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
         )
 
@@ -81,21 +89,25 @@ def _check_train(data: Data, names: list[str], train: dict[str, Any]) -> None:
 class SplitWriter:
     """Tokenises and writes one split in batches, and counts along."""
 
-    def __init__(self, path: Path, tokenizer: Any, pair: bool, classes: int, odd: Oddities):
-        self.path, self.tokenizer, self.pair, self.odd = path, tokenizer, pair, odd
+    def __init__(self, path: Path, tokenizer: Any, data: Data, names: list[str], odd: Oddities):
+        self.path, self.tokenizer, self.odd = path, tokenizer, odd
+        self.pair = len(data.text) == 2
         self.beside = path.with_name(f".{path.name}.new")
-        fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32())), ("label", pyarrow.int64())]
+        kind, self.no_label = LABELS[data.label_kind]
+        fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32()))]
+        # a reader of some rows cannot tell from them how many classes there are
+        fields += [pyarrow.field("label", kind, metadata={"classes": str(len(names))})]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
-        if pair:
+        if self.pair:
             fields += [("text_pair", pyarrow.string()), ("token_type_ids", pyarrow.list_(pyarrow.int8()))]
         self.schema = pyarrow.schema(fields)
         self.file = pyarrow.ipc.new_file(str(self.beside), self.schema)
-        self.waiting: list[tuple[Example, int]] = []
+        self.waiting: list[tuple[Example, Any]] = []
         self.characters = 0
-        self.label_counts = numpy.zeros(classes, int)
+        self.tally = TALLIES[data.label_kind](names)
         self.facts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
-    def add(self, example: Example, label: int) -> None:
+    def add(self, example: Example, label: Any) -> None:
         self.waiting.append((example, label))
         self.characters += sum(map(len, example.texts))
         if len(self.waiting) >= BATCH_ROWS or self.characters >= BATCH_CHARACTERS:
@@ -105,7 +117,7 @@ class SplitWriter:
         self._flush()
         self.file.close()
         os.replace(self.beside, self.path)
-        return dict(self.facts) | {"label_counts": self.label_counts.tolist()}
+        return dict(self.facts) | self.tally.facts()
 
     def _flush(self) -> None:
         if not self.waiting:
@@ -128,7 +140,7 @@ class SplitWriter:
         self._count(encoded, labels)
         self.waiting, self.characters = [], 0
 
-    def _count(self, encoded: list[Any], labels: list[int]) -> None:
+    def _count(self, encoded: list[Any], labels: list[Any]) -> None:
         lengths = [len(encoding.ids) for encoding in encoded]
         self.facts["examples"] += len(lengths)
         self.facts["tokens"] += sum(lengths)
@@ -137,5 +149,5 @@ class SplitWriter:
             if encoding.overflowing:
                 self.facts["truncated"] += 1
                 self.odd.add("truncated", example.place, example.texts[0])
-            if label != NO_LABEL:
-                self.label_counts[label] += 1
+            if label != self.no_label:
+                self.tally.add(label)

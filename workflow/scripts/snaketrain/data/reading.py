@@ -1,8 +1,6 @@
 """The rows of a split's raw files, and a quick look at them before any job starts."""
 
 import difflib
-import itertools
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from snaketrain.data.formats import FORMATS, BadData, format_of, read_columns, read_rows
+from snaketrain.data.labels import as_text, label_kind
 from snaketrain.data.oddities import Oddities
 from snaketrain.settings import Data
 
 LOOK_ROWS, LOOK_SECONDS, LOOK_FILES = 20_000, 1.5, 50
-RARE = 0.01  # a larger share of rows with an unknown label is a mistake in the settings; a smaller one is dropped and counted
 
 
 class Row(NamedTuple):
@@ -53,22 +51,6 @@ def readable(files: list[Path], data: Data) -> list[Path]:
             f"data.format: cannot be told from the names of {names}. Known endings: {' '.join(FORMATS)}. Set it, e.g. `format: csv`."
         )
     return found
-
-
-def as_text(value: Any) -> str:
-    """A value as it would stand in a text file, so that 1, 1.0, "1" and " 1" are the same label; nothing is ""."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def is_missing(label: str) -> bool:
-    """The hub's test sets have -1 where a label is withheld; where -1 is a class, it is known as one before this is asked."""
-    return label in ("", "-1")
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
@@ -117,7 +99,7 @@ def _check_width(data: Data, split: str, file: Path, kind: str) -> str | None:
 
 
 def _check_rows(data: Data, split: str, files: list[Path]) -> list[str]:
-    labels: Counter[str] = Counter()
+    kind, labels = label_kind(data), Counter()
     count, whole, until = 0, True, time.monotonic() + LOOK_SECONDS
     # the limits hold for rows before `where`: those it drops take time as well
     values_seen: dict[str, Counter[str]] = {column: Counter() for column in data.where}
@@ -130,10 +112,13 @@ def _check_rows(data: Data, split: str, files: list[Path]) -> list[str]:
         if _keeps(data, row):
             count += 1
             if data.label:
-                labels[as_text(row.values.get(data.label))] += 1
+                cell = row.values.get(data.label)
+                if isinstance(cell, list) and data.label_kind != "classes":
+                    return [f"data.label: {split} file {row.file} has a list, {cell}, in line {row.line}: set `data.label_kind: classes`."]
+                labels[kind.read(cell)] += 1
     if count == 0:
         return _nothing(data, split, files, values_seen) if whole else []
-    return _check_labels(data, split, labels, whole) if data.label else []
+    return kind.problems(split, labels, whole) if data.label else []
 
 
 def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, Counter]) -> list[str]:
@@ -144,27 +129,6 @@ def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, C
         for column, value in data.where.items()
         if value not in values_seen[column]
     ] or [f"data.where: no row of {split} meets all of its conditions together. Drop one of them."]
-
-
-def _check_labels(data: Data, split: str, labels: Counter[str], whole: bool) -> list[str]:
-    total = labels.total()
-    given = Counter({label: n for label, n in labels.items() if label in (data.labels or {}) or not is_missing(label)})
-    if data.labels is None and split == "train":
-        given = Counter({label: n for label, n in labels.items() if label})
-    if split == "test" and not given:
-        return []
-    if not given and whole:
-        return [f"data.label: no row of {split} has a value in column {data.label!r}. Name the right column."]
-    if data.labels is not None:
-        unknown = {label: n for label, n in given.items() if label not in data.labels}
-        if sum(unknown.values()) > RARE * total:
-            shown = ", ".join(f"{label!r} ({n} of {total} rows)" for label, n in itertools.islice(Counter(unknown).most_common(), 5))
-            known = ", ".join(map(repr, data.labels))
-            return [f"data.labels: {split} has labels that are not listed: {shown}. Listed are {known}. Add them, with a name for each."]
-    classes = {data.labels[label] for label in given if label in data.labels} if data.labels else set(given)
-    if split == "train" and whole and len(classes) == 1:
-        return [f"data.label: all rows of train are of one class, {classes.pop()!r}. Check `label`, `labels` and `where`."]
-    return []
 
 
 def _known(name: str, names: list[str]) -> str:

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from tqdm import tqdm
 
 from snaketrain.data.formats import BadData
+from snaketrain.data.labels import GOOD, MISSING, PERHAPS, UNKNOWN, as_text, label_kind
 from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import as_text, is_missing, rows
+from snaketrain.data.reading import rows
 from snaketrain.settings import Data
 
-GOOD, MISSING, UNKNOWN = 0, 1, 2  # of a label
 MOST_CLASSES = 10_000
 
 
@@ -28,7 +28,7 @@ class Example(NamedTuple):
     place: str
     line: int
     texts: tuple[str, ...]
-    label: str
+    label: Any  # as `label_kind` reads it; without a label column ""
 
 
 @dataclass
@@ -51,10 +51,11 @@ class Survey:
 
 def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterator[Example]:
     """The rows with a text. Both passes use it, so that the n-th of one is the n-th of the other."""
+    kind = label_kind(data)
     for row in rows(files, data, odd, root):
         texts = tuple(_decodable(row.values.get(column), row.place, odd) for column in data.text)
         if all(text.strip() for text in texts):
-            yield Example(row.place, row.line, texts, as_text(row.values.get(data.label)) if data.label else "")
+            yield Example(row.place, row.line, texts, kind.read(row.values.get(data.label)) if data.label else "")
         else:
             odd.add("empty_text", row.place)
 
@@ -62,15 +63,14 @@ def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterat
 def survey(split: str, files: list[Path], data: Data, known: set[str] | None, odd: Oddities, root: Path) -> Survey:
     """Read one source through. `known` are the labels that count; None: every label that occurs."""
     hashes, labels, counts = array("Q"), array("b"), Counter()
-    here = Oddities()
+    here, kind = Oddities(), label_kind(data)
     for example in progress(examples(files, data, here, root), f"read {split}"):
-        state = _state(example.label, known) if data.label else GOOD
-        if state != GOOD:
-            here.add(
-                "missing_label" if state == MISSING else "unknown_label", example.place, f"{example.label!r} {example.texts[0]}".strip()
-            )
+        state = kind.state(example.label, known) if data.label else GOOD
+        if state in (MISSING, UNKNOWN):
+            oddity = "missing_label" if state == MISSING else kind.oddity
+            here.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
         elif data.label:
-            counts[example.label] += 1
+            counts.update(kind.names(example.label))
             if len(counts) > MOST_CLASSES:
                 raise BadData(
                     f"data.label: {split} has more than {MOST_CLASSES} different values in column {data.label!r}: "
@@ -78,7 +78,10 @@ def survey(split: str, files: list[Path], data: Data, known: set[str] | None, od
                 )
         hashes.append(text_hash(example.texts))
         labels.append(state)
-    found = Survey(numpy.array(hashes, numpy.uint64), numpy.array(labels, numpy.int8), counts, len(labels) + here.counts["empty_text"])
+    states = numpy.array(labels, numpy.int8)
+    withheld = split != "train" and not (states == GOOD).any()
+    states[states == PERHAPS] = MISSING if withheld else GOOD
+    found = Survey(numpy.array(hashes, numpy.uint64), states, counts, len(labels) + here.counts["empty_text"])
     if not found.usable.any():
         reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in here.counts.items()) or "none kept by `where`"
         raise BadData(
@@ -102,19 +105,13 @@ def text_hash(texts: tuple[str, ...]) -> int:
 
 def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
     """The names of the classes in order, and the class of each label as it stands in the files."""
-    if data.label is None:
+    if data.label is None or data.label_kind == "number":
         return [], {}
     if data.labels is not None:
         names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class
         return names, {label: names.index(name) for label, name in data.labels.items()}
     names = sorted(train.label_counts, key=_numbers_by_size)
     return names, {name: number for number, name in enumerate(names)}
-
-
-def _state(label: str, known: set[str] | None) -> int:
-    if label in known if known is not None else label:
-        return GOOD
-    return MISSING if is_missing(label) else UNKNOWN
 
 
 def _numbers_by_size(label: str) -> tuple:

@@ -1,0 +1,32 @@
+"""What several unit tests need: data prepared from a text."""
+
+import pyarrow
+import pytest
+
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizing import copy_tokenizer, load_tokenizer
+from snaketrain.settings import Data
+
+
+@pytest.fixture
+def prepared(tmp_path, tiny_tokenizer):
+    """Prepares files given by split as text; returns the rows by split, the facts and the oddities."""
+
+    def run(train: str, dev: str | None = None, test: str | None = None, ending: str = "tsv", **changes):
+        files = {}
+        for split, content in {"train": train, "dev": dev, "test": test}.items():
+            if content is not None:
+                (tmp_path / f"{split}.{ending}").write_text(content)
+                files[split] = [tmp_path / f"{split}.{ending}"]
+        given = {split: {"path": "x"} for split in files}
+        data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
+        copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+        tokenizer = load_tokenizer(tmp_path / "tokenizer", data.max_length, len(data.text) == 2)
+        facts, odd = prepare(data, files, tmp_path, tokenizer, tmp_path)
+        return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
+
+    return run
+
+
+def arrow(path):
+    return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all().to_pylist()

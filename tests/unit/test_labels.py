@@ -1,0 +1,161 @@
+"""Labels that are several classes or a number: as they stand in raw files, in prepared data and in batches."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+
+from snaketrain.data.examples import Examples
+from snaketrain.data.formats import BadData
+from snaketrain.data.labels import label_kind
+from snaketrain.data.oddities import Oddities
+from snaketrain.data.reading import check, rows
+from snaketrain.settings import Data
+
+WHOLE = {"dev_fraction": 0, "test_fraction": 0}
+TOPICS = [["plot", "actor"], [], ["music"], ["actor"], ["actor", "music", "plot"]]
+
+
+def table(labels) -> str:
+    return "text\tlabel\n" + "".join(f"film {n}\t{label}\n" for n, label in enumerate(labels))
+
+
+def jsonl(labels) -> str:
+    return "".join(json.dumps({"text": f"film {n}", "label": label}) + "\n" for n, label in enumerate(labels))
+
+
+def labels_of(rows) -> list:
+    return [row["label"] for row in rows]
+
+
+@pytest.mark.parametrize("several", [table, jsonl])
+@pytest.mark.parametrize("separator", ["|", ", "])
+def test_several_classes_in_a_text(prepared, several, separator):
+    cells = [separator.join(names) for names in TOPICS[:-1]] + [f" music {separator}actor{separator}plot{separator}actor{separator}"]
+    splits, facts, odd = prepared(
+        several(cells), ending="tsv" if several is table else "jsonl", label_kind="classes", label_separator=separator, **WHOLE
+    )
+    assert facts["label_names"] == ["actor", "music", "plot"] and facts["label_kind"] == "classes"
+    assert labels_of(splits["train"]) == [[0, 2], [], [1], [0], [0, 1, 2]]
+    assert facts["splits"]["train"]["label_counts"] == [3, 2, 2]
+    assert facts["splits"]["train"]["without_class"] == 1
+    assert not odd.counts
+
+
+def test_several_classes_as_lists(prepared, tmp_path):
+    splits, facts, _ = prepared(jsonl(TOPICS), ending="jsonl", label_kind="classes", **WHOLE)
+    assert labels_of(splits["train"]) == [[0, 2], [], [1], [0], [0, 1, 2]]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["film"] * 6, "label": [*TOPICS, None]}), tmp_path / "a.parquet")
+    data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}, "label_kind": "classes"})
+    found = [label_kind(data).read(row.values["label"]) for row in rows([tmp_path / "a.parquet"], data, Oddities())]
+    assert found == [*map(tuple, TOPICS), None]
+
+
+def test_listed_classes_may_share_a_name_and_others_drop_the_row(prepared):
+    labels = {"a": "one", "b": "one", "c": "two"}
+    splits, facts, odd = prepared(table(["a|b", "c|x", "c", "b|c"]), label_kind="classes", labels=labels, **WHOLE)
+    assert facts["label_names"] == ["one", "two"]
+    assert labels_of(splits["train"]) == [[0], [1], [0, 1]]
+    assert odd.counts == {"unknown_label": 1}
+    assert odd.examples["unknown_label"] == ["train.tsv, line 3: ('c', 'x') film 1"]
+
+
+def test_the_most_common_set_of_classes_does_not_depend_on_the_order(prepared):
+    cells = ["b", "a|b", "a|b", "b", "c", "a"]
+    found = {
+        tuple(prepared(table(order), label_kind="classes", **WHOLE)[1]["splits"]["train"]["most_common_labels"])
+        for order in (cells, cells[::-1])
+    }
+    assert found == {("a", "b")}
+
+
+def test_numbers(prepared):
+    cells = ["1.5", "-2", "1e1", "", "four", "inf", "3"]
+    splits, facts, odd = prepared(table(cells), label_kind="number", **WHOLE)
+    assert labels_of(splits["train"]) == [1.5, -2.0, 10.0, 3.0]
+    assert odd.counts == {"missing_label": 1, "not_a_number": 2}
+    assert odd.examples["not_a_number"] == ["train.tsv, line 6: 'four' film 4", "train.tsv, line 7: 'inf' film 5"]
+    train = facts["splits"]["train"]
+    assert (facts["label_names"], facts["label_kind"]) == ([], "number")
+    numbers = np.array([1.5, -2, 10, 3])
+    expected = [numbers.mean(), numbers.std(), numbers.min(), numbers.max()]
+    assert [train[f"label_{name}"] for name in ("mean", "deviation", "least", "most")] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "withheld", "given"),
+    [("classes", ["a", "b"], ["", ""], ["", "a"]), ("number", [1, 2], [-1, -1], [-1, 0.5])],
+)
+def test_a_test_set_whose_labels_are_all_withheld_has_none(prepared, tmp_path, kind, labels, withheld, given):
+    facts = prepared(table(labels), test=table(withheld), label_kind=kind, dev_fraction=0)[1]
+    assert facts["splits"]["test"]["labelled"] is False
+    assert torch.isnan(Examples(tmp_path / "test.arrow", 0).batch([0, 1])["labels"]).all()
+    splits, facts, _ = prepared(table(labels), test=table(given), label_kind=kind, dev_fraction=0)
+    assert facts["splits"]["test"]["labelled"] is True and len(splits["test"]) == 2
+
+
+def test_batches_carry_labels_of_their_kind(prepared, tmp_path):
+    prepared(jsonl(TOPICS), ending="jsonl", label_kind="classes", **WHOLE)
+    labels = Examples(tmp_path / "train.arrow", 0).batch([4, 1, 0])["labels"]
+    assert labels.dtype == torch.float32 and labels.tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 1]]
+    prepared(table([0.25, -3, 7]), label_kind="number", **WHOLE)
+    labels = Examples(tmp_path / "train.arrow", 0).batch([2, 0])["labels"]
+    assert labels.dtype == torch.float32 and labels.tolist() == [7, 0.25]
+    prepared(table(["b", "a"]), **WHOLE)
+    labels = Examples(tmp_path / "train.arrow", 0).batch([0, 1])["labels"]
+    assert labels.dtype == torch.int64 and labels.tolist() == [1, 0]
+
+
+def test_duplicates_and_leaks_are_found_whatever_the_label(prepared):
+    train = "text\tlabel\ngood film\t1.5\nGood  film\t2\nbad film\t3\n"
+    _, _, odd = prepared(train, test="text\tlabel\nBad film\t3\nnew\t1\n", label_kind="number", dev_fraction=0)
+    assert (odd.counts["duplicate"], odd.counts["leaked_test"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cells", "changes", "words"),
+    [
+        (["a|b", "b|a"], {"label_kind": "classes"}, ["data.label: all rows of train have the same classes, a, b"]),
+        (["", ""], {"label_kind": "classes"}, ["data.label: no row of train has a value"]),
+        (["a|x", "b"], {"label_kind": "classes", "labels": {"a": "a", "b": "b"}}, ["data.labels: train", "'x' (1 of 2 rows)"]),
+        (["1", "one", "2"], {"label_kind": "number"}, ["data.label: train", "not numbers: 'one' (1 of 3 rows)", "`label_kind: class`"]),
+        (["2.0", "2"], {"label_kind": "number"}, ["data.label: all rows of train have the number 2: there is nothing to learn"]),
+        (["", ""], {"label_kind": "number"}, ["data.label: no row of train has a value"]),
+        ([["a"], ["a", "b"]], {}, ["data.label: train", "has a list, ['a'], in line 1", "`data.label_kind: classes`"]),
+        ([["a"], ["a", "b"]], {"label_kind": "number"}, ["`data.label_kind: classes`"]),
+    ],
+)
+def test_what_is_wrong_shows_before_any_job(tmp_path, cells, changes, words):
+    path = tmp_path / "a.jsonl"
+    path.write_text(jsonl(cells))
+    data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)
+    (problem,) = check(data, {"train": [path]})
+    assert all(word in problem for word in words), problem
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "message"),
+    [
+        (["a|b", "b|a"], "classes", "all 2 training examples have the same classes, a, b: there is nothing to learn"),
+        ([4, 4, 4], "number", "all 3 training examples have the number 4"),
+        (["a", "b"], "number", "no usable example among its 2 rows .2 not a number."),
+    ],
+)
+def test_data_with_nothing_to_learn(prepared, cells, kind, message):
+    with pytest.raises(BadData, match=message):
+        prepared(table(cells), label_kind=kind, **WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": None, "label_kind": "number"}, "`label_kind` is number, but `label` names no column"),
+        ({"label_kind": "number", "labels": {"0": "bad"}}, "`labels` names classes, but `label_kind` is number"),
+    ],
+)
+def test_settings_that_do_not_go_together(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)
