@@ -146,3 +146,29 @@ def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
     assert (last["event"], last["status"]) == ("end", "FAILED")
     assert "epsilon" in last["error"]
     assert "the training failed" in (tmp_path / "logs/rank-0.log").read_text()
+
+
+def test_more_steps_under_an_open_ended_schedule_continue(data, tmp_path):
+    constant = {"schedule": "constant", "warmup": 5}
+    train(data, tmp_path / "whole", epochs=2, **constant)
+    train(data, tmp_path / "parts", epochs=1, **constant)
+    train(data, tmp_path / "parts", epochs=2, **constant)
+    attempts = [line["resume_step"] for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]
+    assert attempts == [0, max(losses(tmp_path / "whole")) // 2]
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_fewer_steps_than_were_taken_start_fresh(data, tmp_path):
+    constant = {"schedule": "constant", "warmup": 5}
+    longer = train(data, tmp_path / "run/training", epochs=2, **constant)
+    shorter = train(data, tmp_path / "run/training", epochs=1, **constant)
+    assert shorter == {step: loss for step, loss in longer.items() if step in shorter}
+    assert len(list((tmp_path / "run/superseded").iterdir())) == 1
+
+
+def test_stops_early_when_it_gets_no_better(data, tmp_path):
+    train(data, tmp_path, epochs=10, learning_rate=1e-9, early_stopping={"patience": 2, "min_change": 0.01})
+    done = json.loads((tmp_path / "manifest.json").read_text())["facts"]["steps"]
+    evaluated = [line["step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"]
+    assert evaluated[-1] == done and len(evaluated) == 1 + 3  # the start; the first value, and two that are no better

@@ -128,7 +128,8 @@ def test_model_reruns_training(finished):
     ("file", "old", "new"),
     [
         ("snaketrain/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
-        ("snaketrain/tasks/text_classification.py", 'reduction="sum"', 'reduction="mean"'),
+        ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
+        ("snaketrain/tasks/label_kinds.py", "logits > 0", "logits > 0.5"),
         ("snaketrain/schedules.py", "1.0 - progress", "1.0 - progress * progress"),
     ],
 )

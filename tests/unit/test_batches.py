@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from snaketrain import schedules
-from snaketrain.data.batches import deal, epoch_batches, in_order, steps
-from snaketrain.plan import Plan
+from snaketrain.data.batches import Batches, deal, in_order
+from snaketrain.plan import Plan, make_schedule
 from snaketrain.settings import Train
 
 SIZES = [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (103, 8), (1000, 3), (257, 1)]
@@ -13,6 +13,14 @@ SIZES = [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (103, 8), (1000, 3), (257, 1)]
 
 def lengths(examples: int) -> np.ndarray:
     return np.random.default_rng(examples).integers(3, 60, examples)
+
+
+def epoch_batches(lengths: np.ndarray, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    return Batches(lengths, seed, size).of(epoch)
+
+
+def plan_of(train: Train, examples: int, schedule=schedules.linear) -> Plan:
+    return Plan.of(train, Batches(lengths(examples), train.seed, train.batch_size), schedule)
 
 
 @pytest.mark.parametrize(("examples", "size"), SIZES)
@@ -48,7 +56,8 @@ def test_a_batch_smaller_than_the_processes_is_filled_up():
 
 @pytest.mark.parametrize("first", [0, 1, 12, 13, 14, 30])
 def test_a_resumed_training_goes_on_with_the_same_batches(first):
-    whole, rest = (list(steps(lengths(103), 8, 42, start, 40)) for start in (0, first))
+    batches = Batches(lengths(103), 42, 8)
+    whole, rest = ([pair for _, steps in batches.after(start, 40) for pair in steps] for start in (0, first))
     assert [step for step, _ in rest] == list(range(first + 1, 41))
     assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(whole[first:], rest, strict=True))
 
@@ -57,26 +66,72 @@ def test_a_resumed_training_goes_on_with_the_same_batches(first):
 @pytest.mark.parametrize("examples", [8, 50, 103])
 def test_evaluations_come_as_often_as_asked_for_and_at_the_end(per_epoch_evaluations, examples):
     train = Train(batch_size=8, epochs=3, evaluations_per_epoch=per_epoch_evaluations)
-    plan = Plan.of(train, examples, schedules.linear)
+    plan = plan_of(train, examples)
     at = [step for step in range(1, plan.steps + 1) if plan.evaluates_at(step)]
-    assert len(at) == 3 * min(per_epoch_evaluations, plan.per_epoch)
+    assert len(at) == 3 * min(per_epoch_evaluations, plan.epoch_ends[0])
     assert at[-1] == plan.steps
-    assert {plan.per_epoch, 2 * plan.per_epoch} <= set(at)
+    assert set(plan.epoch_ends) <= set(at)
 
 
 @pytest.mark.parametrize(("epochs", "steps_expected"), [(0.5, 6), (2.5, 32), (0.001, 1)])
 def test_parts_of_epochs_end_with_an_evaluation(epochs, steps_expected):
-    plan = Plan.of(Train(batch_size=8, epochs=epochs), 103, schedules.linear)
+    plan = plan_of(Train(batch_size=8, epochs=epochs), 103)
     assert plan.steps == steps_expected
     assert plan.evaluates_at(plan.steps)
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
 def test_linear_is_the_schedule_of_transformers(warmup):
-    plan = Plan.of(Train(batch_size=8, epochs=4, warmup=warmup, learning_rate=0.01), 103, schedules.linear)
+    plan = plan_of(Train(batch_size=8, epochs=4, warmup=warmup, learning_rate=0.01), 103)
     total, rising = plan.steps, round(52 * warmup)
     assert (total, plan.warmup_steps) == (52, rising)
     for step in range(1, total + 1):
         done = step - 1  # get_linear_schedule_with_warmup counts the updates before this one
         share = done / max(1, rising) if done < rising else max(0.0, (total - done) / max(1, total - rising))
         assert plan.learning_rate_at(step) == pytest.approx(0.01 * share)
+
+
+def test_warmup_counts_steps_from_one_on():
+    assert plan_of(Train(batch_size=8, epochs=4, warmup=7), 103).warmup_steps == 7
+
+
+def test_a_number_of_steps_instead_of_epochs():
+    plan = plan_of(Train(batch_size=8, steps=30), 103)
+    assert (plan.steps, plan.epoch_ends) == (30, (13, 26, 39))
+    assert [step for step in range(1, 31) if plan.evaluates_at(step)] == [13, 26, 30]
+    assert plan.epochs_done(13) == 1 and plan.epochs_done(20) == pytest.approx(1 + 7 / 13)
+
+
+def test_evaluations_every_so_many_steps():
+    plan = plan_of(Train(batch_size=8, steps=30, evaluate_every=7), 103)
+    assert [step for step in range(1, 31) if plan.evaluates_at(step)] == [7, 14, 21, 28, 30]
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_batches_of_so_many_tokens(padded):
+    known = lengths(1000)
+    batches = Batches(known, 42, 1, tokens=400, padded=padded).of(0)
+    assert sorted(np.concatenate(batches)) == list(range(1000))
+    costs = [known[b].max() * len(b) if padded else known[b].sum() for b in batches]
+    assert max(costs) <= 400 and np.mean(costs) > 330
+    assert Batches(known, 42, 1, tokens=400, padded=padded).count(0) == len(batches)
+
+
+def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():
+    assert sorted(map(len, Batches([5, 500, 5], 42, 1, tokens=100).of(0))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "open_ended"),
+    [("constant", 0, True), ("constant", 5, True), ("constant", 0.1, False), ("linear", 0, False), ("inverse_square_root", 3, True)],
+)
+def test_open_ended_is_what_does_not_look_at_the_end(schedule, warmup, open_ended):
+    made = make_schedule(getattr(schedules, schedule), {})
+    short, long = (plan_of(Train(batch_size=8, epochs=epochs, warmup=warmup), 103, made) for epochs in (2, 6))
+    same = all(short.learning_rate_at(step) == long.learning_rate_at(step) for step in range(1, short.steps + 1))
+    assert short.open_ended == same == open_ended
+
+
+def test_warmup_stable_decay():
+    made = make_schedule(schedules.warmup_stable_decay, {"decay": 0.25})
+    assert [made(done, 100) for done in (0, 75, 80, 99)] == pytest.approx([1.0, 1.0, 0.8, 0.04])

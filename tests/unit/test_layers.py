@@ -20,6 +20,7 @@ GROUND = {
     "snaketrain.launching",
     "snaketrain.pipeline",
     "snaketrain.preflight",
+    "snaketrain.ranks",
     "snaketrain.schedules",
     "snaketrain.strategies",
     "snaketrain.data",
@@ -87,7 +88,7 @@ def test_training_never_reaches_mlflow():
 
 
 def test_the_loop_is_handed_what_it_needs():
-    assert not {"checkpoints", "journal", "stopping"} & {
+    assert not {"checkpoints", "journal", "stopping", "strategies"} & {
         each.split(".")[1] for each in of("snaketrain.loop") if each.startswith("snaketrain.")
     }
 

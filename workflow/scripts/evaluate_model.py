@@ -70,30 +70,33 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from safetensors.torch import load_model
     from tqdm import tqdm
 
-    from snaketrain.data.examples import Examples
-    from snaketrain.loading import load
-    from snaketrain.loop import Learner, evaluation_batches
+    from snaketrain.data.opening import open_split
+    from snaketrain.learner import Learner, build, make_task
+    from snaketrain.loop import evaluation_batches
+    from snaketrain.patience import Patience
     from snaketrain.strategies import make_strategy
 
     sections = from_strings(read_manifest(args.training).settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    strategy = make_strategy(train.strategy, device=args.device, precision=train.precision)
+    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=train.precision)
     strategy.start()
-    task = load(train.task.use, "tasks")(**train.task.arguments)
-    modules = task.build(model.model_dump(), read_manifest(args.model).folder / "files" if args.model else None, data.facts)
+    task = make_task(train)
+    modules = build(task, train, model, read_manifest(args.model).folder / "files" if args.model else None, data.facts)
     for name, module in modules.items():
-        load_model(module.to(strategy.device), selection.file(f"model/{name}.safetensors"), device=str(strategy.device))
-    learner = Learner(task, strategy, modules, {}, None)
+        load_model(module, selection.file(f"model/{name}.safetensors"))
+        modules[name] = strategy.place(module)
+    learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
     for split in SPLITS:
-        examples = Examples(data.file(f"{split}.arrow"), data.facts["pad_token_id"])
+        examples = open_split(data, split)
         bar = tqdm(total=len(examples), desc=f"{args.run_name}: {split}", unit="example", disable=strategy.rank > 0, mininterval=5)
         mine: dict[str, list[np.ndarray]] = {"ids": []}
         with torch.inference_mode():
             for piece, batch in evaluation_batches(learner, examples, batch_size):
+                predicted = {"ids": batch["ids"], **task.predict(modules, batch)}  # by all, since a model may be spread over all
                 if not piece.filler:
-                    for name, rows in {"ids": batch["ids"], **task.predict(modules, batch)}.items():
+                    for name, rows in predicted.items():
                         mine.setdefault(name, []).append(rows.cpu().numpy())
-                    bar.update(len(piece.ids) * strategy.world_size)
+                    bar.update(len(piece.ids) * strategy.data_processes)
         bar.close()
         everyones = strategy.everyones({name: np.concatenate(rows) for name, rows in mine.items() if rows})
         if strategy.rank == 0:

@@ -3,8 +3,8 @@
 Under torchrun every process runs this; `--output` is written by the first one, when the training is complete.
 """
 
-import functools
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ from snaketrain.manifests import digest, read_manifest
 from snaketrain.settings import Model, Train
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
+LENGTH = ("train.epochs=", "train.steps=")
 STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
 
 
@@ -40,78 +41,72 @@ def main() -> int:
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     data, weights = read_manifest(args.data), read_manifest(args.model) if args.model else None
     inputs = {"data": data.content} | ({"model": weights.content} if weights else {})
+    if settings.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
 
     import torch
 
     from snaketrain.checkpoints import Checkpoints
-    from snaketrain.data.examples import Examples
+    from snaketrain.data.batches import Batches
+    from snaketrain.data.opening import open_split
     from snaketrain.journal import Journal
+    from snaketrain.learner import build, make_learner, make_task
     from snaketrain.loading import load
-    from snaketrain.loop import Learner, evaluate, train
-    from snaketrain.plan import Plan
+    from snaketrain.loop import Training
+    from snaketrain.patience import Patience
+    from snaketrain.plan import Plan, make_schedule
     from snaketrain.progress import Progress
     from snaketrain.stopping import Stopping
     from snaketrain.strategies import make_strategy
-    from snaketrain.tasks.base import decay_groups
 
     stop = Stopping()
-    strategy = make_strategy(settings.strategy, device=args.device, precision=settings.precision)
+    torch.use_deterministic_algorithms(settings.deterministic)
+    strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
     first = strategy.rank == 0
+    train_data, dev_data = open_split(data, "train"), open_split(data, "dev")
+    batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens)
+    plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
     if first:
-        purpose = digest("train", sorted(args.settings), inputs)
-        claim(folder, purpose, args.code)
+        purpose = digest("train", [s for s in sorted(args.settings) if not (plan.open_ended and s.startswith(LENGTH))], inputs)
+        claim(folder, purpose, args.code, plan.steps)
         record_start(folder, purpose, args, inputs, data, started, strategy)
-    strategy.everyones(None)  # the others wait for the folder
+    strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
-    task = load(settings.task.use, "tasks")(**settings.task.arguments)
-    train_data, dev_data = (Examples(data.file(f"{split}.arrow"), data.facts["pad_token_id"]) for split in ("train", "dev"))
-    plan = Plan.of(settings, len(train_data), functools.partial(load(settings.schedule.use, "schedules"), **settings.schedule.arguments))
-    torch.manual_seed(settings.seed)
-    built = task.build(model.model_dump(), weights.folder / "files" if weights else None, data.facts)
+    task = make_task(settings)
+    built = build(task, settings, model, weights.folder / "files" if weights else None, data.facts)
+    parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     if first:
         (folder / "description").mkdir(exist_ok=True)
         task.describe(built, folder / "description")
-
-    def make_optimizer(module):
-        groups = decay_groups(module, settings.weight_decay)
-        return load(settings.optimizer.use)(groups, lr=settings.learning_rate, **settings.optimizer.arguments)
-
-    prepared = {name: strategy.prepare(module, make_optimizer) for name, module in built.items()}
-    learner = Learner(
-        task, strategy, {n: m for n, (m, _) in prepared.items()}, {n: o for n, (_, o) in prepared.items()}, settings.clip_norm
-    )
     metric, _, mode = args.keep_best_by.partition(":")
+    early = settings.early_stopping
+    patience = Patience(metric, mode, early and early.patience, early.min_change if early else 0.0)
+    learner = make_learner(task, settings, built, strategy, patience)
     checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
     start = checkpoints.resume(learner)
     journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
-    parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
     progress = Progress(args.run_name, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
-    if start == 0:
-        journal.write("eval", step=0, metrics=evaluate(learner, dev_data, settings.batch_size * 2))
-    reached = train(learner, train_data, dev_data, settings, plan, start, journal, checkpoints, progress, stop)
+    training = Training(learner, train_data, dev_data, settings, plan, batches, start, journal, checkpoints, progress, stop)
+    reached = training.run()
     progress.close()
 
-    complete = reached == plan.steps
-    journal.write(
-        "end", status="FINISHED" if complete else "STOPPED", step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
-    )
+    complete = reached == plan.steps or patience.exhausted
+    status = "FINISHED" if complete else "STOPPED"
+    journal.write("end", status=status, step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
     strategy.finish()
     if not complete:
         logging.warning(
             "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps
         )
         return STOPPED_EARLY
+    if reached < plan.steps:
+        logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
     if first:
-        facts = {
-            "run": args.run_name,
-            "steps": plan.steps,
-            "examples": len(train_data),
-            "parameters": parameters,
-            "checkpoints": checkpoints.metrics(),
-        }
+        facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
+        facts["checkpoints"] = checkpoints.metrics()
         stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
     return 0
 

@@ -1,7 +1,7 @@
 """Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
 
-checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, state.json, and last of all
-                             checkpoint.json with the sizes and digests of the others
+checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, memory.pt, state.json, and last
+                             of all checkpoint.json with the sizes and digests of the others
 """
 
 import json
@@ -40,6 +40,7 @@ class Checkpoints:
         for name, (weights, optimizer_state) in states.items():
             save_file(_untied(weights), beside / f"{name}.safetensors", metadata={"format": "pt"})
             torch.save(optimizer_state, beside / f"{name}.optimizer.pt")
+        torch.save({name: part.state() for name, part in remembering(learner).items()}, beside / "memory.pt")
         write_json(beside / "state.json", {"step": step, "metrics": metrics, "scaler": learner.strategy.scaler.state_dict()})
         written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
         for name in written:
@@ -84,11 +85,19 @@ class Checkpoints:
                 optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True)
                 weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
                 learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
+            memory = torch.load(path / "memory.pt", weights_only=True)
+            for name, part in remembering(learner).items():
+                part.load_state(memory[name])
             state = json.loads((path / "state.json").read_text())
             if state["scaler"]:
                 learner.strategy.scaler.load_state_dict(state["scaler"])
             return state["step"]
         return 0
+
+
+def remembering(learner: Any) -> dict[str, Any]:
+    """What has a state of its own besides the modules and optimizers."""
+    return {"task": learner.task, "patience": learner.patience}
 
 
 def folder_name(step: int) -> str:

@@ -22,6 +22,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.manifests",
     "snaketrain.meaning",
     "snaketrain.progress",
+    "snaketrain.ranks",
     "snaketrain.stopping",
     "snaketrain.settings",  # its values are compared one by one
     "snaketrain.stages",

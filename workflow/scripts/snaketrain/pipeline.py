@@ -95,6 +95,8 @@ class Pipeline:
             return strings("data", self.datasets[name])
         run = self.runs[name]
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
+        if stage == "train_model" and run.train.early_stopping:
+            sections += ("select",)  # which decides when it stops
         return [s for section in sections for s in strings(section, getattr(run, section))]
 
     def _code(self, stage: str, name: str) -> list[str]:
@@ -104,29 +106,33 @@ class Pipeline:
             named = [(run.train.task.use, "tasks"), (run.model.use, None)]
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "schedules")]
-            own = [file for use, place in named if (file := find(use, place)[0])] + strategy_files(run.train.strategy)
+            own = [file for use, place in named if (file := find(use, place)[0])] + strategy_files(run.train.strategy.use)
         key = (stage, *own)  # the points of a sweep run the same code
         if key not in self._digests:
             self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
         return self._digests[key]
 
-    def tracked(self, stage: str, names: Iterable[str]) -> list[Callable]:
-        """The strings as params, one function for each.
+    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable]:
+        """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
 
         Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
-        makes it notice every change and show the old and the new one.
+        makes it notice every change and show the old and the new one. It calls a function several times for each job.
         """
-        most = max((len(self.strings(stage, name)) for name in names), default=0)
+        strings = {name: self.strings(stage, name) for name in names}
+        everywhere = set.intersection(*map(set, strings.values())) if strings else set()
+        shared = {string for string in everywhere if "{" not in string}  # Snakemake would look for wildcards in braces
+        # who has fewer than others repeats one of its own, which a set does not notice
+        differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
 
         def item(number: int) -> Callable:
             def string(wildcards: Any) -> str:
-                found = self.strings(stage, wildcards[0])
-                return found[number] if number < len(found) else ""
+                own = differing[wildcards[0]]
+                return own[min(number, len(own) - 1)]
 
             string.__signature__ = TAKES_WILDCARDS  # Snakemake asks for it thousands of times, and finding it out is slow
             return string
 
-        return [item(number) for number in range(most)]
+        return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
 
     # --- what the scripts are called with
 

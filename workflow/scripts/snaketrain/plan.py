@@ -1,34 +1,75 @@
-"""What happens at which step: a pure function of the settings and the number of examples, on any number of processes."""
+"""What happens at which step: a pure function of the settings and the training data, on any number of processes."""
 
+import bisect
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from snaketrain.data.batches import steps_per_epoch
+from snaketrain.data.batches import Batches
+
+Schedule = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
 class Plan:
     steps: int
-    per_epoch: int
+    epoch_ends: tuple[int, ...]  # the step that ends each epoch; the last one may lie beyond `steps`
     evaluations_per_epoch: int
+    evaluate_every: int | None
     warmup_steps: int
     learning_rate: float
-    schedule: Callable[[float], float]
+    schedule: Schedule
+    open_ended: bool  # no step depends on how many there will be
 
     @classmethod
-    def of(cls, train, examples: int, schedule: Callable[[float], float]) -> "Plan":
-        per_epoch = steps_per_epoch(examples, train.batch_size)
-        total = max(1, round(per_epoch * train.epochs))
-        return cls(total, per_epoch, train.evaluations_per_epoch, round(total * train.warmup), train.learning_rate, schedule)
+    def of(cls, train, batches: Batches, schedule: Schedule) -> "Plan":
+        ends = [batches.count(0)]
+        while (ends[-1] < train.steps) if train.steps else (len(ends) < train.epochs):
+            ends.append(ends[-1] + batches.count(len(ends)))
+        begun = ends[-2] if len(ends) > 1 else 0
+        total = train.steps or max(1, begun + round((ends[-1] - begun) * (train.epochs - len(ends) + 1)))
+        warmup = round(train.warmup * total if train.warmup < 1 else train.warmup)
+        open_ended = is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None
+        return cls(
+            total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, warmup, train.learning_rate, schedule, open_ended
+        )  # fmt: skip
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch, from 0, in which a step is taken; steps count from 1."""
+        return bisect.bisect_left(self.epoch_ends, step)
+
+    def epochs_done(self, step: int) -> float:
+        epoch, (first, last) = self.epoch_of(step), self._bounds(step)
+        return epoch + (step - first) / (last - first)
 
     def evaluates_at(self, step: int) -> bool:
-        """At equal distances within each epoch, and at the very end."""
-        within, n = (step - 1) % self.per_epoch + 1, self.evaluations_per_epoch
-        return step == self.steps or (within * n) // self.per_epoch > ((within - 1) * n) // self.per_epoch
+        """At equal distances within each epoch, or every so many steps; and at the very end."""
+        if step == self.steps:
+            return True
+        if self.evaluate_every is not None:
+            return step % self.evaluate_every == 0
+        (first, last), n = self._bounds(step), self.evaluations_per_epoch
+        within, length = step - first, last - first
+        return (within * n) // length > ((within - 1) * n) // length
 
     def learning_rate_at(self, step: int) -> float:
         """Of the update that leads to `step`: a linear rise, then the schedule."""
         done = step - 1
         if done < self.warmup_steps:
             return self.learning_rate * done / self.warmup_steps
-        return self.learning_rate * self.schedule((done - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        return self.learning_rate * self.schedule(done - self.warmup_steps, max(1, self.steps - self.warmup_steps))
+
+    def _bounds(self, step: int) -> tuple[int, int]:
+        epoch = self.epoch_of(step)
+        return (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
+
+
+def make_schedule(found: Any, arguments: dict[str, Any]) -> Schedule:
+    """What `train.schedule` names, ready to be called."""
+    return found(**arguments) if inspect.isclass(found) else partial(found, **arguments)
+
+
+def is_open_ended(schedule: Schedule) -> bool:
+    return bool(getattr(getattr(schedule, "func", schedule), "open_ended", False))

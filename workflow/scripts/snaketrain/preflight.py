@@ -19,7 +19,7 @@ def examine(pipeline: Pipeline) -> None:
     problems = []
     seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
     for name, run in pipeline.runs.items():
-        for look, about in ((names, (run.train, run.model.use, run.select)), (sources, (run.data, run.model))):
+        for look, about in ((names, (run.train, run.model.use, run.select, run.data.label_kind)), (sources, (run.data, run.model))):
             if (key := f"{look.__name__} {about!r}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run)]
@@ -40,7 +40,10 @@ def names(run: Settings) -> Iterator[str]:
         ("model.use", run.model.use, None),
         ("train.optimizer.use", run.train.optimizer.use, None),
         ("train.schedule.use", run.train.schedule.use, "schedules"),
+        ("train.strategy.use", run.train.strategy.use, "strategies"),
     ):
+        if use == "auto":
+            continue
         try:
             if place is None and "." not in use and ":" not in use:
                 raise NotFound(f"`{use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
@@ -52,9 +55,13 @@ def names(run: Settings) -> Iterator[str]:
             yield f"{setting}: `{use}` imports {problem}"
         if place == "tasks" and file:
             task_file = (file, attribute)
-    metrics = logged_metrics(*task_file) if task_file else None
+    metrics = logged_metrics(*task_file, run.data.label_kind) if task_file else None
     if metrics and run.select.metric not in metrics:
-        yield f"select.metric: the task logs no '{run.select.metric}'{nearest(run.select.metric, metrics)} It logs: {', '.join(metrics)}."
+        where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
+        yield (
+            f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
+            f"It logs: {', '.join(metrics)}. Name one of them."
+        )
 
 
 @functools.cache
@@ -68,14 +75,18 @@ def unreadable(file: Path) -> str | None:
 
 
 @functools.cache
-def logged_metrics(file: Path, task: str) -> tuple[str, ...] | None:
-    """The `metrics = (...)` of a task's class, read without importing it; None where it does not say."""
+def logged_metrics(file: Path, task: str, label_kind: str) -> tuple[str, ...] | None:
+    """The `metrics = (...)` of a task's class, or those of a kind of label; read without importing it, None where it does not say."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == task:
             for line in node.body:
                 targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-                if any(isinstance(target, ast.Name) and target.id == "metrics" for target in targets):
+                assigned = {target.id for target in targets if isinstance(target, ast.Name)}
+                if "metrics" in assigned:
                     return _names_in(line.value)
+                if "metrics_by_kind" in assigned and isinstance(line.value, ast.Dict):
+                    by_kind = dict(zip(map(ast.unparse, line.value.keys), line.value.values, strict=True))
+                    return _names_in(by_kind.get(repr(label_kind)))
     return None
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from snaketrain.strategies import misfit
+
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -30,6 +32,11 @@ class Use(Section):
 
     use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
     arguments: dict[str, Any] = Field({}, description="keyword arguments for it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value  # `schedule: cosine`
 
 
 class Source(Section):
@@ -126,29 +133,71 @@ class Model(Section):
     arguments: dict[str, Any] = Field({}, description="arguments of the class; for transformers, fields of its configuration")
 
 
+class EarlyStopping(Section):
+    """When to give up: the selection metric has not become better for a while."""
+
+    patience: Positive = Field(3, description="evaluations in a row without a better value")
+    min_change: Annotated[float, Field(ge=0)] = Field(0.0, description="a smaller change than this is not better")
+
+
+class Group(Section):
+    """Parameters that are treated differently from the rest."""
+
+    match: str = Field(description="a pattern of full names, `encoder.embed*`")
+    rate_scale: Annotated[float, Field(gt=0)] = Field(1.0, description="their learning rate is the schedule's times this")
+    weight_decay: Annotated[float, Field(ge=0)] | None = Field(None, description="instead of `train.weight_decay`")
+
+
 class Train(Section):
     """How the model is trained. Changing it trains again the runs whose value changed."""
 
     task: Use = Field(Use(use="text_classification"), description="what is learnt: a short name of `tasks/`, or your own class")
-    strategy: Literal["auto", "single", "ddp"] = Field("auto", description="`auto` is `single` for one process and `ddp` for several")
-    precision: Literal["auto", "fp32", "fp16", "bf16"] = Field("auto", description="`auto` is fp16 on GPUs and fp32 on CPUs")
+    strategy: Use = Field(
+        Use(use="auto"),
+        description="how processes share the work, a short name of `strategies/`; `auto` is `single` for one process and `ddp` for several",
+    )
+    precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = Field("auto", description="`auto` is fp16 on GPUs and fp32 on CPUs")
     batch_size: Positive = Field(32, description="examples of one update, over all processes together")
+    batch_tokens: Positive | None = Field(
+        None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
+    )
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
     epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="passes over the training data")
+    steps: Positive | None = Field(None, description="updates, instead of `epochs`")
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
     learning_rate: Annotated[float, Field(gt=0)] = Field(2e-5, description="the highest one of the schedule")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="for all parameters but biases and norms")
-    schedule: Use = Field(
-        Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, or a function of your own"
+    groups: list[Group] = Field(
+        [], description="parameters with a learning rate or weight decay of their own; the first that matches counts"
     )
-    warmup: Fraction = Field(0.01, description="share of the steps in which the learning rate rises from 0")
+    freeze: list[str] = Field([], description="patterns of parameters that are not trained, `bert.embeddings.*`")
+    schedule: Use = Field(
+        Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, or your own"
+    )
+    warmup: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="steps in which the learning rate rises from 0; below 1 it is a share of all steps"
+    )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
+    evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    early_stopping: EarlyStopping | None = Field(
+        None, description="stop when the selection metric has not improved for a while; none: never"
+    )
+    recompute_activations: bool = Field(False, description="keep only the input of each block and compute the rest again for the gradients")
+    compile: bool = Field(False, description="torch.compile: slow to start, then faster on GPUs")
+    deterministic: bool = Field(False, description="only operations that give the same bits each time; slower on GPUs")
     seed: NotNegative = Field(42, description="of weights, batches and dropout")
+
+    @field_validator("warmup")
+    @classmethod
+    def _share_or_steps(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError(f"{value} is neither a share of the steps, below 1, nor a whole number of steps")
+        return value
 
     @model_validator(mode="after")
     def _pieces_fit(self) -> "Train":
-        if self.accumulate > self.batch_size:
+        if self.batch_tokens is None and self.accumulate > self.batch_size:
             raise ValueError(f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples")
         return self
 
@@ -208,13 +257,12 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _processes_fit(self) -> "Settings":
-        if self.compute.processes * self.train.accumulate > self.train.batch_size:
+        strategy, processes = self.train.strategy, self.compute.processes
+        if problem := misfit(strategy.use, strategy.arguments, processes):
+            raise ValueError(problem)
+        if self.train.batch_tokens is None and processes * self.train.accumulate > self.train.batch_size:
             raise ValueError(
-                f"compute.processes ({self.compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
+                f"compute.processes ({processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
                 f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
-            )
-        if self.train.strategy == "single" and self.compute.processes > 1:
-            raise ValueError(
-                f"train.strategy `single` is one process, but compute.processes is {self.compute.processes}: use `ddp` or `auto`"
             )
         return self

@@ -17,16 +17,18 @@ from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 
 
-def claim(folder: Path, purpose: str, code: list[str]) -> None:
+def claim(folder: Path, purpose: str, code: list[str], steps: int) -> None:
     """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
 
-    Other settings or data are another training. Other code goes on with an unfinished one, and says so.
+    Other settings or data are another training, and so are fewer steps than were taken already. Other code goes on with
+    an unfinished one, and says so.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
-    if before and (before["purpose"] != purpose or (before["code"] != code and _finished(folder))):
+    taken = max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
+    if before and (before["purpose"] != purpose or (before["code"] != code and _finished(folder)) or taken > steps):
         aside = (
             folder.parent
             / "superseded"

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 
@@ -17,19 +16,19 @@ class Window:
     def reopen(self) -> None:
         """Begin anew; the clock too, so that evaluations and saves do not count as slow training."""
         self.losses: dict[str, Tensor] = {}
-        self.examples, self.began = 0, time.perf_counter()
+        self.counted, self.examples, self.began = 0.0, 0, time.perf_counter()
 
-    def add(self, losses: dict[str, Tensor], batch: np.ndarray) -> None:
-        self.examples += len(batch)
+    def add(self, losses: dict[str, Tensor], counted: float, examples: int) -> None:
+        self.counted, self.examples = self.counted + counted, self.examples + examples
         for name, loss in losses.items():
             self.losses[name] = self.losses.get(name, 0.0) + loss
 
-    def close(self) -> dict[str, float]:
-        """The mean loss over all processes, and examples a second."""
-        means = {name: float(self.strategy.sum(total) / self.examples) for name, total in self.losses.items()}
-        figures = {"loss" if len(means) == 1 else f"loss_{name}": mean for name, mean in means.items()}
-        figures["examples_per_second"] = self.examples / (time.perf_counter() - self.began)
-        return figures
+    def close(self, counts: str) -> dict[str, float]:
+        """The mean loss over all processes, with its parts if it has several, and the speed."""
+        means = {name: float(self.strategy.sum(total)) / max(1.0, self.counted) for name, total in self.losses.items()}
+        figures = {"loss": sum(means.values())} | {f"loss_{name}": mean for name, mean in means.items() if name}
+        seconds = time.perf_counter() - self.began
+        return figures | {f"{counts}_per_second": self.counted / seconds, "examples_per_second": self.examples / seconds}
 
 
 @contextlib.contextmanager

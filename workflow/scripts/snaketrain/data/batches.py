@@ -19,18 +19,55 @@ class Piece:
     filler: bool = False
 
 
-def epoch_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The epoch's batches in their order, each of examples of similar length; only the shortest batch may be smaller."""
-    lengths = np.asarray(lengths)
-    random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(lengths))
-    window = batch_size * WINDOW_BATCHES
-    batches: list[np.ndarray] = []
-    for start in range(0, len(order), window):
-        part = order[start : start + window]
-        part = part[np.argsort(lengths[part], kind="stable")]
-        batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
-    return [batches[i] for i in random.permutation(len(batches))]
+class Batches:
+    """The training batches of all epochs: of `size` examples, or of as many as make `tokens` tokens."""
+
+    def __init__(self, lengths: Sequence[int], seed: int, size: int, tokens: int | None = None, padded: bool = True):
+        self.lengths, self.seed, self.size = np.asarray(lengths), seed, size
+        self.tokens, self.padded = tokens, padded  # whether a batch is padded to its longest example
+        self._made: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def count(self, epoch: int) -> int:
+        return len(self.of(epoch)) if self.tokens else -(-len(self.lengths) // self.size)
+
+    def of(self, epoch: int) -> list[np.ndarray]:
+        """The epoch's batches in their order, each of examples of similar length; only the shortest batch may be smaller."""
+        if self._made[0] != epoch:
+            random = np.random.default_rng([self.seed, epoch])
+            order = random.permutation(len(self.lengths))
+            batches = [batch for part in np.split(order, range(self._window, len(order), self._window)) for batch in self._cut(part)]
+            self._made = epoch, [batches[i] for i in random.permutation(len(batches))]
+        return self._made[1]
+
+    def after(self, step: int, last: int) -> Iterator[tuple[int, Iterator[tuple[int, np.ndarray]]]]:
+        """For each epoch its number and its steps with their batches, from the one after `step` up to `last`."""
+        epoch, first = 0, 0
+        while first < last:
+            end = first + self.count(epoch)
+            if end > step:
+                yield epoch, ((number + 1, self.of(epoch)[number - first]) for number in range(max(first, step), min(end, last)))
+            epoch, first = epoch + 1, end
+
+    @property
+    def _window(self) -> int:
+        """Examples that are sorted by length together."""
+        size = self.size if self.tokens is None else max(1, int(self.tokens / max(1.0, self.lengths.mean())))
+        return size * WINDOW_BATCHES
+
+    def _cut(self, ids: np.ndarray) -> Iterator[np.ndarray]:
+        ids = ids[np.argsort(self.lengths[ids], kind="stable")]
+        if self.tokens is None:
+            return (ids[i : i + self.size] for i in range(0, len(ids), self.size))
+        return self._cut_by_tokens(ids)
+
+    def _cut_by_tokens(self, ids: np.ndarray) -> Iterator[np.ndarray]:
+        start = total = 0
+        for end, length in enumerate(self.lengths[ids].tolist()):  # ascending, so that the newest is the longest
+            total = length * (end - start + 1) if self.padded else total + length
+            if total > self.tokens and end > start:
+                yield ids[start:end]
+                start, total = end, length
+        yield ids[start:]
 
 
 def in_order(lengths: Sequence[int], batch_size: int) -> list[np.ndarray]:
@@ -45,18 +82,3 @@ def deal(batch: np.ndarray, lengths: Sequence[int], pieces: int, rank: int, worl
     mine = by_length[rank::world_size]
     parts = [tuple(map(int, mine[i::pieces])) for i in range(pieces)]
     return [Piece(part) if part else Piece((int(batch[0]),), filler=True) for part in parts]
-
-
-def steps(lengths: Sequence[int], batch_size: int, seed: int, first: int, last: int) -> Iterator[tuple[int, np.ndarray]]:
-    """The batches of the steps after `first` up to `last`, over as many epochs as that takes."""
-    per_epoch = steps_per_epoch(len(lengths), batch_size)
-    epoch, batches = -1, []
-    for step in range(first, last):
-        if step // per_epoch != epoch:
-            epoch = step // per_epoch
-            batches = epoch_batches(lengths, batch_size, seed, epoch)
-        yield step + 1, batches[step % per_epoch]
-
-
-def steps_per_epoch(examples: int, batch_size: int) -> int:
-    return -(-examples // batch_size)

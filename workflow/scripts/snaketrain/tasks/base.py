@@ -1,6 +1,6 @@
 """What a user writes to teach the trainer something new. Everything here thinks of one process and one device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
-Update = Callable[[str, Tensor], None]
+Modules = dict[str, nn.Module]
+Losses = Tensor | dict[str, Tensor]
 
 
 class Task:
@@ -19,16 +20,28 @@ class Task:
     """
 
     metrics: tuple[str, ...] = ("loss",)  # what `measure` returns; `select.metric` is checked against it before any job
+    counts = "examples"  # what `count` counts, for the speed that is shown
+    wraps = True  # False: the strategy leaves the modules as `build` returns them, wrapped by the task itself
 
-    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> dict[str, nn.Module]:
+    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         """The modules by name, from the `model` section, the folder of pretrained weights, and the facts of the data."""
         raise NotImplementedError(f"{type(self).__name__} must say how to build its model: override `build`")
 
-    def training_step(self, modules: dict[str, nn.Module], batch: Batch, update: Update) -> None:
-        """Call `update(name, loss)` for each module that learns, with the loss summed over the batch's examples."""
-        raise NotImplementedError(f"{type(self).__name__} must say what a step is: override `training_step`")
+    # --- each batch
 
-    def evaluation_step(self, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Tensor]:
+    def training_step(self, modules: Modules, batch: Batch) -> Losses:
+        """The loss summed over what `count` counts; or several by name, which are added up."""
+        raise NotImplementedError(f"{type(self).__name__} must say what is learnt: override `training_step`")
+
+    def steps(self, modules: Modules) -> list[tuple[Callable[[Modules, Batch], Losses], list[str]]]:
+        """The losses to be minimised one after the other with each batch, and the modules that learn from each."""
+        return [(self.training_step, list(modules))]
+
+    def count(self, batch: Batch) -> int:
+        """What a sum of losses is divided by, over all processes: examples here, tokens for a language model."""
+        return len(next(iter(batch.values())))
+
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
         """Sums over the batch's examples, of any shape, and their `count`."""
         raise NotImplementedError(f"{type(self).__name__} must say what is measured: override `evaluation_step`")
 
@@ -36,22 +49,37 @@ class Task:
         """Metrics from the sums over all examples."""
         return {name: float(total / sums["count"]) for name, total in sums.items() if name != "count"}
 
-    def predict(self, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Tensor]:
-        """A row for each example: `probabilities` and `loss`, for the evaluation of the winner."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be evaluated on single examples: override `predict`")
+    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        """A row for each example, by the name of the column; none: the evaluation gives figures only."""
+        return {}
 
-    def describe(self, modules: dict[str, nn.Module], folder: Path) -> None:
+    # --- each epoch
+
+    def on_worker_start(self) -> None:
+        """Called once in each process, before anything else."""
+
+    def on_epoch_start(self, epoch: int, modules: Modules) -> None:
+        """Called before each epoch, counted from 0, and when a training goes on within one."""
+
+    def train_epoch(self, epoch: int, steps: Iterable[Callable[[], None]]) -> None:
+        """Each of `steps` trains on one batch when it is called; override this to do something between them."""
+        for step in steps:
+            step()
+
+    def on_epoch_end(self, epoch: int, modules: Modules) -> None:
+        """Called after each whole epoch."""
+
+    # --- what is kept
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed training must know besides modules and optimizers: numbers, texts, tensors."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The opposite of `state`."""
+
+    def describe(self, modules: Modules, folder: Path) -> None:
         """Write beside the weights what is needed to load them elsewhere, such as a config.json."""
-
-
-def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters with weight decay, and the biases and norms, which go without: they have one dimension."""
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

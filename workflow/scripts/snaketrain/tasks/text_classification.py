@@ -1,68 +1,60 @@
-"""Sorts texts, or pairs of them, into classes."""
+"""Sorts texts, or pairs of them, into classes, into several classes at once, or along a scale: as `data.label_kind` says."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch import Tensor
 
 from snaketrain.loading import load
-from snaketrain.tasks.base import Batch, Task, Update
+from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.label_kinds import KINDS
 
 
 class TextClassification(Task):
-    metrics = ("loss", "accuracy", "macro_f1")
+    metrics_by_kind: ClassVar = {
+        "class": ("loss", "accuracy", "macro_f1"),
+        "classes": ("loss", "micro_f1", "macro_f1", "exact_match"),
+        "number": ("loss", "mae", "pearson", "r2"),
+    }
 
-    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> dict[str, nn.Module]:
-        names = data["label_names"]
-        labels = {"num_labels": len(names), "id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
-        kind = load(model["use"])
+    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+        self.kind = KINDS[data["label_kind"]]
+        labels = self.kind.outputs(data["label_names"]) | {"problem_type": self.kind.problem_type}
+        if not labels["num_labels"]:
+            raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
+        cls = load(model["use"])
         if folder is not None:
-            return {"model": kind.from_pretrained(folder, local_files_only=True, **labels, **model["arguments"])}
-        if getattr(kind, "config_class", None) is None:
+            return {"model": cls.from_pretrained(folder, local_files_only=True, **labels, **model["arguments"])}
+        if getattr(cls, "config_class", None) is None:
             raise SystemExit(
                 f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source."
             )
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
-        return {"model": kind(kind.config_class(**(text | labels | model["arguments"])))}
+        return {"model": cls(cls.config_class(**(text | labels | model["arguments"])))}
 
-    def training_step(self, modules: dict[str, nn.Module], batch: Batch, update: Update) -> None:
-        update("model", cross_entropy(self._logits(modules, batch), batch["labels"], reduction="sum", ignore_index=-100))
+    def training_step(self, modules: Modules, batch: Batch) -> Tensor:
+        return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()
 
-    def evaluation_step(self, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Tensor]:
-        logits, labels = self._logits(modules, batch).float(), batch["labels"]
-        classes = logits.shape[-1]
-        pairs = labels * classes + logits.argmax(-1)  # a label and a prediction as one number, to count them in one go
-        return {
-            "count": torch.tensor(len(labels)),
-            "loss": cross_entropy(logits, labels, reduction="sum", ignore_index=-100),
-            "confusion": one_hot(pairs, classes * classes).sum(0).view(classes, classes),
-        }
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        logits, labels = self.logits(modules, batch).float(), batch["labels"]
+        sums = {"count": torch.tensor(len(labels)), "loss": self.kind.losses(logits, labels).sum()}
+        return sums | self.kind.sums(logits, labels)
 
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        confusion = sums["confusion"]
-        right = confusion.diagonal()
-        # a class that is neither there nor predicted counts as 0, as in scikit-learn with zero_division=0
-        f1 = 2 * right / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
-        return {
-            "loss": float(sums["loss"] / sums["count"]),
-            "accuracy": float(right.sum() / sums["count"]),
-            "macro_f1": float(f1.mean()),
-        }
+        return {"loss": float(sums["loss"] / sums["count"])} | self.kind.measure(sums)
 
-    def predict(self, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Tensor]:
-        logits = self._logits(modules, batch).float()
-        loss = cross_entropy(logits, batch["labels"], reduction="none", ignore_index=-100)
-        return {"probabilities": logits.softmax(-1), "loss": loss}
+    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        logits = self.logits(modules, batch).float()
+        return self.kind.predict(logits) | {"loss": self.kind.losses(logits, batch["labels"])}
 
-    def describe(self, modules: dict[str, nn.Module], folder: Path) -> None:
+    def describe(self, modules: Modules, folder: Path) -> None:
         config = getattr(modules["model"], "config", None)
         if config is not None:
             config.architectures = [type(modules["model"]).__name__]
             config.save_pretrained(folder)
 
     @staticmethod
-    def _logits(modules: dict[str, nn.Module], batch: Batch) -> Tensor:
+    def logits(modules: Modules, batch: Batch) -> Tensor:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
         return modules["model"](**inputs).logits

@@ -1,0 +1,138 @@
+"""Losses and metrics of every kind of label, against scikit-learn and scipy, however the examples are cut into batches."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr
+from sklearn.metrics import accuracy_score, f1_score, log_loss, mean_absolute_error, mean_squared_error, r2_score
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+from snaketrain.tasks.text_classification import TextClassification
+
+NAMES = ["actor", "music", "never", "plot"]  # one class never occurs and is never predicted
+FACTS = {"vocab_size": 30, "pad_token_id": 0}
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+
+
+class Echo(nn.Module):
+    """A model whose logits are its inputs."""
+
+    def forward(self, input_ids):
+        return type("Output", (), {"logits": input_ids})
+
+
+def task_for(kind: str, names: list[str] = NAMES) -> TextClassification:
+    task = TextClassification()
+    built = task.build({"use": "transformers.BertForSequenceClassification", "arguments": SMALL}, None, described(kind, names))
+    assert isinstance(built["model"], BertForSequenceClassification)
+    return task
+
+
+def described(kind: str, names: list[str] = NAMES) -> dict:
+    return FACTS | {"label_names": [] if kind == "number" else names, "label_kind": kind}
+
+
+def measured(kind: str, logits: np.ndarray, labels: np.ndarray, cuts: list[int]) -> dict[str, float]:
+    """Batches of uneven size, added up as the trainer does."""
+    task, totals = task_for(kind), {}
+    for part, true in zip(np.split(logits, cuts), np.split(labels, cuts), strict=True):
+        batch = {"input_ids": torch.tensor(part), "labels": torch.tensor(true)}
+        for name, value in task.evaluation_step({"model": Echo()}, batch).items():
+            totals[name] = totals.get(name, 0.0) + value.double()
+    return task.measure(totals)
+
+
+@pytest.mark.parametrize("cuts", [[], [1, 40, 41], [99]], ids=str)
+def test_one_class(cuts):
+    random = np.random.default_rng(0)
+    labels = random.choice([0, 1, 3], 100)
+    logits = random.normal(size=(100, 4)).astype(np.float32) - [0, 0, 50, 0]
+    logits[np.arange(100), labels] += 1
+    found = measured("class", logits.astype(np.float32), labels, cuts)
+    predicted, probabilities = logits.argmax(1), torch.tensor(logits).softmax(-1).numpy()
+    assert found == pytest.approx(
+        {
+            "loss": log_loss(labels, probabilities, labels=range(4)),
+            "accuracy": accuracy_score(labels, predicted),
+            "macro_f1": f1_score(labels, predicted, labels=range(4), average="macro", zero_division=0),
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize("cuts", [[], [1, 40, 41], [99]], ids=str)
+def test_several_classes(cuts):
+    random = np.random.default_rng(1)
+    labels = (random.random((100, 4)) < [0.5, 0.2, 0, 0.7]).astype(np.float32)
+    logits = (random.normal(size=(100, 4)) + 2 * labels - [1, 1, 50, 1]).astype(np.float32)
+    found = measured("classes", logits, labels, cuts)
+    predicted, probabilities = logits > 0, 1 / (1 + np.exp(-logits.astype(float)))
+    by_hand = -(labels * np.log(probabilities) + (1 - labels) * np.log(1 - probabilities)).mean(1).mean()
+    assert found == pytest.approx(
+        {
+            "loss": by_hand,
+            "micro_f1": f1_score(labels, predicted, average="micro"),
+            "macro_f1": f1_score(labels, predicted, average="macro", zero_division=0),
+            "exact_match": accuracy_score(labels, predicted),
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize("offset", [0, 1000])
+@pytest.mark.parametrize("cuts", [[], [1, 40, 41], [99]], ids=str)
+def test_numbers(cuts, offset):
+    random = np.random.default_rng(2)
+    labels = (random.normal(size=100) + offset).astype(np.float32)
+    predicted = (labels + random.normal(size=100)).astype(np.float32)
+    found = measured("number", predicted[:, None], labels, cuts)
+    x, y = predicted.astype(float), labels.astype(float)
+    expected = {"loss": mean_squared_error(y, x), "mae": mean_absolute_error(y, x), "pearson": pearsonr(x, y)[0], "r2": r2_score(y, x)}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_numbers_without_any_spread_have_no_correlation():
+    constant, varied = np.full(7, 0.1, np.float32), np.arange(7, dtype=np.float32)
+    found = measured("number", constant[:, None], varied, [3])
+    assert math.isnan(found["pearson"]) and found["r2"] == pytest.approx(r2_score(varied, constant))
+    found = measured("number", varied[:, None], constant, [3])
+    assert math.isnan(found["pearson"]) and math.isnan(found["r2"])
+
+
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_rows_that_are_predicted_agree_with_the_metrics(kind):
+    task = task_for(kind)
+    random = np.random.default_rng(3)
+    logits = torch.tensor(random.normal(size=(50, 1 if kind == "number" else 4)), dtype=torch.float32)
+    labels = {"class": torch.arange(50) % 4, "classes": (logits > 0.3).float(), "number": logits[:, 0] + 1}[kind]
+    batch = {"input_ids": logits, "labels": labels}
+    rows = task.predict({"model": Echo()}, batch)
+    found = task.measure({name: total.double() for name, total in task.evaluation_step({"model": Echo()}, batch).items()})
+    assert float(rows["loss"].mean()) == pytest.approx(found["loss"], rel=1e-5)
+    assert float(task.training_step({"model": Echo()}, batch)) == pytest.approx(50 * found["loss"], rel=1e-5)
+    if kind == "number":
+        assert float((rows["predicted"] - labels).abs().mean()) == pytest.approx(found["mae"], rel=1e-5)
+    elif kind == "classes":
+        assert float(((rows["probabilities"] > 0.5) == (labels > 0)).all(-1).double().mean()) == pytest.approx(found["exact_match"])
+    else:
+        assert float((rows["probabilities"].argmax(-1) == labels).double().mean()) == pytest.approx(found["accuracy"])
+
+
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_the_described_model_is_what_transformers_takes_for_it(kind, tmp_path):
+    task = TextClassification()
+    model = {"use": "transformers.BertForSequenceClassification", "arguments": SMALL}
+    modules = task.build(model, None, described(kind))
+    task.describe(modules, tmp_path)
+    config = BertConfig.from_pretrained(tmp_path)
+    kinds = {"class": "single_label_classification", "classes": "multi_label_classification", "number": "regression"}
+    assert (config.problem_type, config.num_labels) == (kinds[kind], 1 if kind == "number" else 4)
+    assert kind == "number" or config.id2label == dict(enumerate(NAMES))
+
+
+def test_without_classes_there_is_nothing_to_classify():
+    with pytest.raises(SystemExit, match="data.label: is null"):
+        task_for("class", [])

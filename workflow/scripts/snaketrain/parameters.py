@@ -1,0 +1,52 @@
+"""Which parameters learn, and which of them how fast and with how much decay."""
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+
+def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
+    for pattern in patterns:
+        matched = [p for name, module in modules.items() for key, p in module.named_parameters() if matches(pattern, name, key)]
+        if not matched:
+            raise SystemExit(f"train.freeze: no parameter matches `{pattern}`. {_some_names(modules)}")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+
+
+def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Any]) -> list[dict[str, Any]]:
+    """What an optimizer takes: the module's own groups first, the rest after; biases and norms, of one dimension, never decay."""
+    found: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for key, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            group = next((g for g in groups if matches(g.match, name, key)), None)
+            scale = group.rate_scale if group else 1.0
+            decay = weight_decay if group is None or group.weight_decay is None else group.weight_decay
+            found.setdefault((scale, decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+    if not found:
+        raise SystemExit(f"train.freeze: nothing of the module `{name}` is left to train. Freeze less.")
+    return [{"params": members, "weight_decay": decay, "rate_scale": scale} for (scale, decay), members in found.items()]
+
+
+def check_groups(modules: dict[str, nn.Module], groups: list[Any]) -> None:
+    for group in groups:
+        if not any(matches(group.match, name, key) for name, module in modules.items() for key, _ in module.named_parameters()):
+            raise SystemExit(f"train.groups: no parameter matches `{group.match}`. {_some_names(modules)}")
+
+
+def set_rate(optimizer: Any, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("rate_scale", 1.0)
+
+
+def matches(pattern: str, module: str, key: str) -> bool:
+    """A pattern is of the parameter's name in its module, or begins with the name of the module."""
+    key = key.removeprefix("module.")  # of a wrapper
+    return fnmatchcase(key, pattern) or fnmatchcase(f"{module}.{key}", pattern)
+
+
+def _some_names(modules: dict[str, nn.Module]) -> str:
+    names = [key for module in modules.values() for key, _ in module.named_parameters()]
+    shown = names if len(names) <= 6 else [*names[:3], "...", *names[-3:]]
+    return f"There are {len(names)}: {', '.join(shown)}."

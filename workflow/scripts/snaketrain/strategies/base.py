@@ -1,0 +1,164 @@
+"""What a strategy is: everything in which one process differs from many. `Strategy` as it stands is one process on one device."""
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from snaketrain.ranks import Ranks
+
+PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+MakeOptimizer = Callable[[nn.Module], Any]
+
+
+class Strategy:
+    rank, world_size = 0, 1
+    replicas = 1  # neighbouring processes that work on the same examples, since they share one model
+
+    def __init__(self, device: str = "auto", precision: str = "auto"):
+        kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+        self.device = torch.device(kind)
+        on_gpu = self.device.type == "cuda"
+        self.precision = precision if precision != "auto" else "fp16" if on_gpu else "fp32"
+        if self.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        # fp16 has too small a range for gradients: the loss is scaled up, and what overflows is skipped
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def start(self) -> None:
+        """Called once, before anything else."""
+
+    def finish(self) -> None:
+        """Called once, after everything else."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the examples is this process's."""
+        return self.rank // self.replicas
+
+    @property
+    def data_processes(self) -> int:
+        """Into how many shares the examples are cut."""
+        return self.world_size // self.replicas
+
+    # --- the module
+
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
+        """Wrap the module and build its optimizer, in the order that this strategy needs."""
+        module = self.place(module)
+        return module, make_optimizer(module)
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Put a module where it can be evaluated, which takes no gradients and no optimizer."""
+        return module.to(self.device)
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        """What can be evaluated by any number of processes on different data."""
+        return module
+
+    # --- a step
+
+    def autocast(self) -> contextlib.AbstractContextManager:
+        return torch.autocast(self.device.type, PRECISIONS[self.precision], enabled=self.precision in ("fp16", "bf16"))
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+        """While more pieces of the batch are to come, gradients need not be exchanged."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """`loss` is this process's part of a sum over all processes."""
+        self.scaler.scale(loss).backward()
+
+    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
+        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping."""
+        norms = []
+        for module, optimizer in pairs:
+            self.scaler.unscale_(optimizer)
+            norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
+        for _, optimizer in pairs:
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        return torch.stack(norms).norm()
+
+    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
+        """Scale the module's gradients down to a norm; the norm that they had."""
+        return torch.nn.utils.clip_grad_norm_(module.parameters(), longest)
+
+    def clear(self, module: nn.Module) -> None:
+        module.zero_grad(set_to_none=True)
+
+    # --- state, under the full names of the parameters, whatever the strategy
+
+    def state(self, module: nn.Module, optimizer: Any) -> tuple[dict, dict]:
+        return get_model_state_dict(module, options=WHOLE), get_optimizer_state_dict(module, optimizer, options=WHOLE)
+
+    def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
+        set_model_state_dict(module, weights, options=WHOLE)
+        set_optimizer_state_dict(module, optimizer, optimizer_state, options=WHOLE)
+
+    # --- agreeing
+
+    def agree(self, *numbers: float) -> list[float]:
+        """Each number summed over all processes, without waiting for the device."""
+        return list(numbers)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in double precision."""
+        return tensor.double() if self.device.type != "mps" else tensor
+
+    def everyones(self, item: Any) -> list[Any]:
+        """The item of each share of the examples, in order."""
+        return [item]
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+
+
+class Distributed(Strategy):
+    """Several processes that torch.distributed connects; what they exchange while training is for the strategies to say."""
+
+    def start(self) -> None:
+        ranks = Ranks.of_environment()
+        ranks.export()
+        if self.device.type == "cuda":
+            self.device = torch.device("cuda", ranks.local)
+            torch.cuda.set_device(self.device)
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def finish(self) -> None:
+        dist.destroy_process_group()
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(loss * self.data_processes)  # gradients are averaged over the processes; ours is a sum
+
+    def agree(self, *numbers: float) -> list[float]:
+        total = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(total)  # on the CPU, so that the device goes on with what it has
+        return (total / self.replicas).tolist()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        total = tensor.double().to(self.device)
+        dist.all_reduce(total)
+        return total / self.replicas
+
+    def everyones(self, item: Any) -> list[Any]:
+        items: list[Any] = [None] * self.world_size
+        dist.all_gather_object(items, item)
+        return items[:: self.replicas]
+
+    def wait(self) -> None:
+        self.everyones(None)
