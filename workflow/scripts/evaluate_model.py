@@ -1,12 +1,14 @@
 """Evaluate the selected checkpoint on the development and test set: every example exactly once, on any number of processes."""
 
+import json
 import os
 import time
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.manifests import digest, read_manifest
+from snaketrain.manifests import digest, read_manifest, write_json
+from snaketrain.ranks import Ranks
 from snaketrain.settings import Evaluate, Model, Train
 
 SPLITS = ("dev", "test")
@@ -26,38 +28,36 @@ def main() -> None:
     evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
     selection, data = read_manifest(args.selection), read_manifest(args.data)
 
-    import numpy as np
-
     # the same weights on the same data give the same scores: a changed plot or interval need not run the model again
     scores = folder / "scores" / digest(selection.facts["weights"], data.content, sorted(args.code))
-    if not all((scores / f"{split}.npz").is_file() for split in SPLITS):
+    if not all((scores / f"{split}.json").is_file() for split in SPLITS):
         score(args, selection, data, evaluate.batch_size, scores)
-    if int(os.environ.get("RANK", "0")) > 0:  # the first process alone writes what all have found
+    if Ranks.of_environment().rank > 0:  # the first process alone writes what all have found
         return
+
+    import numpy as np
 
     from snaketrain.results import write_results
 
     files = []
     for split in SPLITS:
-        table = read_table(data.file(f"{split}.arrow"))
-        found = np.load(scores / f"{split}.npz")
-        write_results(
-            folder, args.run_name, split, data.facts["label_names"], table["id"], table["text"], table["label"],
-            found["probabilities"], found["loss"], evaluate.confidence, evaluate.bins,
-        )  # fmt: skip
-        files += [f"{split}_{name}" for name in ("results.json", "predictions.csv", "confusion.png", "reliability.png")]
+        measured, rows = json.loads((scores / f"{split}.json").read_text()), dict(np.load(scores / f"{split}.npz"))
+        table = read_table(data.file(f"{split}.arrow"), measured["examples"])
+        write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
+        files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
+        files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
     stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
 
 
-def read_table(path: Path) -> dict:
-    import numpy as np
+def read_table(path: Path, examples: int) -> dict[str, list]:
+    """Texts and labels, where the prepared data have them, and a row for each example."""
     import pyarrow as pa
 
+    if not path.is_file():
+        return {}
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    texts = table["text"].to_pylist()
-    if "text_pair" in table.column_names:
-        texts = [f"{a}\t{b}" for a, b in zip(texts, table["text_pair"].to_pylist(), strict=True)]
-    return {"id": table["id"].to_numpy(), "label": table["label"].to_numpy().astype(np.int64), "text": texts}
+    names = [name for name in ("text", "text_pair", "label") if name in table.column_names]
+    return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 
 
 def score(args, selection, data, batch_size: int, folder: Path) -> None:
@@ -66,14 +66,13 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
     import numpy as np
-    import torch
     from safetensors.torch import load_model
-    from tqdm import tqdm
 
     from snaketrain.data.opening import open_split
     from snaketrain.learner import Learner, build, make_task
-    from snaketrain.loop import evaluation_batches
+    from snaketrain.loop import evaluate
     from snaketrain.patience import Patience
+    from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
 
     sections = from_strings(read_manifest(args.training).settings)
@@ -88,33 +87,19 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
     for split in SPLITS:
         examples = open_split(data, split)
-        bar = tqdm(total=len(examples), desc=f"{args.run_name}: {split}", unit="example", disable=strategy.rank > 0, mininterval=5)
-        mine: dict[str, list[np.ndarray]] = {"ids": []}
-        with torch.inference_mode():
-            for piece, batch in evaluation_batches(learner, examples, batch_size):
-                predicted = {"ids": batch["ids"], **task.predict(modules, batch)}  # by all, since a model may be spread over all
-                if not piece.filler:
-                    for name, rows in predicted.items():
-                        mine.setdefault(name, []).append(rows.cpu().numpy())
-                    bar.update(len(piece.ids) * strategy.data_processes)
-        bar.close()
-        everyones = strategy.everyones({name: np.concatenate(rows) for name, rows in mine.items() if rows})
+        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)
+        rows = predict(learner, examples, batch_size, f"{args.run_name}: {split}")
         if strategy.rank == 0:
-            merge(everyones, len(examples), folder / f"{split}.npz")
+            folder.mkdir(parents=True, exist_ok=True)
+            np.savez(folder / f"{split}.npz", **rows)
+            write_json(folder / f"{split}.json", {"examples": len(examples), "metrics": metrics})  # last: it says that both are there
     strategy.finish()
 
 
-def merge(parts: list[dict], examples: int, path: Path) -> None:
-    """The rows of all processes in the order of the examples, each of which must be there exactly once."""
-    import numpy as np
-
-    parts = [part for part in parts if part]
-    merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    order = np.argsort(merged["ids"], kind="stable")
-    if not np.array_equal(merged["ids"][order], np.arange(examples)):
-        raise SystemExit(f"{path}: {len(order)} rows for {examples} examples: some were evaluated twice or not at all. Please report this.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **{name: rows[order] for name, rows in merged.items()})
+def withheld(facts: dict, split: str) -> bool:
+    """Whether the training data have labels and these have not."""
+    splits = facts.get("splits", {})
+    return splits.get("train", {}).get("labelled", False) and not splits.get(split, {}).get("labelled", True)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,16 @@ def python_with_network() -> str:
 
 
 def launch(compute: Compute) -> str:
+    """In front of a script that trains or evaluates."""
     if compute.processes == 1:
         return python(compute.threads)
-    torchrun = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
     threads = max(1, compute.threads // compute.processes)
+    if compute.launcher == "env":
+        # $$ is the job's shell: two jobs on one machine must not meet at one port
+        ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
+        start = compute.launch_command.replace("{processes}", str(compute.processes))
+        return f"{ranks} {environment(threads)} {start} {shlex.quote(sys.executable)}"
+    torchrun = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
     # torchrun forwards the signals to its processes, which save and end; it must not die of one itself
     return (
         f"{environment(threads)} {torchrun} --standalone --nproc-per-node {compute.processes} "

@@ -5,16 +5,18 @@ for example, sees SLURM's names as well, and is none of the processes.
 """
 
 import os
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
-# rank, number of processes, rank on this machine
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-# Open MPI, MPICH and Intel MPI, PALS (aprun, PBS), SLURM's srun
+# rank, number of processes, rank on this machine, processes on this machine
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# Open MPI; MPICH and Intel MPI; PALS (aprun, PBS); SLURM's srun
 OTHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
 
 
@@ -23,16 +25,38 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     local: int = 0
+    on_this_machine: int = 1
 
     @classmethod
     def of_environment(cls) -> "Ranks":
         others = OTHERS if os.environ.get("SNAKETRAIN_RANKS") == "environment" else ()
-        for rank, size, local in (TORCHRUN, *others):
+        for rank, size, local, beside in (TORCHRUN, *others):
             if rank in os.environ and size in os.environ:
-                return cls(int(os.environ[rank]), int(os.environ[size]), int(os.environ.get(local, "0")))
+                return cls(int(os.environ[rank]), int(os.environ[size]), int(os.environ.get(local, 0)), int(os.environ.get(beside, 0)))
+        if others:
+            known = ", ".join(rank for rank, *_ in others)
+            raise SystemExit(
+                f"compute.launcher: none of {known} is set. Does `compute.launch_command` start the processes? `torchrun` needs none."
+            )
         return cls()
 
     def export(self) -> None:
         """Under the names that torch.distributed reads."""
         names = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": self.local}
         os.environ.update({name: str(value) for name, value in names.items()})
+        os.environ.setdefault("MASTER_ADDR", self._first_host())
+        os.environ.setdefault("MASTER_PORT", "29500")
+
+    def _first_host(self) -> str:
+        """Where rank 0 runs, which all others must reach."""
+        if self.on_this_machine == self.world_size:
+            return "127.0.0.1"
+        if "PBS_NODEFILE" in os.environ:
+            return Path(os.environ["PBS_NODEFILE"]).read_text(encoding="utf-8").split()[0]
+        if "SLURM_JOB_NODELIST" in os.environ:
+            hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True)
+            return hosts.stdout.split()[0]
+        raise SystemExit(
+            f"compute.launcher: {self.on_this_machine or 'an unknown number'} of {self.world_size} processes are on this machine, and it is not known "
+            "where the first one is. Say it before the start: export MASTER_ADDR=<its host name>"
+        )

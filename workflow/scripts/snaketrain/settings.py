@@ -222,6 +222,10 @@ class Compute(Section):
 
     processes: Positive = Field(1, description="training processes; several are started by torchrun")
     threads: Positive = Field(2, description="CPU cores of a training, shared by its processes, and of a preparation")
+    launcher: Literal["torchrun", "env"] = Field(
+        "torchrun", description="`env`: `launch_command` starts the processes, which find their ranks in the environment, as under mpiexec or aprun"
+    )
+    launch_command: str = Field("mpiexec -n {processes}", description="for the launcher `env`: what stands in front of python")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
 

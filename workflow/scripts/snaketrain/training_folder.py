@@ -15,6 +15,7 @@ from typing import Any
 from snaketrain import stages
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
+from snaketrain.ranks import Ranks
 
 
 def claim(folder: Path, purpose: str, code: list[str], steps: int) -> None:
@@ -90,7 +91,7 @@ def record_start(
 
 def record_failure(folder: Path, error: Exception) -> None:
     """The last line of a training that failed; of several processes, the first one's."""
-    if int(os.environ.get("RANK", "0")) == 0 and (folder / "run.json").exists():
+    if Ranks.of_environment().rank == 0 and (folder / "run.json").exists():
         last = {"event": "end", "status": "FAILED", "error": f"{type(error).__name__}: {error}"[:1000]}
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:

@@ -1,0 +1,91 @@
+"""Processes that another launcher than torchrun starts, for real; and what the environment says about them."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from distributed.test_training import MODEL, REPOSITORY
+
+from snaketrain import launching
+from snaketrain.configuration import strings
+from snaketrain.journal import read_events
+from snaketrain.ranks import Ranks
+from snaketrain.settings import Compute, Train
+
+
+def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedProcess:
+    script = REPOSITORY / "workflow/scripts/train_model.py"
+    settings = [*strings("train", Train(batch_size=16, epochs=1, learning_rate=1e-3)), *strings("model", MODEL)]
+    words = [
+        script,
+        "--run-name",
+        "test",
+        "--data",
+        data,
+        "--output",
+        folder / "manifest.json",
+        "--log-every",
+        "1",
+        "--settings",
+        *settings,
+    ]
+    quoted = " ".join(f"'{word}'" for word in words)
+    return subprocess.run(["bash", "-c", f"{launching.launch(compute)} {quoted}"], capture_output=True, text=True, timeout=120)
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["metrics"]["loss"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "train"]
+
+
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="needs mpiexec (Debian and Ubuntu: apt install mpich)")
+def test_mpiexec_trains_as_one_process_does(workspace, tmp_path):
+    data = next((workspace / "results/data").glob("*/manifest.json"))
+    alone = start(Compute(device="cpu", threads=1), data, tmp_path / "alone")
+    done = start(Compute(processes=2, launcher="env", launch_command="mpiexec -n {processes}", device="cpu"), data, tmp_path / "two")
+    assert alone.returncode == done.returncode == 0, alone.stderr + done.stdout + done.stderr
+    attempt = next(line for line in read_events(tmp_path / "two/journal.jsonl")[0] if line["event"] == "attempt")
+    assert attempt["processes"] == 2
+    assert len(losses(tmp_path / "alone")) > 5
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+def test_a_launcher_that_starts_nothing_is_told(workspace, tmp_path):
+    data = next((workspace / "results/data").glob("*/manifest.json"))
+    done = start(Compute(processes=2, launcher="env", launch_command="", device="cpu"), data, tmp_path)
+    assert done.returncode == 1
+    assert "none of OMPI_COMM_WORLD_RANK, PMI_RANK" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, Ranks()),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Ranks(3, 4, 1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Ranks()),  # a job script, which is none of the processes
+        ({"SNAKETRAIN_RANKS": "environment", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}, Ranks(5, 8, 1, 0)),
+        ({"SNAKETRAIN_RANKS": "environment", "PALS_RANKID": "5", "PALS_SIZE": "8", "PALS_LOCAL_RANKID": "1"}, Ranks(5, 8, 1, 0)),
+        (
+            {"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+            Ranks(1, 2, 1, 2),
+        ),
+    ],
+)
+def test_ranks_of_launchers(monkeypatch, environment, expected):
+    for name in [name for name in os.environ if name.startswith(("RANK", "WORLD", "LOCAL", "SLURM_", "PMI_", "PALS_", "OMPI_", "MPI_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Ranks.of_environment() == expected
+
+
+def test_the_first_host_is_found_or_asked_for(monkeypatch, tmp_path):
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    assert Ranks(1, 2, 1, 2)._first_host() == "127.0.0.1"
+    (tmp_path / "nodes").write_text("first\nfirst\nsecond\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    assert Ranks(2, 4, 0, 2)._first_host() == "first"
+    monkeypatch.delenv("PBS_NODEFILE")
+    with pytest.raises(SystemExit, match="export MASTER_ADDR"):
+        Ranks(2, 4, 0, 2)._first_host()
