@@ -160,6 +160,11 @@ def test_a_sweep_point_runs_that_point_only(finished):
     assert planned(finished) == of(TRAINS, "seeds-seed=5")
 
 
+def test_a_run_with_more_settings_than_the_others_runs_that_run_only(finished):
+    configure(finished, runs__wide={"model.arguments.layer_norm_eps": 1e-6})
+    assert planned(finished) == of(TRAINS, "wide")
+
+
 def test_swapped_values_are_noticed(finished):
     """Snakemake itself compares values without their names: 16 and 42 swapped would be the same set."""
     settings = json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"]
