@@ -10,8 +10,8 @@ from snaketrain.data.fetching import describe, source_files
 from snaketrain.data.reading import check
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
-from snaketrain.pipeline import Pipeline
-from snaketrain.settings import Data, Settings
+from snaketrain.pipeline import Pipeline, dataset_classes, uses_in
+from snaketrain.settings import Data, Examples, Settings
 
 
 def examine(pipeline: Pipeline) -> None:
@@ -19,7 +19,8 @@ def examine(pipeline: Pipeline) -> None:
     problems = []
     seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
     for name, run in pipeline.runs.items():
-        for look, about in ((names, (run.train, run.model.use, run.select, run.data.label_kind)), (sources, (run.data, run.model))):
+        named = run.train, run.model.use, run.select, run.data.label_kind, dataset_classes(run.data)
+        for look, about in ((names, named), (sources, (run.data, run.model))):
             if (key := f"{look.__name__} {about!r}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run)]
@@ -41,6 +42,8 @@ def names(run: Settings) -> Iterator[str]:
         ("train.optimizer.use", run.train.optimizer.use, None),
         ("train.schedule.use", run.train.schedule.use, "schedules"),
         ("train.strategy.use", run.train.strategy.use, "strategies"),
+        *((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use),
+        *(("train.task.arguments", use, None) for use in uses_in(run.train.task.arguments)),
     ):
         if use == "auto":
             continue
@@ -103,7 +106,7 @@ def sources(run: Settings) -> Iterator[str]:
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
     ):  # fmt: skip
-        if source and not source.hub:
+        if source and not source.hub and not getattr(source, "use", None):
             try:
                 files = source_files(source)
             except ValueError as error:
@@ -118,10 +121,14 @@ def sources(run: Settings) -> Iterator[str]:
         )
 
 
+def of_splits(data: Data) -> dict[str, Examples]:
+    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+
+
 def readable(data: Data) -> list[str]:
-    """What a look into the files shows; files of a hub are not there yet."""
-    given = {split: source for split in ("train", "dev", "test") if (source := getattr(data, split)) and not source.hub}
-    return check(data, {split: source_files(source) for split, source in given.items()})
+    """What a look into the files shows; files of a hub are not there yet, and a dataset class is not asked."""
+    given = {split: source for split, source in of_splits(data).items() if not source.hub}
+    return [] if data.by_class else check(data, {split: source_files(source) for split, source in given.items()})
 
 
 def _once(problems: list[str]) -> list[str]:
