@@ -105,7 +105,7 @@ def test_evaluate_reruns_evaluation(finished):
 
 
 def test_metric_code_reruns_evaluation(finished):
-    edit(finished, "snaketrain/results.py", "zero_division=0", "zero_division=1")
+    edit(finished, "snaketrain/scoring.py", "zero_division=0", "zero_division=1")
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
 
 

@@ -1,4 +1,5 @@
-# The winner on the development and the test set, with as many processes as the training had.
+# The winner on the development and the test set, with as many processes as the training had. A task that predicts a row for
+# each example leaves `<split>_predictions.csv` too, which is not declared, since not every task does.
 
 
 rule evaluate_model:
@@ -10,9 +11,8 @@ rule evaluate_model:
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        predictions=expand("results/runs/{{run}}/evaluation/{split}_predictions.csv", split=["dev", "test"]),
         plots=report(
-            expand("results/runs/{{run}}/evaluation/{split}_{plot}.png", split=["dev", "test"], plot=["confusion", "reliability"]),
+            expand("results/runs/{{run}}/evaluation/{split}_plots.png", split=["dev", "test"]),
             category="Runs",
             subcategory="{run}",
             caption="../report/evaluation.rst",
