@@ -17,6 +17,24 @@ DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
 BASE = {"data": DATASET, "model": {"use": "transformers.BertForSequenceClassification"}}
 NAME = ("cannot be a name", "use letters, digits and . _ - = + only")
 
+HEIRS = """
+import mine
+from snaketrain.tasks import base
+from snaketrain.tasks.text_classification import TextClassification as Sentences
+
+
+class Heir(mine.Mine):
+    pass
+
+
+class Own(Sentences):
+    metrics: tuple[str, ...]
+
+
+class Mixed(Heir, mine.Mine, base.Task):
+    pass
+"""
+
 # what is changed ("/" leads into sections), and words that the message must hold, beginning with the path
 BAD = [
     # misspelt keys, at every level
@@ -70,6 +88,9 @@ BAD = [
     ({"data/label_kind": "clases"}, 'data.label_kind: "clases" is not one of', "Did you mean 'classes'?"),
     ({"data/label_kind": "number", "data/labels": {0: "bad"}}, "data: `labels` names classes, but `label_kind` is number: remove one"),
     ({"data/label_kind": "classes", "data/label": None}, "data: `label_kind` is classes, but `label` names no column: give one"),
+    ({"train/task": {"use": "heir.py:Heir"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
+    ({"train/task": {"use": "heir.py:Own"}, "select/metric": "macro-f1"}, "select.metric: the task logs no 'macro-f1'. Did you mean 'macro_f1'?"),
+    ({"train/task": {"use": "heir.py:Mixed"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
     ({"select/mode": "maximum"}, "select.mode: \"maximum\" is not one of 'max' or 'min'. Did you mean 'max'?"),
     ({"train/strategy": "dpd"}, "train.strategy.use: `dpd` is not one of", "Did you mean `ddp`?"),
     ({"train/strategy": {"use": "hsdp", "arguments": {"shard": 3}}, "compute/processes": 4}, "train.strategy.arguments.shard is 3", "compute.processes (4)"),
@@ -114,6 +135,8 @@ BAD = [
     ({"data/train": {"path": "*.tsv"}}, "data.train: path '*.tsv': no file there", "Correct the path"),
     ({"data/train": {"package": "no_such_package"}}, "data.train: package 'no_such_package': not installed. Install it"),
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
+    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0"}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
+    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0"}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
     ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
     ({"data/train": {"path": "empty.csv"}}, "data.train: no rows in", "Is it the right file"),
     ({"data/train": {"path": "one_class.csv"}}, "data.label: all rows of train are of one class, '1'. Check `label`"),
@@ -157,6 +180,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
         "mine.py": "class Mine:\n    metrics: tuple = ('loss', 'blue')\n",
         "broken.py": "x = 1\nclass Mine(:\n",
         "beside.py": "import broken\n\n\nclass Mine:\n    metrics = ('accuracy', *broken.more)\n",
+        "heir.py": HEIRS,
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)

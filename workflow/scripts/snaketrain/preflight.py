@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.configuration import BadConfiguration, nearest
-from snaketrain.data.fetching import describe, source_files
+from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
+from snaketrain.inheriting import class_attribute
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
 from snaketrain.pipeline import Pipeline, dataset_classes, uses_in
@@ -79,18 +80,12 @@ def unreadable(file: Path) -> str | None:
 
 @functools.cache
 def logged_metrics(file: Path, task: str, label_kind: str) -> tuple[str, ...] | None:
-    """The `metrics = (...)` of a task's class, or those of a kind of label; read without importing it, None where it does not say."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == task:
-            for line in node.body:
-                targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-                assigned = {target.id for target in targets if isinstance(target, ast.Name)}
-                if "metrics" in assigned:
-                    return _names_in(line.value)
-                if "metrics_by_kind" in assigned and isinstance(line.value, ast.Dict):
-                    by_kind = dict(zip(map(ast.unparse, line.value.keys), line.value.values, strict=True))
-                    return _names_in(by_kind.get(repr(label_kind)))
-    return None
+    """The `metrics = (...)` of a task's class or of its bases, read without importing them; None where that cannot be told."""
+    set_by, value = class_attribute(file, task, "metrics", "metrics_by_kind")
+    if set_by == "metrics_by_kind":
+        kinds = value.keys if isinstance(value, ast.Dict) else []
+        value = next((value.values[n] for n, kind in enumerate(kinds) if isinstance(kind, ast.Constant) and kind.value == label_kind), None)
+    return _names_in(value)
 
 
 def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
@@ -100,7 +95,7 @@ def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
 
 
 def sources(run: Settings) -> Iterator[str]:
-    """Local files and packages that are not there; a model that has neither weights nor a size."""
+    """Local files and packages that are not there, or not under these names; a model that has neither weights nor a size."""
     data = run.data
     for setting, source in (
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
@@ -108,11 +103,12 @@ def sources(run: Settings) -> Iterator[str]:
     ):  # fmt: skip
         if source and not source.hub and not getattr(source, "use", None):
             try:
-                files = source_files(source)
+                names = named_files(source)
             except ValueError as error:
                 yield f"{setting}: {error}"
                 continue
-            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in files}:
+            yield from (f"{setting}: {problem}" for problem in misnamed_digests(source, names))
+            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in names.values()}:
                 yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
     if run.model.source is None and ".Auto" in run.model.use:
         yield (

@@ -3,9 +3,10 @@
 `config/README.md` is generated from this file; a setting exists here once and nowhere else.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from snaketrain.strategies import misfit
 
@@ -13,6 +14,18 @@ Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
+
+
+def with_numbers(value: Any) -> Any:
+    """YAML 1.1 takes `1e-8` for a text, and where anything is allowed pydantic cannot know better."""
+    if isinstance(value, dict):
+        return {key: with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(inner) for inner in value]
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
+
+
+Arguments = Annotated[dict[str, Any], BeforeValidator(with_numbers)]
 
 
 class Section(BaseModel):
@@ -31,7 +44,7 @@ class Use(Section):
     """Names a class or function, and the arguments it is called with."""
 
     use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for it")
+    arguments: Arguments = Field({}, description="keyword arguments for it")
 
     @model_validator(mode="before")
     @classmethod
@@ -188,7 +201,7 @@ class Model(Section):
         "transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`"
     )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
-    arguments: dict[str, Any] = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+    arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
 
 
 class EarlyStopping(Section):
@@ -281,7 +294,8 @@ class Compute(Section):
     processes: Positive = Field(1, description="training processes; several are started by torchrun")
     threads: Positive = Field(2, description="CPU cores of a training, shared by its processes, and of a preparation")
     launcher: Literal["torchrun", "env"] = Field(
-        "torchrun", description="`env`: `launch_command` starts the processes, which find their ranks in the environment, as under mpiexec or aprun"
+        "torchrun",
+        description="`env`: `launch_command` starts the processes, which find their ranks in the environment, as under mpiexec or aprun",
     )
     launch_command: str = Field("mpiexec -n {processes}", description="for the launcher `env`: what stands in front of python")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
