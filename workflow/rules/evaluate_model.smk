@@ -27,6 +27,6 @@ rule evaluate_model:
         arguments=lambda wildcards, input: pipeline.arguments("evaluate_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
     shell:
-        "{params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
+        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
         " --selection {input.selection} --data {input.data} {params.model} --device {params.device}"
-        " {params.arguments} 2>&1 | tee -i {log}"
+        " {params.arguments}) 2>&1 | tee -i {log}"

@@ -9,7 +9,7 @@ from snaketrain.settings import Compute
 
 def environment(threads: int) -> str:
     # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
-    return f"OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
+    return f"env OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
 
 
 def python(threads: int = 1) -> str:
@@ -29,7 +29,7 @@ def launch(compute: Compute) -> str:
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
-        return f"{ranks} {environment(threads)} {start} {shlex.quote(sys.executable)}"
+        return f"{environment(threads)} {ranks} {start} {shlex.quote(sys.executable)}"
     torchrun = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
     # torchrun forwards the signals to its processes, which save and end; it must not die of one itself
     return (
