@@ -187,13 +187,16 @@ def dataset_classes(data: Data) -> list[tuple[str, None]]:
 
 
 def uses_in(value: Any) -> list[str]:
-    """The names of code in nested arguments: every full name in a `{use, arguments}`."""
+    """The names of code in nested arguments: every full name in a `{use, arguments}`, and of a file wherever it stands."""
+    if isinstance(value, str):
+        return [value] if ".py:" in value else []
     if isinstance(value, list):
         return [use for each in value for use in uses_in(each)]
     if not isinstance(value, dict):
         return []
     use = value.get("use")
-    return [use] * (isinstance(use, str) and ("." in use or ":" in use)) + uses_in(list(value.values()))
+    of_a_package = isinstance(use, str) and "." in use and ".py:" not in use
+    return [use] * of_a_package + uses_in(list(value.values()))
 
 
 def local_files(source: Source) -> list[str]:

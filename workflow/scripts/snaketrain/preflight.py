@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+from snaketrain import module_settings
 from snaketrain.configuration import BadConfiguration, nearest
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
@@ -37,6 +38,11 @@ def examine(pipeline: Pipeline) -> None:
 def names(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and schedules that do not exist; a metric that the task does not log."""
     task_file = None
+    arguments, of_module = run.train.task.arguments, None
+    if run.train.task.use == "module":  # all that it is lies in its arguments
+        wrong = module_settings.problems(arguments)
+        yield from wrong
+        of_module = None if wrong else module_settings.ModuleSettings(**arguments)
     for setting, use, place in (
         ("train.task.use", run.train.task.use, "tasks"),
         ("model.use", run.model.use, None),
@@ -44,7 +50,7 @@ def names(run: Settings) -> Iterator[str]:
         ("train.schedule.use", run.train.schedule.use, "schedules"),
         ("train.strategy.use", run.train.strategy.use, "strategies"),
         *((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use),
-        *(("train.task.arguments", use, None) for use in uses_in(run.train.task.arguments)),
+        *(("train.task.arguments", use, None) for use in (of_module.uses if of_module else uses_in(arguments))),
     ):
         if use == "auto":
             continue
@@ -60,6 +66,7 @@ def names(run: Settings) -> Iterator[str]:
         if place == "tasks" and file:
             task_file = (file, attribute)
     metrics = logged_metrics(*task_file, run.data.label_kind) if task_file else None
+    metrics = of_module.logged if of_module else metrics
     if metrics and run.select.metric not in metrics:
         where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
         yield (
