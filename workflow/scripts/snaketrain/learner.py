@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from snaketrain.blocks import compile_blocks, recompute_activations
+from snaketrain.initial_weights import start_from
 from snaketrain.loading import load
 from snaketrain.parameters import check_groups, freeze, parameter_groups
 from snaketrain.patience import Patience
@@ -36,10 +37,14 @@ def make_task(train: Train) -> Task:
     return load(train.task.use, "tasks")(**train.task.arguments)
 
 
-def build(task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any]) -> dict[str, nn.Module]:
-    """The task's modules on the CPU, the same in every process."""
+def build(
+    task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None
+) -> dict[str, nn.Module]:
+    """The task's modules on the CPU, the same in every process; `initial` is the folder of `model.initial_weights`."""
     torch.manual_seed(train.seed)
     modules = task.build(model.model_dump(), weights, facts)
+    if initial:
+        start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)
     return modules

@@ -33,7 +33,7 @@ class Pipeline:
 
     @cached_property
     def models(self) -> dict[str, Source]:
-        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source) if s is not None]
+        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source, initial(run)) if s is not None]
         return {source_name(source): source for source in sources}
 
     @cached_property
@@ -68,6 +68,10 @@ class Pipeline:
 
     def weights(self, run: str) -> list[str]:
         return self._weights[run]
+
+    def initial_weights(self, run: str) -> list[str]:
+        source = initial(self.runs[run])
+        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
 
     def model_files(self, model: str) -> list[str]:
         return local_files(self.models[model])
@@ -170,6 +174,10 @@ class Pipeline:
 
 def data_name(data: Data) -> str:
     return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
+
+
+def initial(run: Settings) -> Source | None:
+    return run.model.initial_weights.source if run.model.initial_weights else None
 
 
 def source_name(source: Source) -> str:

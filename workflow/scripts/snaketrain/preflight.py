@@ -12,7 +12,7 @@ from snaketrain.data.reading import check
 from snaketrain.inheriting import class_attribute
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
-from snaketrain.pipeline import Pipeline, dataset_classes, uses_in
+from snaketrain.pipeline import Pipeline, dataset_classes, initial, uses_in
 from snaketrain.settings import Data, Examples, Settings
 
 
@@ -107,6 +107,7 @@ def sources(run: Settings) -> Iterator[str]:
     for setting, source in (
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
+        ("model.initial_weights.source", initial(run)),
     ):  # fmt: skip
         if source and not source.hub and not getattr(source, "use", None):
             try:
@@ -117,6 +118,8 @@ def sources(run: Settings) -> Iterator[str]:
             yield from (f"{setting}: {problem}" for problem in misnamed_digests(source, names))
             if source is data.tokenizer and "tokenizer.json" not in {file.name for file in names.values()}:
                 yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
+            if source is initial(run) and not any(name.endswith(".safetensors") for name in names):
+                yield f"{setting}: {describe(source)} holds no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "

@@ -84,7 +84,7 @@ class Examples(Source):
     """Where examples come from: text files, as of a [Source](#source), or a dataset class."""
 
     use: str | None = Field(None, description="instead of files: a dataset class, `package.module.Class` or `path/to/file.py:Class`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for the class")
+    arguments: Arguments = Field({}, description="keyword arguments for the class")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Examples":
@@ -194,6 +194,15 @@ class Data(Section):
         return self
 
 
+class InitialWeights(Section):
+    """Weights of an earlier run to start from, or a part of them; the optimizer and the step begin anew."""
+
+    source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
+    part: str | None = Field(None, description="take only what begins with this in the file, `encoder.`; none: all")
+    into: str | None = Field(None, description="what it begins with in the model, `bert.`; none: the same")
+    strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: take what fits and log the rest")
+
+
 class Model(Section):
     """The network. Changing it trains again; the data stays prepared."""
 
@@ -202,6 +211,9 @@ class Model(Section):
     )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
     arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+    initial_weights: InitialWeights | None = Field(
+        None, description="weights of an earlier run, copied over those of `source` or a random start"
+    )
 
 
 class EarlyStopping(Section):
@@ -233,7 +245,8 @@ class Train(Section):
         None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
     )
     block_length: Positive | None = Field(
-        None, description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example"
+        None,
+        description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example",
     )
     packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
