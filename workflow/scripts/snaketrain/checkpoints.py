@@ -38,6 +38,8 @@ class Checkpoints:
             shutil.rmtree(torn)
         beside.mkdir(parents=True)
         for name, (weights, optimizer_state) in states.items():
+            for tied in _tied_names(learner.strategy.unwrapped(learner.modules[name])):
+                weights.pop(tied, None)  # gathered from several processes, they no longer share their memory
             save_file(_untied(weights), beside / f"{name}.safetensors", metadata={"format": "pt"})
             torch.save(optimizer_state, beside / f"{name}.optimizer.pt")
         torch.save({name: part.state() for name, part in remembering(learner).items()}, beside / "memory.pt")
@@ -129,7 +131,7 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def _tied_names(module: torch.nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     tied = {}
-    for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
+    for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
         if id(tensor) in first:
             tied[name] = first[id(tensor)]
         first.setdefault(id(tensor), name)

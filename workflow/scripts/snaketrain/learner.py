@@ -1,6 +1,7 @@
 """What learns: a task's modules as the strategy wrapped them, and their optimizers."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,19 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         if train.compile:
             compile_blocks(module)
 
-        def make_optimizer(wrapped: nn.Module, name: str = name) -> Any:
-            groups = parameter_groups(name, wrapped, train.weight_decay, train.groups)
-            return load(train.optimizer.use)(groups, lr=train.learning_rate, **train.optimizer.arguments)
-
+        # by name, and before a strategy cuts the parameters into parts of other shapes
+        groups = parameter_groups(name, module, train.weight_decay, train.groups)
+        make_optimizer = partial(optimizer_of, train, groups)
         if task.wraps:
             prepared[name] = strategy.prepare(module, make_optimizer)
         else:
-            prepared[name] = (module.to(strategy.device), make_optimizer(module))
+            prepared[name] = (module.to(strategy.device), make_optimizer(dict(module.named_parameters())))
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
     return Learner(task, strategy, wrapped, optimizers, patience, train.clip_norm)
+
+
+def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[str, nn.Parameter], sharded: Any = None, **how: Any) -> Any:
+    """The optimizer of parameters that are called as they were in the plain module; or `sharded`, which takes its groups and class."""
+    members = [group | {"params": [parameters[key] for key in group["params"]]} for group in groups]
+    made, options = load(train.optimizer.use), {"lr": train.learning_rate, **train.optimizer.arguments}
+    return sharded(members, made, **options, **how) if sharded else made(members, **options)
