@@ -4,16 +4,20 @@ import ast
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from snaketrain import module_settings
 from snaketrain.configuration import BadConfiguration, nearest
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
-from snaketrain.inheriting import class_attribute
+from snaketrain.inheriting import class_attribute, keywords
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
 from snaketrain.pipeline import Pipeline, dataset_classes, initial, uses_in
 from snaketrain.settings import Data, Examples, Settings
+
+# arguments that the trainer gives
+FILLED_IN = {"strategies": ("device", "precision"), "schedules": ("done", "steps")}
 
 
 def examine(pipeline: Pipeline) -> None:
@@ -63,6 +67,9 @@ def names(run: Settings) -> Iterator[str]:
             continue
         if file and (problem := unreadable(file)):
             yield f"{setting}: `{use}` imports {problem}"
+        if file and place in FILLED_IN:
+            given = run.train.strategy.arguments if place == "strategies" else run.train.schedule.arguments
+            yield from misnamed_arguments(f"{setting.removesuffix('.use')}.arguments", file, attribute, given, FILLED_IN[place])
         if place == "tasks" and file:
             task_file = (file, attribute)
     metrics = logged_metrics(*task_file, run.data.label_kind) if task_file else None
@@ -73,6 +80,21 @@ def names(run: Settings) -> Iterator[str]:
             f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
             f"It logs: {', '.join(metrics)}. Name one of them."
         )
+
+
+def misnamed_arguments(setting: str, file: Path, name: str, given: dict[str, Any], filled_in: tuple[str, ...]) -> Iterator[str]:
+    """Arguments that a class or function does not take, and those it lacks."""
+    found = keywords(file, name)
+    if found is None:
+        return
+    taken, needed = ([each for each in names if each not in filled_in] for names in found)
+    known = f"It takes: {', '.join(taken)}." if taken else "It takes none."
+    for each in given:
+        if each not in taken:
+            yield f"{setting}.{each}: no such argument{nearest(each, taken)} {known}"
+    for each in needed:
+        if each not in given:
+            yield f"{setting}.{each}: is missing. Give it a value."
 
 
 @functools.cache

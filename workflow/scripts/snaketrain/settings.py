@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from snaketrain.strategies import misfit
+from snaketrain.strategies import misfit, shares
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -370,9 +370,10 @@ class Settings(Section):
     @model_validator(mode="after")
     def _processes_fit(self) -> "Settings":
         strategy, processes = self.train.strategy, self.compute.processes
-        if problem := misfit(strategy.use, strategy.arguments, processes):
+        if problem := misfit(strategy.use, strategy.arguments, processes, self.compute.device):
             raise ValueError(problem)
-        if self.train.batch_tokens is None and processes * self.train.accumulate > self.train.batch_size:
+        parts = shares(strategy.use, strategy.arguments, processes) * self.train.accumulate
+        if self.train.batch_tokens is None and parts > self.train.batch_size:
             raise ValueError(
                 f"compute.processes ({processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
                 f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
