@@ -68,6 +68,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
     import numpy as np
+    import torch
     from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
@@ -84,8 +85,9 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     task = make_task(train)
     modules = build(task, train, model, read_manifest(args.model).folder / "files" if args.model else None, data.facts)
     for name, module in modules.items():
-        load_model(module, selection.file(f"model/{name}.safetensors"))
+        load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
+    task.load_state(torch.load(selection.file("model/memory.pt"), weights_only=True)["task"])  # such as averaged weights
     learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
     for split in SPLITS:
         examples = open_split(data, split, train)
