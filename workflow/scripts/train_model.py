@@ -12,6 +12,7 @@ from pathlib import Path
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
+from snaketrain.ownership import end_previous_owner, sign
 from snaketrain.settings import Model, Train
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
@@ -69,7 +70,9 @@ def main() -> int:
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
     if first:
         purpose = digest("train", [s for s in sorted(args.settings) if not (plan.open_ended and s.startswith(LENGTH))], inputs)
+        end_previous_owner(folder)
         claim(folder, purpose, args.code, plan.steps)
+        sign(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
@@ -95,11 +98,15 @@ def main() -> int:
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
-    journal.write("end", status=status, step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    journal.write("end", status=status, step=reached, signals=stop.signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
     strategy.finish()
     if not complete:
         logging.warning(
-            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps
+            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
+            args.run_name,
+            ", ".join(stop.signals) or "another process",
+            reached,
+            plan.steps,
         )
         return STOPPED_EARLY
     if reached < plan.steps:

@@ -24,6 +24,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.launching",
     "snaketrain.manifests",
     "snaketrain.meaning",
+    "snaketrain.ownership",
     "snaketrain.progress",
     "snaketrain.ranks",
     "snaketrain.remembering",

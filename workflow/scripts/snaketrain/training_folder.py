@@ -53,6 +53,13 @@ def _finished(folder: Path) -> bool:
     return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
 
 
+def stopped_by(folder: Path) -> list[str]:
+    """The signals that stopped the last attempt early; none if it went to its end, or was killed."""
+    events = read_events(folder / "journal.jsonl")[0]
+    last = events[-1] if events else {}
+    return last.get("signals", []) if last.get("status") == "STOPPED" else []
+
+
 def record_start(
     folder: Path, purpose: str, args: argparse.Namespace, inputs: dict[str, str], data: Manifest, started: float, strategy: Any
 ) -> None:
