@@ -71,7 +71,6 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from snaketrain.data.opening import open_split
     from snaketrain.learner import Learner, build, make_task
     from snaketrain.loop import evaluate
-    from snaketrain.patience import Patience
     from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
 
@@ -84,7 +83,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     for name, module in modules.items():
         load_model(module, selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
-    learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
+    learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split)
         metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)

@@ -10,7 +10,6 @@ from torch import nn
 from snaketrain.blocks import compile_blocks, recompute_activations
 from snaketrain.loading import load
 from snaketrain.parameters import check_groups, freeze, parameter_groups
-from snaketrain.patience import Patience
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
 
@@ -21,7 +20,6 @@ class Learner:
     strategy: Any
     modules: dict[str, nn.Module]
     optimizers: dict[str, Any]
-    patience: Patience
     clip_norm: float | None
 
     def plain_modules(self) -> dict[str, nn.Module]:
@@ -45,7 +43,7 @@ def build(task: Task, train: Train, model: Model, weights: Path | None, facts: d
     return modules
 
 
-def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any, patience: Patience) -> Learner:
+def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any) -> Learner:
     prepared: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in modules.items():
         if train.recompute_activations:
@@ -62,4 +60,4 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         else:
             prepared[name] = (module.to(strategy.device), make_optimizer(module))
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
-    return Learner(task, strategy, wrapped, optimizers, patience, train.clip_norm)
+    return Learner(task, strategy, wrapped, optimizers, train.clip_norm)

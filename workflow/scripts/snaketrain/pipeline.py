@@ -163,10 +163,12 @@ class Pipeline:
             "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
             "--keep": settings.compute.keep_checkpoints,
             "--log-every": settings.tracking.log_every_steps,
+            "--stall-seconds": settings.compute.stall_seconds,
             "--experiment": settings.tracking.experiment,
             "--notes": settings.tracking.notes,
         }
-        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+        switches = " --reduce-batch-on-oom" if settings.compute.reduce_batch_on_oom else ""
+        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items()) + switches
 
 
 def data_name(data: Data) -> str:

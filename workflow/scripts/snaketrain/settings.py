@@ -251,6 +251,12 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
     evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    bad_steps_allowed: NotNegative = Field(
+        3, description="steps in a row whose loss or gradient is not a number; each is left out, and after one more the training goes back"
+    )
+    rollbacks_allowed: NotNegative = Field(
+        2, description="how often it goes back to the last checkpoint and on behind the bad steps, before it gives up"
+    )
     early_stopping: EarlyStopping | None = Field(
         None, description="stop when the selection metric has not improved for a while; none: never"
     )
@@ -309,6 +315,12 @@ class Compute(Section):
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
     partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile")
     sbatch: str = Field("", description="further options of sbatch, `--constraint=a100 --exclusive`")
+    stall_seconds: Annotated[float, Field(gt=0)] = Field(
+        1800, description="a training in which nothing moves for so long says which process is where, and ends"
+    )
+    reduce_batch_on_oom: bool = Field(
+        False, description="work off each batch in more pieces when the memory runs out; the result is the same"
+    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
 
     @field_validator("nodes")
