@@ -58,7 +58,7 @@ class Checkpoints:
         final = self.folder / folder_name(facts["step"])
         beside = self.folder / f".{final.name}"
         try:
-            for torn in self.folder.glob(".step-*"):  # an earlier process was killed while it saved
+            for torn in self.folder.glob(".step-*"):  # an earlier process was killed while it saved or removed one
                 shutil.rmtree(torn)
             beside.mkdir(parents=True)
             for name, content in files.items():
@@ -90,7 +90,8 @@ class Checkpoints:
         best = [path for score, path in sorted(scored, key=lambda pair: (-pair[0], pair[1])) if score > -float("inf")][: self.keep_best]
         for path in earlier:
             if path not in best:
-                shutil.rmtree(path)
+                gone = path.rename(path.with_name(f".{path.name}"))  # at once, so that nobody ever finds half of it
+                shutil.rmtree(gone)
 
     def _score(self, path: Path) -> float:
         value = (json.loads((path / "state.json").read_text())["metrics"] or {}).get(self.metric, float("nan"))
