@@ -10,6 +10,7 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,7 +50,14 @@ def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path)
         return pid
     code = 1
     try:
-        names = {"RANK": rank, "WORLD_SIZE": processes, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        names = {
+            "RANK": rank,
+            "WORLD_SIZE": processes,
+            "LOCAL_RANK": rank,
+            "LOCAL_WORLD_SIZE": processes,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         os.environ.update({name: str(value) for name, value in names.items()} if processes > 1 else {})
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
@@ -63,7 +71,10 @@ def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
-        os._exit(code or 0)
+        for thread in threading.enumerate():  # what is being saved is saved to the end, as when a script ends
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+        os._exit(code)
 
 
 def wait(pids: list[int], seconds: float = 300) -> list[int]:

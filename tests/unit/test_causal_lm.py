@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy
 from snaketrain.data.batches import Piece
 from snaketrain.data.examples import Examples
 from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
-from snaketrain.loop import evaluate, take_step
+from snaketrain.loop import take_step
 from snaketrain.patience import Patience
 from snaketrain.strategies.single import Single
 from snaketrain.tasks import causal_lm

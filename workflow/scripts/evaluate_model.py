@@ -69,8 +69,8 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
+    from snaketrain.evaluation import evaluate
     from snaketrain.learner import Learner, build, make_task
-    from snaketrain.loop import evaluate
     from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
 

@@ -144,10 +144,24 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def tell_failure(error: BaseException) -> None:
+    """On the terminal, in the log of this process, and as the last line of the journal."""
+    if isinstance(error, SystemExit):  # what to do about it is all that matters
+        logging.error(error.code)
+    else:
+        logging.exception("the training failed")
+    record_failure(Path(arguments().output).parent, error)
+
+
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
+    except SystemExit as error:
+        if not isinstance(error.code, str):  # of argparse
+            raise
+        tell_failure(error)
+        code = 1
     except Exception as error:
-        logging.exception("the training failed")  # also into the log of this process
-        record_failure(Path(arguments().output).parent, error)
-        sys.exit(1)
+        tell_failure(error)
+        code = 1
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Training and evaluation, to be read from top to bottom. All that is needed is handed in; nothing here is distributed code."""
+"""Training, to be read from top to bottom. All that is needed is handed in; nothing here is distributed code."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from snaketrain.bad_steps import BadSteps, poison
-from snaketrain.data.batches import Batches, Piece, deal, in_order
+from snaketrain.data.batches import Batches, Piece, deal
+from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
 from snaketrain.parameters import set_rate
@@ -199,29 +200,6 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
         for module in learner.modules.values():  # also what a loss left in the modules that do not learn from it
             strategy.clear(module)
     return losses, torch.stack(norms).norm()
-
-
-@torch.no_grad()
-def evaluate(learner: Learner, data: Any, batch_size: int, beat: Callable[[], None] = lambda: None) -> dict[str, float]:
-    """Every example once, whatever the number of processes: sums are added up over all, and divided once."""
-    sums: dict[str, Tensor] = {}
-    for piece, batch in evaluation_batches(learner, data, batch_size):
-        found = learner.task.evaluation_step(learner.plain_modules(), batch)
-        beat()
-        for name, value in found.items():
-            sums[name] = sums.get(name, 0.0) + (torch.zeros_like(value) if piece.filler else value).double()
-    return learner.task.measure({name: learner.strategy.sum(total) for name, total in sums.items()})
-
-
-def evaluation_batches(learner: Learner, data: Any, batch_size: int) -> Iterator[tuple[Piece, Batch]]:
-    """This process's share of the data, with all modules set to evaluate and in the strategy's precision."""
-    for module in learner.modules.values():
-        module.eval()
-    strategy = learner.strategy
-    for ids in in_order(data.lengths, batch_size):
-        (piece,) = deal(ids, data.lengths, 1, strategy.data_rank, strategy.data_processes)
-        with strategy.autocast():
-            yield piece, on_device(data.batch(piece.ids), strategy.device)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -233,7 +233,8 @@ class Train(Section):
         None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
     )
     block_length: Positive | None = Field(
-        None, description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example"
+        None,
+        description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example",
     )
     packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")

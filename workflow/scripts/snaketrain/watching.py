@@ -45,7 +45,7 @@ class Watch:
             "nothing has moved for %.0f seconds (compute.stall_seconds); process %d is here:\n%s",
             self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),
         )  # fmt: skip
-        time.sleep(FOR_THE_OTHERS_SECONDS)
+        time.sleep(FOR_THE_OTHERS_SECONDS * (1 if self.rank == 0 else 2))  # who ends first takes the others along
         if self.rank == 0:
             for rank in range(self.world_size):
                 logging.error("process %d: %s", rank, self._where(rank))
@@ -56,4 +56,5 @@ class Watch:
         except OSError:
             return "does not answer: its machine or the process itself may be gone"
         places = [line.strip() for line in lines if line.startswith("  File")]
-        return f"waits in {places[-1]}" if "distributed" in places[-1] else f"busy in {places[-1]}"
+        # in a collective operation of torch, most likely: there it waits for the one that is busy elsewhere
+        return f"waits in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"
