@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from distributed.test_training import MODEL, REPOSITORY
+from distributed.running import MODEL, REPOSITORY
 
 from snaketrain import launching
 from snaketrain.configuration import strings

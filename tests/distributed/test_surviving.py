@@ -128,7 +128,7 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing_that_was_saved(data, 
 def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(data, tmp_path, alone):
     place = tmp_path / "small"
     place.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(place)]).returncode:
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(place)]).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
         words = kill_anywhere.arguments(data, place / "run", 1)

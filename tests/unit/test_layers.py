@@ -15,6 +15,7 @@ GROUND = {
     "snaketrain.settings",
     "snaketrain.configuration",
     "snaketrain.manifests",
+    "snaketrain.module_settings",
     "snaketrain.meaning",
     "snaketrain.loading",
     "snaketrain.inheriting",

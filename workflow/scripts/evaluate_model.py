@@ -43,6 +43,8 @@ def main() -> None:
     for split in SPLITS:
         measured, rows = json.loads((scores / f"{split}.json").read_text()), dict(np.load(scores / f"{split}.npz"))
         table = read_table(data.file(f"{split}.arrow"), measured["examples"])
+        if "label" in rows:  # of a dataset class, whose labels only the task knows
+            table["label"] = rows.pop("label").tolist()
         write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []

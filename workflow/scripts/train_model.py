@@ -25,6 +25,7 @@ def arguments():
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
+    parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--keep-best-by", default="loss:min", metavar="METRIC:MODE", help="which checkpoints are best")
     parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
@@ -44,8 +45,10 @@ def main() -> int:
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    data, weights = read_manifest(args.data), read_manifest(args.model) if args.model else None
-    inputs = {"data": data.content} | ({"model": weights.content} if weights else {})
+    paths = {"data": args.data, "model": args.model, "initial": args.initial}
+    read = {role: read_manifest(path) for role, path in paths.items() if path}
+    data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
+    files = {role: manifest.folder / "files" for role, manifest in read.items()}
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
 
@@ -86,7 +89,7 @@ def main() -> int:
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
     task = make_task(settings)
-    built = build(task, settings, model, weights.folder / "files" if weights else None, data.facts)
+    built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"))
     parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     if first:
         (folder / "description").mkdir(exist_ok=True)

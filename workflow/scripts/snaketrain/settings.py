@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from snaketrain.strategies import misfit
+from snaketrain.strategies import misfit, shares
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -84,7 +84,7 @@ class Examples(Source):
     """Where examples come from: text files, as of a [Source](#source), or a dataset class."""
 
     use: str | None = Field(None, description="instead of files: a dataset class, `package.module.Class` or `path/to/file.py:Class`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for the class")
+    arguments: Arguments = Field({}, description="keyword arguments for the class")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Examples":
@@ -194,6 +194,15 @@ class Data(Section):
         return self
 
 
+class InitialWeights(Section):
+    """Weights of an earlier run to start from, or a part of them; the optimizer and the step begin anew."""
+
+    source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
+    part: str | None = Field(None, description="take only what begins with this in the file, `encoder.`; none: all")
+    into: str | None = Field(None, description="what it begins with in the model, `bert.`; none: the same")
+    strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: take what fits and log the rest")
+
+
 class Model(Section):
     """The network. Changing it trains again; the data stays prepared."""
 
@@ -202,6 +211,9 @@ class Model(Section):
     )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
     arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+    initial_weights: InitialWeights | None = Field(
+        None, description="weights of an earlier run, copied over those of `source` or a random start"
+    )
 
 
 class EarlyStopping(Section):
@@ -394,10 +406,11 @@ class Settings(Section):
     def _processes_fit(self) -> "Settings":
         strategy, compute = self.train.strategy, self.compute
         for nodes in compute.node_counts:
-            if problem := misfit(strategy.use, strategy.arguments, nodes * compute.processes):
+            processes = nodes * compute.processes
+            if problem := misfit(strategy.use, strategy.arguments, processes, compute.device):
                 raise ValueError(problem + (f" (with {nodes} nodes)" if compute.nodes != "1" else ""))
-        processes = max(compute.node_counts) * compute.processes
-        if self.train.batch_tokens is None and processes * self.train.accumulate > self.train.batch_size:
+        parts = shares(strategy.use, strategy.arguments, processes) * self.train.accumulate
+        if self.train.batch_tokens is None and parts > self.train.batch_size:
             nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
             raise ValueError(
                 f"{nodes}compute.processes ({compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
