@@ -19,7 +19,7 @@ from snaketrain.preflight import examine
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 
 try:
-    pipeline = Pipeline(config)
+    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ)
     if workflow.is_main_process:
         examine(pipeline)
 except BadConfiguration as error:

@@ -28,6 +28,8 @@ rule evaluate_model:
     log:
         "logs/evaluate_model/{run}.log",
     threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    resources:
+        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         device=lambda wildcards, input: pipeline.runs[wildcards.run].compute.device,

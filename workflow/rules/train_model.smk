@@ -11,6 +11,8 @@ rule train_model:
     log:
         "logs/train_model/{run}.log",
     threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    resources:
+        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
         # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale

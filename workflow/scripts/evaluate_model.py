@@ -72,9 +72,8 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
+    from snaketrain.evaluation import evaluate
     from snaketrain.learner import Learner, build, make_task
-    from snaketrain.loop import evaluate
-    from snaketrain.patience import Patience
     from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
 
@@ -88,7 +87,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
         load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
     task.load_state(torch.load(selection.file("model/memory.pt"), weights_only=True)["task"])  # such as averaged weights
-    learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
+    learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
         metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)

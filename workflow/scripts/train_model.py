@@ -12,6 +12,7 @@ from pathlib import Path
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
+from snaketrain.ownership import end_previous_owner, sign
 from snaketrain.settings import Model, Train
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
@@ -29,6 +30,10 @@ def arguments():
     parser.add_argument("--keep-best-by", default="loss:min", metavar="METRIC:MODE", help="which checkpoints are best")
     parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
     parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="distance of the lines in the journal")
+    parser.add_argument(
+        "--stall-seconds", type=float, default=1800, help="a training in which nothing moves for so long says where, and ends"
+    )
+    parser.add_argument("--reduce-batch-on-oom", action="store_true", help="work off batches in more pieces when the memory runs out")
     parser.add_argument("--experiment", default="snaketrain", help="of MLflow")
     parser.add_argument("--notes", default="", help="shown in MLflow")
     return parser.parse_args()
@@ -49,6 +54,7 @@ def main() -> int:
 
     import torch
 
+    from snaketrain.bad_steps import BadSteps
     from snaketrain.checkpoints import Checkpoints
     from snaketrain.data.batches import Batches
     from snaketrain.data.opening import open_split
@@ -56,11 +62,14 @@ def main() -> int:
     from snaketrain.learner import build, make_learner, make_task
     from snaketrain.loading import load
     from snaketrain.loop import Training
+    from snaketrain.out_of_memory import Pieces
     from snaketrain.patience import Patience
     from snaketrain.plan import Plan, make_schedule
     from snaketrain.progress import Progress
     from snaketrain.stopping import Stopping
     from snaketrain.strategies import make_strategy
+    from snaketrain.watching import Watch
+    from snaketrain.window import Window
 
     stop = Stopping()
     torch.use_deterministic_algorithms(settings.deterministic)
@@ -72,7 +81,9 @@ def main() -> int:
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
     if first:
         purpose = digest("train", [s for s in sorted(args.settings) if not (plan.open_ended and s.startswith(LENGTH))], inputs)
+        end_previous_owner(folder)
         claim(folder, purpose, args.code, plan.steps)
+        sign(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
@@ -86,31 +97,43 @@ def main() -> int:
     metric, _, mode = args.keep_best_by.partition(":")
     early = settings.early_stopping
     patience = Patience(metric, mode, early and early.patience, early.min_change if early else 0.0)
-    learner = make_learner(task, settings, built, strategy, patience)
-    checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
-    start = checkpoints.resume(learner)
-    journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    progress = Progress(args.run_name, plan.steps, args.log_every, folder / "tensorboard", shows=first)
+    watch = Watch(folder / "logs/stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    training = Training(
+        make_learner(task, settings, built, strategy), train_data, dev_data, settings, plan, batches,
+        Pieces(folder, settings.accumulate, args.reduce_batch_on_oom), Window(strategy), patience,
+        BadSteps(settings.bad_steps_allowed, settings.rollbacks_allowed),
+        Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch,
+    )  # fmt: skip
+    start = training.resume()
+    training.journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
-    progress = Progress(args.run_name, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
-    training = Training(learner, train_data, dev_data, settings, plan, batches, start, journal, checkpoints, progress, stop)
     reached = training.run()
+    watch.close()
     progress.close()
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
-    journal.write("end", status=status, step=reached, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    training.journal.write(
+        "end", status=status, step=reached, signals=stop.signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
+    )
     strategy.finish()
     if not complete:
         logging.warning(
-            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.", args.run_name, stop.signal, reached, plan.steps
+            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
+            args.run_name,
+            ", ".join(stop.signals) or "another process",
+            reached,
+            plan.steps,
         )
         return STOPPED_EARLY
     if reached < plan.steps:
         logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
     if first:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
-        facts["checkpoints"] = checkpoints.metrics()
-        stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
+        facts["checkpoints"] = training.checkpoints.metrics()
+        stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
     return 0
 
 
@@ -124,10 +147,24 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def tell_failure(error: BaseException) -> None:
+    """On the terminal, in the log of this process, and as the last line of the journal."""
+    if isinstance(error, SystemExit):  # what to do about it is all that matters
+        logging.error(error.code)
+    else:
+        logging.exception("the training failed")
+    record_failure(Path(arguments().output).parent, error)
+
+
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
+    except SystemExit as error:
+        if not isinstance(error.code, str):  # of argparse
+            raise
+        tell_failure(error)
+        code = 1
     except Exception as error:
-        logging.exception("the training failed")  # also into the log of this process
-        record_failure(Path(arguments().output).parent, error)
-        sys.exit(1)
+        tell_failure(error)
+        code = 1
+    sys.exit(code)

@@ -2,7 +2,9 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from snaketrain.settings import Compute
 
@@ -20,22 +22,55 @@ def python_with_network() -> str:
     return shlex.quote(sys.executable)
 
 
-def launch(compute: Compute) -> str:
+def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
+    launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
+    if launcher == "srun":
+        start = shlex.quote(str(Path(__file__).parent.parent / "start_on_nodes.py"))
+        return f"{environment(threads_each(compute))} {shlex.quote(sys.executable)} {start} --processes {compute.processes} --threads {compute.threads} --"
     if compute.processes == 1:
         return python(compute.threads)
-    threads = max(1, compute.threads // compute.processes)
-    if compute.launcher == "env":
+    if launcher == "env":
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
-        return f"{environment(threads)} {ranks} {start} {shlex.quote(sys.executable)}"
-    torchrun = shlex.quote(str(Path(sys.executable).with_name("torchrun")))
-    # torchrun forwards the signals to its processes, which save and end; it must not die of one itself
-    return (
-        f"{environment(threads)} {torchrun} --standalone --nproc-per-node {compute.processes} "
-        "--signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-    )
+        return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
+    return f"{environment(threads_each(compute))} {shlex.join(torchrun('--standalone', '--nproc-per-node', compute.processes))}"
+
+
+def threads_each(compute: Compute) -> int:
+    return max(1, compute.threads // compute.processes)
+
+
+def torchrun(*options: Any) -> list[str]:
+    """torchrun forwards the signals to its processes, which save and end; it must not die of one itself, nor kill them while they save."""
+    program = str(Path(sys.executable).with_name("torchrun"))
+    return [program, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600", *map(str, options)]
+
+
+def resources_of(compute: Callable[[Any], Compute]) -> dict[str, Callable[[Any], Any]]:
+    """The resources of a rule as functions of its wildcards."""
+    return {name: lambda wildcards, name=name: asked(compute(wildcards))[name] for name in asked(Compute())}
+
+
+def asked(compute: Compute) -> dict[str, Any]:
+    """What a training asks of SLURM; other executors ignore it."""
+    extra = [f"-N{compute.nodes}", "--ntasks-per-node=1", "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
+    if compute.save_before_limit_seconds:
+        extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
+    if compute.partition:
+        extra.append(f"-p{shlex.quote(compute.partition)}")
+    return {
+        # with `mpi` there is no srun around the job's shell, which would leave no room for ours. The plugin then wants more than one
+        # task a node; the options in `slurm_extra`, which come later, say what is meant: one torchrun on each of so many nodes
+        "mpi": "srun",
+        "tasks_per_node": 2,
+        "tasks_per_gpu": 0,
+        "gres": f"gpu:{compute.gpus}" if compute.gpus else None,
+        "mem_mb": compute.memory_mb,
+        "runtime": compute.minutes,
+        "slurm_extra": " ".join([*extra, compute.sbatch]).strip(),
+    }
 
 
 def say_where_to_look(uri: str | None) -> None:

@@ -12,7 +12,6 @@ from snaketrain.blocks import compile_blocks, recompute_activations
 from snaketrain.initial_weights import start_from
 from snaketrain.loading import load
 from snaketrain.parameters import check_groups, freeze, parameter_groups
-from snaketrain.patience import Patience
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
 
@@ -23,7 +22,6 @@ class Learner:
     strategy: Any
     modules: dict[str, nn.Module]
     optimizers: dict[str, Any]
-    patience: Patience
     clip_norm: float | None
 
     def plain_modules(self) -> dict[str, nn.Module]:
@@ -51,7 +49,7 @@ def build(
     return modules
 
 
-def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any, patience: Patience) -> Learner:
+def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any) -> Learner:
     prepared: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in modules.items():
         if train.recompute_activations:
@@ -67,7 +65,7 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         else:
             prepared[name] = (module.to(strategy.device), make_optimizer(dict(module.named_parameters())))
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
-    return Learner(task, strategy, wrapped, optimizers, patience, train.clip_norm)
+    return Learner(task, strategy, wrapped, optimizers, train.clip_norm)
 
 
 def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[str, nn.Parameter], sharded: Any = None, **how: Any) -> Any:

@@ -24,10 +24,13 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.launching",
     "snaketrain.manifests",
     "snaketrain.meaning",
+    "snaketrain.ownership",
     "snaketrain.progress",
     "snaketrain.ranks",
     "snaketrain.remembering",
     "snaketrain.stopping",
+    "snaketrain.background",
+    "snaketrain.watching",
     "snaketrain.settings",  # its values are compared one by one
     "snaketrain.stages",
 }

@@ -24,7 +24,8 @@ TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
 
 
 class Pipeline:
-    def __init__(self, config: dict[str, Any]):
+    def __init__(self, config: dict[str, Any], in_slurm_job: bool = False):
+        self.in_slurm_job = in_slurm_job
         self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple, list[str]] = {}
@@ -153,7 +154,7 @@ class Pipeline:
     def command(self, stage: str, name: str) -> str:
         """How the stage's script is started."""
         if stage in ("train_model", "evaluate_model"):
-            start = launching.launch(self.runs[name].compute)
+            start = launching.launch(self.runs[name].compute, self.in_slurm_job)
         else:
             start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
         return f"{start} {shlex.quote(str(SCRIPTS / stage))}.py"
@@ -166,10 +167,12 @@ class Pipeline:
             "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
             "--keep": settings.compute.keep_checkpoints,
             "--log-every": settings.tracking.log_every_steps,
+            "--stall-seconds": settings.compute.stall_seconds,
             "--experiment": settings.tracking.experiment,
             "--notes": settings.tracking.notes,
         }
-        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+        switches = " --reduce-batch-on-oom" if settings.compute.reduce_batch_on_oom else ""
+        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items()) + switches
 
 
 def data_name(data: Data) -> str:

@@ -268,6 +268,12 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
     evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    bad_steps_allowed: NotNegative = Field(
+        3, description="steps in a row whose loss or gradient is not a number; each is left out, and after one more the training goes back"
+    )
+    rollbacks_allowed: NotNegative = Field(
+        2, description="how often it goes back to the last checkpoint and on behind the bad steps, before it gives up"
+    )
     early_stopping: EarlyStopping | None = Field(
         None, description="stop when the selection metric has not improved for a while; none: never"
     )
@@ -314,15 +320,44 @@ class Evaluate(Section):
 class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
-    processes: Positive = Field(1, description="training processes; several are started by torchrun")
-    threads: Positive = Field(2, description="CPU cores of a training, shared by its processes, and of a preparation")
-    launcher: Literal["torchrun", "env"] = Field(
-        "torchrun",
-        description="`env`: `launch_command` starts the processes, which find their ranks in the environment, as under mpiexec or aprun",
+    nodes: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] = Field(
+        "1", description="machines of a training under SLURM; `1-4` goes on with fewer when the cluster has no more"
+    )
+    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun")
+    threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
+    gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
+    launcher: Literal["auto", "torchrun", "srun", "env"] = Field(
+        "auto",
+        description="`srun` starts torchrun on each node of a SLURM job, and `auto` does so inside of one; with `env`, `launch_command` starts the "
+        "processes, which find their ranks in the environment, as under mpiexec or aprun",
     )
     launch_command: str = Field("mpiexec -n {processes}", description="for the launcher `env`: what stands in front of python")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
+    memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
+    minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
+    save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
+    partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile")
+    sbatch: str = Field("", description="further options of sbatch, `--constraint=a100 --exclusive`")
+    stall_seconds: Annotated[float, Field(gt=0)] = Field(
+        1800, description="a training in which nothing moves for so long says which process is where, and ends"
+    )
+    reduce_batch_on_oom: bool = Field(
+        False, description="work off each batch in more pieces when the memory runs out; the result is the same"
+    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
+
+    @field_validator("nodes")
+    @classmethod
+    def _in_order(cls, value: str) -> str:
+        first, _, last = value.partition("-")
+        if last and int(last) < int(first):
+            raise ValueError(f"{value} goes down: write the smaller number first")
+        return value
+
+    @property
+    def node_counts(self) -> range:
+        first, _, last = self.nodes.partition("-")
+        return range(int(first), int(last or first) + 1)
 
 
 class Tracking(Section):
@@ -369,13 +404,20 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _processes_fit(self) -> "Settings":
-        strategy, processes = self.train.strategy, self.compute.processes
-        if problem := misfit(strategy.use, strategy.arguments, processes, self.compute.device):
-            raise ValueError(problem)
+        strategy, compute = self.train.strategy, self.compute
+        for nodes in compute.node_counts:
+            processes = nodes * compute.processes
+            if problem := misfit(strategy.use, strategy.arguments, processes, compute.device):
+                raise ValueError(problem + (f" (with {nodes} nodes)" if compute.nodes != "1" else ""))
         parts = shares(strategy.use, strategy.arguments, processes) * self.train.accumulate
         if self.train.batch_tokens is None and parts > self.train.batch_size:
+            nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
             raise ValueError(
-                f"compute.processes ({processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
+                f"{nodes}compute.processes ({compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
                 f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
+            )
+        if compute.launcher == "env" and compute.nodes != "1":
+            raise ValueError(
+                "compute.nodes is for the launchers `torchrun` and `srun`; with `env`, compute.launch_command says where processes start"
             )
         return self

@@ -5,14 +5,15 @@ import signal
 
 class Stopping:
     def __init__(self) -> None:
-        self.signal: str | None = None
+        self.signals: list[str] = []
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._remember)
 
     def _remember(self, number: int, frame: object) -> None:
-        if self.signal and number == signal.SIGINT:
+        name = signal.Signals(number).name
+        if name == "SIGINT" and name in self.signals:
             raise KeyboardInterrupt  # a second Ctrl-C ends at once; what was saved stays whole
-        self.signal = signal.Signals(number).name
+        self.signals.append(name)
 
     def requested(self) -> bool:
-        return self.signal is not None
+        return bool(self.signals)

@@ -78,15 +78,20 @@ class Strategy:
         self.scaler.scale(loss).backward()
 
     def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
-        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping."""
+        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
+
+        Where the norm is not a number, on all processes alike, nothing is updated.
+        """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
-        for _, optimizer in pairs:
-            self.scaler.step(optimizer)
-        self.scaler.update()
-        return torch.stack(norms).norm()
+        norm = torch.stack(norms).norm()
+        if self.scaler.is_enabled() or norm.isfinite():  # a scaler sees to it by itself
+            for _, optimizer in pairs:
+                self.scaler.step(optimizer)
+            self.scaler.update()
+        return norm
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         """Scale the module's gradients down to a norm; the norm that they had."""
