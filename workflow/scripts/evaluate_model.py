@@ -86,7 +86,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     for name, module in modules.items():
         load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
-    task.load_state(torch.load(selection.file("model/memory.pt"), weights_only=True)["task"])  # such as averaged weights
+    task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)

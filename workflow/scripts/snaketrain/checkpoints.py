@@ -1,7 +1,7 @@
 """Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
 
-checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, memory.pt, state.json, and last
-                             of all checkpoint.json with the sizes and digests of the others
+checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, <what remembers>.memory.pt, state.json,
+                             and last of all checkpoint.json with the sizes and digests of the others
 """
 
 import json
@@ -33,9 +33,8 @@ class Checkpoints:
         """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
         self.finish()
         states = {name: learner.strategy.state(module, learner.optimizers[name]) for name, module in learner.modules.items()}
-        remembered = {name: part.state() for name, part in memory.items()}
+        files: dict[str, Any] = {f"{name}.memory.pt": part.state() for name, part in memory.items()}
         if learner.strategy.rank == 0:
-            files: dict[str, Any] = {"memory.pt": remembered}
             for name, (weights, optimizer_state) in states.items():
                 tied = _tied_names(learner.strategy.unwrapped(learner.modules[name]))
                 # gathered from several processes, tied weights no longer share their memory
@@ -119,9 +118,8 @@ class Checkpoints:
                 optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True)
                 weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
                 learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
-            remembered = torch.load(path / "memory.pt", weights_only=True)
             for name, part in memory.items():
-                part.load_state(remembered[name])
+                part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
             state = json.loads((path / "state.json").read_text())
             if state["scaler"]:
                 learner.strategy.scaler.load_state_dict(state["scaler"])
