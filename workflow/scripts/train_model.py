@@ -107,6 +107,7 @@ def main() -> int:
     )  # fmt: skip
     start = training.resume()
     training.journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
     reached = training.run()
