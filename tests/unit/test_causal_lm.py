@@ -168,40 +168,6 @@ def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, example
     assert task.predict(modules, Packed(examples()).batch([0, 2])) == task.predict(modules, Blocks(examples(), 8).batch([0])) == {}
 
 
-def test_no_embedding_is_left_out_of_the_training(modules):
-    assert modules["model"].get_input_embeddings().padding_idx is None
-    assert modules["model"].config.eos_token_id == 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts", "message"),
-    [
-        ({"use": "transformers.BertLMHeadModel"}, {}, "BertLMHeadModel sees the tokens that it is to predict"),
-        ({"use": "transformers.LlamaForSequenceClassification"}, {}, "does not predict tokens. Name a class such as"),
-        ({"use": "transformers.AutoModelForCausalLM"}, {}, "cannot start at random"),
-        ({"arguments": LLAMA["arguments"] | {"vocab_size": 30}}, {}, "data.tokenizer: has 40 tokens, but the model 30"),
-    ],
-)
-def test_models_that_cannot_be_trained_so(task, changes, facts, message):
-    with pytest.raises(SystemExit, match=message):
-        task.build(LLAMA | changes, None, FACTS | facts)
-
-
-def test_models_that_mix_the_texts_of_a_row_are_not_packed(task, examples):
-    arguments = {"hidden_size": 32, "num_hidden_layers": 1, "n_head": 2, "pad_token_id": None}
-    task.build({"use": "transformers.BloomForCausalLM", "arguments": arguments}, None, FACTS)
-    assert task.count(examples().batch([0])) == 4
-    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row see each other"):
-        task.count(Packed(examples()).batch([0, 2]))
-
-
-@pytest.mark.parametrize("layout", [lambda data: data, Packed, lambda data: Blocks(data, 30)])
-def test_texts_longer_than_the_model_can_take(task, examples, layout):
-    task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"max_position_embeddings": 20}}, None, FACTS)
-    with pytest.raises(SystemExit, match="LlamaForCausalLM has 20 positions, but (29|30) are needed"):
-        task.count(layout(examples()).batch([0] if isinstance(layout(examples()), Blocks) else [5]))
-
-
 def test_a_text_of_one_token_has_nothing_to_learn(task, modules, examples):
     for data in (examples(), Packed(examples())):
         batch = data.batch([1])
