@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from snaketrain import meaning
+from snaketrain import meaning, tracked
 from snaketrain.data.formats import BadData
 from snaketrain.data.item_splits import prepare_items
 from snaketrain.data.items import Items, make_dataset, open_items
@@ -190,3 +190,12 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         (here / file).write_text(old + "\n# a remark\n")
         assert found == list(stale)
         assert {stage: strings(stage) for stage in stages} == before
+
+
+def test_mlflow_is_told_the_fields_as_tensors(here):
+    from mlflow.data.schema import TensorDatasetSchema
+
+    told = tracked.schema(prepared(here, "mine.py:Noisy")[0])
+    features = TensorDatasetSchema.from_dict(told).features
+    assert features.input_names() == ["drawn", "training", "number"]
+    assert [spec.shape for spec in features.inputs] == [(-1, 3), (-1,), (-1,)]
