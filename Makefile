@@ -25,7 +25,7 @@ demo: .venv/installed
 	$(BIN)/snakemake --profile profiles/local
 	@test report.html -nt results/comparison/manifest.json || \
 		$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
-	@echo && cat logs/compare_runs.log && echo
+	@echo && tail -n +2 logs/compare_runs.log && echo
 	@echo "Report:        $(CURDIR)/report.html"
 	@echo "MLflow UI:     make ui"
 

@@ -35,6 +35,7 @@ wildcard_constraints:
 report: "workflow/report/workflow.rst"
 
 
+# `PS4=; set -x` in the rules: the log of a job begins with its command, quoted so that a shell takes it again
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
 include: "workflow/rules/prepare_data.smk"

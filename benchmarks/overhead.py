@@ -5,8 +5,10 @@
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -47,8 +49,9 @@ def nothing_to_do(folder: Path, pairs: int) -> dict[str, float]:
     times = [(measured(ours, REPOSITORY / "Snakefile"), measured(plain, plain / "Snakefile")) for _ in range(pairs)]
     found = {}
     for number, clock in enumerate(("CPU", "wall")):
-        mine, theirs = (statistics.median(pair[side][number] for pair in times) for side in (0, 1))
-        found |= {f"workflow, {clock} seconds": mine, f"one rule, {clock} seconds": theirs, f"nothing to do, {clock}": mine / theirs}
+        mine, theirs = ([pair[side][number] for pair in times] for side in (0, 1))
+        found |= {f"workflow, {clock} seconds": statistics.median(mine), f"one rule, {clock} seconds": statistics.median(theirs)}
+        found[f"nothing to do, {clock}"] = statistics.median(m / t for m, t in zip(mine, theirs, strict=True))
     return found
 
 
@@ -56,8 +59,14 @@ def planning(folder: Path, repeats: int) -> dict[str, float]:
     sweep = {"rate": {"train.learning_rate": [i / 1e5 for i in range(1, 21)], "train.seed": list(range(10))}}
     make_workspace(folder)
     write_configuration(folder, configuration() | {"runs": {}, "sweeps": sweep})
-    times = [measured(folder, REPOSITORY / "Snakefile", "--dry-run", "--quiet", "all") for _ in range(repeats)]
+    times = [measured(folder, REPOSITORY / "Snakefile", "--dry-run") for _ in range(repeats)]
     return {f"dry run of 200 runs, {clock}": statistics.median(t[number] for t in times) for number, clock in enumerate(("CPU", "wall"))}
+
+
+def machine() -> str:
+    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    versions = f"Python {platform.python_version()}, snakemake {importlib.metadata.version('snakemake')}"
+    return f"{os.cpu_count()} cores, {models[0] if models else platform.machine()}, {versions}"
 
 
 def main() -> None:
@@ -72,7 +81,8 @@ def main() -> None:
         goal = f"   goal {GOALS[name]:g}: {'met' if value <= GOALS[name] else 'missed'}" if name in GOALS else ""
         print(f"{name:28} {value:6.2f}{goal}")
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps({name: round(value, 3) for name, value in found.items()}, indent=2) + "\n")
+    when = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "pairs": args.pairs, "repeats": args.repeats}
+    args.output.write_text(json.dumps(when | {name: round(value, 3) for name, value in found.items()}, indent=2) + "\n")
     print(f"written to {args.output}")
 
 

@@ -3,12 +3,15 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
+
+from pipeline.workspace import read_configuration, snakemake, write_configuration
 
 REPOSITORY = Path(__file__).parents[2]
 RUN = "results/runs/small"
@@ -63,3 +66,47 @@ def test_evaluated_under_torchrun_every_example_counts_once(workspace, tmp_path,
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (run / "evaluation", tmp_path))
         assert found["confusion"] == expected["confusion"]
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def test_the_log_of_every_job_begins_with_its_command(workspace):
+    logs = {path: path.read_text() for path in (workspace / "logs").rglob("*.log")}
+    assert len(logs) == 3 + 2 * 3 + 1  # model, raw and prepared data; three stages of two runs; the comparison
+    for path, text in logs.items():
+        stage = path.stem if path.parent.name == "logs" else path.parent.name
+        assert f"scripts/{stage}.py --" in text.splitlines()[0], text[:1000]
+
+
+@pytest.mark.parametrize("stage", ["fetch_data", "select_checkpoint"])
+def test_the_command_in_a_log_repeats_the_job(workspace, tmp_path, stage):
+    folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
+    output = next(folder.glob("results/raw/*")) if stage == "fetch_data" else folder / RUN / "selection"
+    before = json.loads((output / "manifest.json").read_text())
+    shutil.rmtree(output)
+    log = next((folder / "logs" / stage).glob("small.log" if stage == "select_checkpoint" else "*.log"))
+    repeat(folder, log)
+    after = json.loads((output / "manifest.json").read_text())
+    assert (after["identity"], after["files"]) == (before["identity"], before["files"])
+
+
+def test_the_log_of_a_job_that_failed_has_its_command_too(workspace, tmp_path):
+    folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
+    task = folder / "my_task.py"
+    right = "from snaketrain.tasks.text_classification import TextClassification as Mine\n"
+    task.write_text(f"{right}raise RuntimeError('not today')\n")
+    notes = """it's "so", for $1 & more"""
+    changes = {"train": {"task": {"use": "my_task.py:Mine"}, "epochs": 0.5}, "runs": {"small": {}}}
+    write_configuration(folder, read_configuration(folder) | changes | {"tracking": {"notes": notes}})
+    failed = snakemake(folder, check=False)
+    log = folder / "logs/train_model/small.log"
+    assert failed.returncode != 0
+    assert "not today" in log.read_text()
+    task.write_text(right)
+    repeat(folder, log)
+    assert json.loads((folder / RUN / "training/manifest.json").read_text())["facts"]["run"] == "small"
+    assert json.loads((folder / RUN / "training/run.json").read_text())["notes"] == notes
+
+
+def repeat(folder: Path, log: Path) -> None:
+    command = log.read_text().splitlines()[0]
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -105,7 +105,7 @@ def test_evaluate_reruns_evaluation(finished):
 
 
 def test_metric_code_reruns_evaluation(finished):
-    edit(finished, "snaketrain/results.py", "zero_division=0", "zero_division=1")
+    edit(finished, "snaketrain/scoring.py", "zero_division=0", "zero_division=1")
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
 
 
@@ -158,6 +158,11 @@ def test_touched_raw_file_reruns_nothing(finished):
 def test_a_sweep_point_runs_that_point_only(finished):
     configure(finished, sweeps={"seeds": {"train.seed": [5]}})
     assert planned(finished) == of(TRAINS, "seeds-seed=5")
+
+
+def test_a_run_with_more_settings_than_the_others_runs_that_run_only(finished):
+    configure(finished, runs__wide={"model.arguments.layer_norm_eps": 1e-6})
+    assert planned(finished) == of(TRAINS, "wide")
 
 
 def test_swapped_values_are_noticed(finished):

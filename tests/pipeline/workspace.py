@@ -1,7 +1,6 @@
 """A folder in which the whole workflow runs within a minute: a tiny random BERT learns which words are kind.
 
-The Snakefile reads `config/config.yaml` of the working directory, so the folder has its own; a `--configfile` besides
-would be merged into the repository's.
+The Snakefile reads `config/config.yaml` of the working directory, so the folder has its own.
 """
 
 import csv
@@ -79,8 +78,8 @@ def snakemake(
     return done
 
 
-def write_sentences(path: Path, count: int = 240) -> None:
-    """One kind or unkind word among neutral ones decides; no two sentences are equal."""
+def sentences(count: int) -> list[tuple[str, int]]:
+    """One kind or unkind word among neutral ones decides; no two sentences are equal, and the labels alternate."""
     draw = random.Random(0)
     rows: dict[str, int] = {}
     while len(rows) < count:
@@ -88,11 +87,16 @@ def write_sentences(path: Path, count: int = 240) -> None:
         words = [draw.choice(NEUTRAL) for _ in range(draw.randint(3, 9))]
         words.insert(draw.randint(0, len(words)), draw.choice(KIND if label else UNKIND))
         rows.setdefault(" ".join(words), label)
+    return list(rows.items())
+
+
+def write_sentences(path: Path, count: int = 240) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *rows.items()])
+        csv.writer(file).writerows([("text", "label"), *sentences(count)])
 
 
 def write_tokenizer(folder: Path) -> None:
+    """A token for each of the words above; the ids of the special ones are their places in SPECIAL."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     words = SPECIAL + NEUTRAL + KIND + UNKIND
@@ -101,5 +105,5 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -17,6 +17,24 @@ DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
 BASE = {"data": DATASET, "model": {"use": "transformers.BertForSequenceClassification"}}
 NAME = ("cannot be a name", "use letters, digits and . _ - = + only")
 
+HEIRS = """
+import mine
+from snaketrain.tasks import base
+from snaketrain.tasks.text_classification import TextClassification as Sentences
+
+
+class Heir(mine.Mine):
+    pass
+
+
+class Own(Sentences):
+    metrics: tuple[str, ...]
+
+
+class Mixed(Heir, mine.Mine, base.Task):
+    pass
+"""
+
 # what is changed ("/" leads into sections), and words that the message must hold, beginning with the path
 BAD = [
     # misspelt keys, at every level
@@ -50,7 +68,7 @@ BAD = [
     ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
     ({"select": "accuracy"}, "select: expects its settings (metric, mode) below it", 'not "accuracy"'),
     ({"data": None}, "data: is missing", "See config/README.md"),
-    ({"data/tokenizer": None}, "data.tokenizer: expects its settings (path, package"),
+    ({"data/tokenizer": None}, "data.tokenizer: is missing, and text is nothing without it: name a folder"),
     ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),
     # names of runs and sweeps
     *(({"runs": {name: {}}}, f"runs.{name}: {name!r}", *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
@@ -70,6 +88,9 @@ BAD = [
     ({"data/label_kind": "clases"}, 'data.label_kind: "clases" is not one of', "Did you mean 'classes'?"),
     ({"data/label_kind": "number", "data/labels": {0: "bad"}}, "data: `labels` names classes, but `label_kind` is number: remove one"),
     ({"data/label_kind": "classes", "data/label": None}, "data: `label_kind` is classes, but `label` names no column: give one"),
+    ({"train/task": {"use": "heir.py:Heir"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
+    ({"train/task": {"use": "heir.py:Own"}, "select/metric": "macro-f1"}, "select.metric: the task logs no 'macro-f1'. Did you mean 'macro_f1'?"),
+    ({"train/task": {"use": "heir.py:Mixed"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
     ({"select/mode": "maximum"}, "select.mode: \"maximum\" is not one of 'max' or 'min'. Did you mean 'max'?"),
     ({"train/strategy": "dpd"}, "train.strategy.use: `dpd` is not one of", "Did you mean `ddp`?"),
     ({"train/strategy": {"use": "hsdp", "arguments": {"shard": 3}}, "compute/processes": 4}, "train.strategy.arguments.shard is 3", "compute.processes (4)"),
@@ -94,14 +115,28 @@ BAD = [
     ({"compute/processes": 8, "train/accumulate": 8}, "compute.processes (8) times train.accumulate (8)", "or a larger batch"),
     ({"compute/processes": 2, "train/strategy": "single"}, "train.strategy `single` is one process", "use `ddp` or `auto`"),
     ({"data/dev_fraction": 0.6, "data/test_fraction": 0.5}, "data: `dev_fraction` and `test_fraction` together leave nothing to train on"),
+    ({"data/max_length": None}, "data: `max_length` is null, which is for language modelling", "give a number of tokens"),
+    ({"data/end_token": "[SEP]"}, "data: `end_token` is for language modelling, but `label` names a column (label): remove one"),
+    ({"train/packing": True, "train/block_length": 4}, "train: `packing` keeps texts whole, and `block_length` cuts them: keep one"),
+    ({"train/block_length": 4}, "train.block_length is for language models, but the data has labels (data.label: label)", "set data.label: null"),
+    ({"train/packing": True, "data/train": {"use": "mine.py:Mine"}}, "train.packing is for language models, but the data has a dataset class"),
+    ({"train/block_length": 4, "data/label": None, "data/text": ["a", "b"]}, "train.block_length would part answers", "use train.packing"),
     # sources and what is in them
     ({"data/train": {}}, "data.train: names nothing: give `path`, `package` or `hub`"),
     ({"data/train": {"hub": "a/b"}}, "data.train: `revision` is missing: pin the commit"),
     ({"data/train": {"hub": "a/b", "package": "c", "revision": "d"}}, "data.train: names a package and a hub repository: keep one"),
+    ({"data/train": {"use": "mine.py:Mine", "path": "train.csv"}}, "data.train: names a dataset class and a path: keep one"),
+    ({"data/train/arguments": {"size": 3}}, "data.train: `arguments` are for a dataset class: name it in `use`"),
+    ({"data/dev": {"use": "mine.py:Mine"}}, "data: `train` is files and `dev` a dataset class: give both in the same way"),
+    ({"data/train": {"use": "mine.py:Mime"}}, "data.train.use: `mine.py:Mime`: mine.py has no `Mime`. Did you mean `Mine`?"),
+    ({"model/source": {"use": "mine.py:Mine"}}, "model.source.use: no such setting"),
+    ({"train/task": {"use": "mine.py:Mine", "arguments": {"a": [{"use": "mine.py:Mime"}]}}}, "train.task.arguments: `mine.py:Mime`: mine.py has no"),
     ({"data/train": {"path": "trian.csv"}}, "data.train: path 'trian.csv': no file there", "Did you mean 'train.csv'?"),
     ({"data/train": {"path": "*.tsv"}}, "data.train: path '*.tsv': no file there", "Correct the path"),
     ({"data/train": {"package": "no_such_package"}}, "data.train: package 'no_such_package': not installed. Install it"),
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
+    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0"}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
+    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0"}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
     ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
     ({"data/train": {"path": "empty.csv"}}, "data.train: no rows in", "Is it the right file"),
     ({"data/train": {"path": "one_class.csv"}}, "data.label: all rows of train are of one class, '1'. Check `label`"),
@@ -145,6 +180,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
         "mine.py": "class Mine:\n    metrics: tuple = ('loss', 'blue')\n",
         "broken.py": "x = 1\nclass Mine(:\n",
         "beside.py": "import broken\n\n\nclass Mine:\n    metrics = ('accuracy', *broken.more)\n",
+        "heir.py": HEIRS,
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)

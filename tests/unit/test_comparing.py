@@ -13,6 +13,7 @@ from workspace import make_workspace
 from snaketrain import comparing
 from snaketrain.curves import curves, seconds_training
 from snaketrain.journal import read_events
+from snaketrain.verdicts import verdict
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
 
@@ -22,11 +23,15 @@ def read(results: Path) -> tuple[list, list]:
     return runs, comparing.ranked([comparing.row(run) for run in runs])
 
 
+def script(results: Path, *runs: str) -> list:
+    return [sys.executable, SCRIPT, "--output", results / "comparison/manifest.json", "--runs-root", results / "runs", "--runs", *runs]
+
+
 def group(name: str, accuracies: list[float], half: float = 0.01, mode: str = "max") -> dict:
     members = [{"test_low": a - half, "test_high": a + half, "dev_low": 0, "dev_high": 0} for a in accuracies]
     deviation = statistics.stdev(accuracies) if len(accuracies) > 1 else None
     mean = statistics.fmean(accuracies)
-    return {"name": name, "members": members, "selected_by": "accuracy", "mode": mode, "selected_value": mean, "dev_accuracy": mean,
+    return {"run": name, "data": "d", "members": members, "selected_by": "accuracy", "mode": mode, "selected_value": mean, "dev_accuracy": mean,
             "test_accuracy": mean, "test_accuracy_deviation": deviation, "dev_accuracy_deviation": deviation}  # fmt: skip
 
 
@@ -69,19 +74,54 @@ def test_seeds_are_put_together(tmp_path):
     seeds = {f"s-rate=1-seed={s}": {"skill": skill, "train.seed": s} for s, skill in enumerate((0.8, 0.85, 0.9))}
     groups = comparing.seed_groups(*read(make_workspace(tmp_path, seeds | {"other": {"train.learning_rate": 1.0}})))
     together = next(g for g in groups if len(g["runs"]) == 3)
-    assert together["name"] == "s-rate=1"
+    assert together["run"] == "s-rate=1"
     assert together["test_accuracy"] == pytest.approx(0.85)
     assert together["test_accuracy_deviation"] == pytest.approx(0.05)  # sqrt((0.05² + 0 + 0.05²) / 2)
     assert [g["test_accuracy_deviation"] for g in groups if g["runs"] == ["other"]] == [None]
 
 
 def test_verdict():
-    assert "is better than b" in comparing.verdict([group("b", [0.80]), group("a", [0.82])])  # 0.02 > sqrt(0.01² + 0.01²)
-    assert "not clearly better than b" in comparing.verdict([group("b", [0.80]), group("a", [0.812])])
-    assert "the spread over seeds" in comparing.verdict([group("b", [0.70, 0.80]), group("a", [0.75, 0.85])])
-    assert "nothing to compare" in comparing.verdict([group("a", [0.8])])
+    assert "is better than b" in verdict([group("b", [0.80]), group("a", [0.82])])  # 0.02 > sqrt(0.01² + 0.01²)
+    assert "not clearly better than b" in verdict([group("b", [0.80]), group("a", [0.812])])
+    assert "the spread over seeds" in verdict([group("b", [0.70, 0.80]), group("a", [0.75, 0.85])])
+    assert "nothing to compare" in verdict([group("a", [0.8])])
     behind = group("a", [0.7]) | {"selected_value": 0.9}
-    assert "behind by 0.100" in comparing.verdict([group("b", [0.8]), behind])
+    assert "behind by 0.100" in verdict([group("b", [0.8]), behind])
+
+
+def test_other_metrics_are_judged_by_their_seeds():
+    def group(run: str, losses: list[float]) -> dict:
+        deviation = {"test_mae_deviation": statistics.stdev(losses)} if len(losses) > 1 else {}
+        mean = statistics.fmean(losses)
+        members = [{"test_mae": loss, "test_low": None} for loss in losses]
+        return {"run": run, "data": "d", "members": members, "selected_by": "mae", "mode": "min", "selected_value": mean,
+                "dev_mae": mean, "test_mae": mean} | deviation  # fmt: skip
+
+    assert "a is better than b: test mae 0.300 against 0.500" in verdict([group("b", [0.49, 0.51]), group("a", [0.29, 0.31])])
+    assert "not clearly better than b" in verdict([group("b", [0.2, 0.8]), group("a", [0.1, 0.7])])
+    assert "a is ahead of b: test mae 0.300 against 0.500. One seed each does not tell" in verdict([group("b", [0.5]), group("a", [0.3])])
+    behind = group("a", [0.6]) | {"selected_value": 0.1}
+    assert "a was ahead on the development set, but is not better than b" in verdict([group("b", [0.5]), behind])
+
+
+def test_runs_of_different_tasks_stand_side_by_side(tmp_path):
+    changes = {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "m": {"kind": "number", "skill": 0.6}, "n": {"kind": "number", "skill": 0.8}}
+    changes = {name: change | {"train.batch_size": number} for number, (name, change) in enumerate(changes.items(), 1)}
+    results = make_workspace(tmp_path, changes)
+    runs, rows = read(results)
+    assert [line["run"] for line in rows] == ["b", "a", "n", "m"]
+    assert comparing.metrics_of(runs) == ["accuracy", "mae", "macro_f1", "loss"]
+    assert [line["test_baseline"] is not None and line["test_baseline"] > 0 for line in rows] == [True] * 4
+    told = verdict(comparing.seed_groups(runs, rows))
+    assert "On phrases, by accuracy: b is better than a" in told
+    assert "On scores, by mae: n is ahead of m" in told
+    done = subprocess.run(script(results, *changes), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+    page = (results / "comparison/index.html").read_text()
+    assert '<th scope="col">mae</th>' in page and '<th scope="col">macro F1</th>' in page
+    table = pd.read_csv(results / "comparison/runs.csv", dtype=str, keep_default_na=False).set_index("run")
+    assert table.loc["a", "test_mae"] == "" and float(table.loc["n", "test_mae"]) < float(table.loc["m", "test_mae"])
 
 
 def test_curves_of_a_journal_with_a_second_attempt_and_a_torn_line(tmp_path):
@@ -104,18 +144,7 @@ def test_curves_of_a_journal_with_a_second_attempt_and_a_torn_line(tmp_path):
 
 def test_the_script(tmp_path):
     results = make_workspace(tmp_path, {"good": {"skill": 0.95}, "bad<b>": {"skill": 0.6, "labelled": False, "train.learning_rate": 1.0}})
-    command = [
-        sys.executable,
-        SCRIPT,
-        "--output",
-        results / "comparison/manifest.json",
-        "--runs-root",
-        results / "runs",
-        "--runs",
-        "good",
-        "bad<b>",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(script(results, "good", "bad<b>"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].split()[:3] == ["good", "0.950", "0.950"] and lines[2].split()[:4] == ["bad<b>", "0.600", "–", "–"]

@@ -1,6 +1,7 @@
 """From the configuration to runs, and from settings to strings and back."""
 
 import pytest
+import yaml
 
 from snaketrain.configuration import from_strings, read_runs, strings
 from snaketrain.settings import Data, Settings, Train
@@ -89,6 +90,13 @@ def test_arguments_survive_too():
     given = {"eps": 1e-8, "betas": [0.9, 0.999], "inner": {"deep": {"a": None}, "odd key": True}, "empty": {}}
     train = Train.model_validate({"optimizer": {"use": "torch.optim.AdamW", "arguments": given}})
     assert Train.model_validate(from_strings(strings("train", train))["train"]) == train
+
+
+def test_numbers_that_yaml_takes_for_texts_are_numbers_in_arguments_too():
+    written = yaml.safe_load("{use: x.Y, arguments: {eps: 1e-8, betas: [0.9, 1E3], deep: {big: -.5e+3}, word: 1e-8th, version: '1.10'}}")
+    assert written["arguments"]["eps"] == "1e-8"
+    found = read(train={"optimizer": written})["default"].train.optimizer.arguments
+    assert found == {"eps": 1e-8, "betas": [0.9, 1000.0], "deep": {"big": -500.0}, "word": "1e-8th", "version": "1.10"}
 
 
 def test_swapped_values_are_other_strings():

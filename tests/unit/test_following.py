@@ -83,7 +83,7 @@ def test_all_that_is_told_of_a_finished_run(tmp_path, uri):
         for folder in ("evaluation", "data", "selection", "training")
         for file in store.client.list_artifacts(run.info.run_id, folder)
     }
-    assert {"evaluation/test_results.json", "evaluation/dev_predictions.csv", "evaluation/test_confusion.png"} < files
+    assert {"evaluation/test_results.json", "evaluation/dev_predictions.csv", "evaluation/test_plots.png"} < files
     assert {"data/report.json", "selection/selection.json", "training/manifest.json"} < files
 
 

@@ -1,9 +1,12 @@
 """What of the code makes results stale: what it means, not how it looks; and all that it imports."""
 
+import os
+
 import pytest
 
 from snaketrain import meaning
 from snaketrain.meaning import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+from snaketrain.remembering import Remembered
 
 ORIGINAL = '''"""A module."""
 RATE = 3
@@ -76,3 +79,28 @@ def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
     meaning._reading.cache_clear()
     after = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
     assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
+
+
+def test_what_was_read_is_remembered_until_the_file_changes(tmp_path):
+    reads, file, store = [], tmp_path / "a.py", tmp_path / "store.json"
+
+    def words(path):
+        reads.append(path)
+        return path.read_text().split()
+
+    def found(version="1"):
+        remembered = Remembered(store, version)
+        words_found = remembered.of(file, words)
+        remembered.save()
+        return words_found, len(reads)
+
+    file.write_text("one two")
+    assert [found(), found()] == [(["one", "two"], 1), (["one", "two"], 2)]  # too young to be trusted
+    os.utime(file, (1, 1))
+    assert [found(), found()] == [(["one", "two"], 3), (["one", "two"], 3)]
+    file.write_text("six two")  # of the same size
+    assert found() == (["six", "two"], 4)
+    os.utime(file, (2, 2))
+    assert [found(), found("2"), found("2")] == [(["six", "two"], 5), (["six", "two"], 6), (["six", "two"], 6)]
+    store.write_text('{"version": "2", "fou')
+    assert found("2") == (["six", "two"], 7)

@@ -12,7 +12,7 @@ from snaketrain.data.fetching import fetch
 from snaketrain.data.formats import BadData
 from snaketrain.data.tokenizing import copy_tokenizer, pad_token_id
 from snaketrain.manifests import read_manifest
-from snaketrain.settings import Data, Source
+from snaketrain.settings import Data, Examples, Source
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
 CLASSES = {"0": "negative", "1": "positive"}
@@ -167,7 +167,7 @@ def stage(name, tmp_path, output, *arguments, settings):
 @pytest.fixture
 def fetched(tmp_path, tiny_tokenizer):
     (tmp_path / "train.tsv").write_text(table(ROWS))
-    data = Data(train=Source(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), labels=CLASSES, name="movies")
+    data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), labels=CLASSES, name="movies")
     assert stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data)).returncode == 0
     assert stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer)).returncode == 0
     return data

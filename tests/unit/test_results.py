@@ -1,4 +1,4 @@
-"""The figures of an evaluation, against scikit-learn, formulas written out, and counts by hand."""
+"""The figures of an evaluation, against scikit-learn, formulas written out, and counts by hand; for every kind of label and for none."""
 
 import csv
 import json
@@ -6,71 +6,184 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    log_loss,
+    mean_absolute_error,
+    mean_squared_error,
+    precision_score,
+    r2_score,
+    recall_score,
+)
 
-from snaketrain.results import calibration, wilson, write_results
+from snaketrain.results import write_results
+from snaketrain.scoring import calibration, wilson
 
 NAMES = ["bad", "fair", "good", "never"]
-FILES = ["results.json", "predictions.csv", "confusion.png", "reliability.png"]
+TEXTS = [f'say "{i}",\nagain' for i in range(300)]
+METRICS = {"loss": 0.5}
+
+
+def write(folder, rows, labels, facts, metrics=METRICS, split="test", table=None, confidence=0.95, bins=10) -> dict:
+    examples = len(next(iter(rows.values()))) if rows else 300
+    rows = {"ids": np.arange(examples)} | rows
+    table = {"text": TEXTS[:examples], "label": labels} if table is None else table
+    return write_results(folder, "r", split, {"examples": examples, "metrics": metrics}, rows, table, facts, confidence, bins)
+
+
+def table_of(path) -> list[dict]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def facts_of(kind: str, **train) -> dict:
+    return {"label_names": [] if kind == "number" else NAMES, "label_kind": kind, "splits": {"train": {"examples": 100} | train}}
+
+
+ONE = facts_of("class")
+SEVERAL = facts_of("classes", label_counts=[60, 20, 51, 0], most_common_labels=["bad", "good"])
 
 
 @pytest.fixture
-def predictions():
+def one_class():
     random = np.random.default_rng(7)
     labels = random.choice(3, 300, p=[0.5, 0.3, 0.2])
     probabilities = random.dirichlet([1, 1, 1, 0.2], 300)
     probabilities[np.arange(300), labels] += 0.5
     probabilities /= probabilities.sum(axis=1, keepdims=True)
-    losses = -np.log(probabilities[np.arange(300), labels])
-    texts = [f'say "{i}",\nagain' for i in range(300)]
-    return {"ids": np.arange(300), "texts": texts, "labels": labels, "probabilities": probabilities, "losses": losses}
+    return labels, {"probabilities": probabilities, "loss": -np.log(probabilities[np.arange(300), labels])}
 
 
-def test_figures_are_those_of_scikit_learn(tmp_path, predictions):
-    results = write_results(tmp_path, "r", "test", NAMES, **predictions, confidence=0.95, bins=10)
-    labels, predicted = predictions["labels"], predictions["probabilities"].argmax(axis=1)
+def test_one_class_is_scored_as_by_scikit_learn(tmp_path, one_class):
+    labels, rows = one_class
+    results = write(tmp_path, rows, labels.tolist(), ONE)
+    predicted = rows["probabilities"].argmax(axis=1)
     assert results["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     assert results["macro_f1"] == pytest.approx(f1_score(labels, predicted, labels=range(4), average="macro", zero_division=0))
-    assert results["loss"] == pytest.approx(log_loss(labels, predictions["probabilities"], labels=range(4)))
+    assert results["loss"] == pytest.approx(log_loss(labels, rows["probabilities"], labels=range(4)))
     for i, name in enumerate(NAMES):
-        assert results["classes"][name]["precision"] == pytest.approx(
-            precision_score(labels, predicted, labels=[i], average="macro", zero_division=0)
-        )
-        assert results["classes"][name]["recall"] == pytest.approx(
-            recall_score(labels, predicted, labels=[i], average="macro", zero_division=0)
-        )
+        for key, score in (("precision", precision_score), ("recall", recall_score)):
+            assert results["classes"][name][key] == pytest.approx(score(labels, predicted, labels=[i], average="macro", zero_division=0))
     assert results["majority_class"] == NAMES[np.bincount(labels).argmax()]
     assert results["majority_accuracy"] == pytest.approx(max(np.mean(labels == c) for c in range(3)))
+    constant = np.full(300, np.bincount(labels).argmax())
+    majority = results["baselines"]["majority"]
+    assert majority["accuracy"] == pytest.approx(results["majority_accuracy"])
+    assert majority["macro_f1"] == pytest.approx(f1_score(labels, constant, labels=range(4), average="macro", zero_division=0))
     assert np.array(results["confusion"]).sum() == 300 and np.trace(results["confusion"]) == pytest.approx(300 * results["accuracy"])
+    assert results["metrics"] == METRICS
     assert json.loads((tmp_path / "test_results.json").read_text()) == results
-    assert all((tmp_path / f"test_{name}").stat().st_size for name in FILES)
+    assert (tmp_path / "test_plots.png").stat().st_size
 
 
-def test_the_order_of_the_examples_does_not_matter(tmp_path, predictions):
-    """Several processes give them in another order than one."""
-    shuffled = np.random.default_rng(1).permutation(300)
-    other = {key: [values[i] for i in shuffled] for key, values in predictions.items()}
-    for folder, content in (("one", predictions), ("two", other)):
-        write_results(tmp_path / folder, "r", "dev", NAMES, **content, confidence=0.9, bins=5)
-    for name in ("predictions.csv", "results.json"):
-        assert (tmp_path / "one" / f"dev_{name}").read_text() == (tmp_path / "two" / f"dev_{name}").read_text()
+def test_predictions_of_one_class_can_be_read_again(tmp_path, one_class):
+    labels, rows = one_class
+    write(tmp_path, rows, labels.tolist(), ONE)
+    lines = table_of(tmp_path / "test_predictions.csv")
+    assert [line["text"] for line in lines] == TEXTS
+    assert [NAMES.index(line["label"]) for line in lines] == labels.tolist()
+    assert all(line["probability"] == line[f"p_{line['predicted']}"] for line in lines)
 
 
-def test_predictions_can_be_read_again(tmp_path, predictions):
-    write_results(tmp_path, "r", "test", NAMES, **predictions, confidence=0.95, bins=10)
-    with open(tmp_path / "test_predictions.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["text"] for row in rows] == predictions["texts"]
-    assert [NAMES.index(row["label"]) for row in rows] == predictions["labels"].tolist()
-    assert all(row["probability"] == row[f"p_{row['predicted']}"] for row in rows)
+@pytest.fixture
+def several_classes():
+    random = np.random.default_rng(8)
+    labels = random.random((300, 4)) < [0.6, 0.2, 0.5, 0]
+    probabilities = np.clip(random.random((300, 4)) * 0.7 + 0.3 * labels - [0, 0, 0, 0.3], 0, 1)
+    return labels, {"probabilities": probabilities, "loss": random.random(300)}
 
 
-def test_without_labels_there_are_predictions_only(tmp_path, predictions):
-    results = write_results(tmp_path, "r", "test", NAMES, **(predictions | {"labels": np.full(300, -100)}), confidence=0.95, bins=10)
-    assert results == {"run": "r", "split": "test", "examples": 300, "labelled": False}
-    assert all((tmp_path / f"test_{name}").stat().st_size for name in FILES)
-    with open(tmp_path / "test_predictions.csv", newline="", encoding="utf-8") as file:
-        assert {row["label"] for row in csv.DictReader(file)} == {""}
+def as_lists(labels) -> list[list[int]]:
+    return [np.flatnonzero(row).tolist() for row in labels]
+
+
+def test_several_classes_are_scored_as_by_scikit_learn(tmp_path, several_classes):
+    labels, rows = several_classes
+    results = write(tmp_path, rows, as_lists(labels), SEVERAL)
+    predicted = rows["probabilities"] > 0.5
+    scores = f1_score(labels, predicted, average=None, zero_division=0)
+    assert [cells["f1"] for cells in results["classes"].values()] == pytest.approx(scores)
+    assert [cells["examples"] for cells in results["classes"].values()] == labels.sum(axis=0).tolist()
+    assert sum(b["examples"] for b in results["reliability"]) == labels.size
+    for name, answer in (("most_common", [1, 0, 1, 0]), ("majority", [1, 0, 1, 0])):
+        constant = np.tile(answer, (300, 1))
+        baseline = results["baselines"][name]
+        assert baseline["answer"] == "always bad, good"
+        assert baseline["micro_f1"] == pytest.approx(f1_score(labels, constant, average="micro"))
+        assert baseline["macro_f1"] == pytest.approx(f1_score(labels, constant, average="macro", zero_division=0))
+        assert baseline["exact_match"] == pytest.approx(accuracy_score(labels, constant))
+    assert (tmp_path / "test_plots.png").stat().st_size
+
+
+def test_predictions_of_several_classes_can_be_read_again(tmp_path, several_classes):
+    labels, rows = several_classes
+    write(tmp_path, rows, as_lists(labels), SEVERAL)
+    lines = table_of(tmp_path / "test_predictions.csv")
+    for key, expected in (("label", labels), ("predicted", rows["probabilities"] > 0.5)):
+        assert [[name in line[key].split("|") for name in NAMES] for line in lines] == expected.tolist()
+    assert [[float(line[f"p_{name}"]) for name in NAMES] for line in lines] == pytest.approx(rows["probabilities"], abs=1e-6)
+
+
+def test_numbers_stand_beside_the_mean_of_the_training_data(tmp_path):
+    random = np.random.default_rng(9)
+    labels = random.normal(size=300)
+    rows = {"predicted": labels + random.normal(size=300), "loss": np.zeros(300)}
+    results = write(tmp_path, rows, labels.tolist(), facts_of("number", label_mean=0.25))
+    constant, baseline = np.full(300, 0.25), results["baselines"]["mean"]
+    assert baseline["loss"] == pytest.approx(mean_squared_error(labels, constant))
+    assert baseline["mae"] == pytest.approx(mean_absolute_error(labels, constant))
+    assert baseline["r2"] == pytest.approx(r2_score(labels, constant))
+    lines = table_of(tmp_path / "test_predictions.csv")
+    assert [float(line["label"]) for line in lines] == pytest.approx(labels)
+    assert [float(line["predicted"]) for line in lines] == pytest.approx(rows["predicted"])
+    assert (tmp_path / "test_plots.png").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "rows"),
+    [
+        (ONE, -100, {"probabilities": np.full((300, 4), 0.25), "loss": np.zeros(300)}),
+        (SEVERAL, None, {"probabilities": np.full((300, 4), 0.25), "loss": np.full(300, math.nan)}),
+        (facts_of("number", label_mean=0.0), None, {"predicted": np.zeros(300), "loss": np.full(300, math.nan)}),
+    ],
+    ids=["class", "classes", "number"],
+)
+def test_without_labels_there_are_predictions_only(tmp_path, facts, label, rows):
+    results = write(tmp_path, rows, [label] * 300, facts, metrics={})
+    assert results == {"run": "r", "split": "test", "examples": 300, "labelled": False, "kind": None, "metrics": {}, "baselines": {}}
+    assert (tmp_path / "test_plots.png").stat().st_size
+    lines = table_of(tmp_path / "test_predictions.csv")
+    assert len(lines) == 300 and {line["label"] for line in lines} == {""} and "predicted" in lines[0]
+
+
+def test_a_task_of_its_own_has_its_figures_and_its_columns(tmp_path):
+    random = np.random.default_rng(3)
+    rows = {"depth": random.normal(size=300).astype(np.float32), "corner": random.integers(0, 9, (300, 2))}
+    results = write(tmp_path, rows, [], {}, metrics={"iou": 0.5, "loss": 1.0}, table={})
+    assert results["metrics"] == {"iou": 0.5, "loss": 1.0} and results["kind"] is None
+    lines = table_of(tmp_path / "test_predictions.csv")
+    assert list(lines[0]) == ["id", "depth", "corner_0", "corner_1"]
+    assert [[int(line["corner_0"]), int(line["corner_1"])] for line in lines] == rows["corner"].tolist()
+    assert np.array([float(line["depth"]) for line in lines], np.float32).tolist() == rows["depth"].tolist()
+    # predictions called like those of a classifier, of data without classes
+    results = write(
+        tmp_path, {"probabilities": np.ones((300, 2))}, [-100] * 300, {"label_kind": "class", "label_names": [], "splits": {"train": {}}}
+    )
+    assert results["kind"] is None and list(table_of(tmp_path / "test_predictions.csv")[0]) == [
+        "id",
+        "text",
+        "probabilities_0",
+        "probabilities_1",
+    ]
+
+
+def test_a_task_without_predictions_leaves_none_of_an_earlier_one(tmp_path, one_class):
+    labels, rows = one_class
+    write(tmp_path, rows, labels.tolist(), ONE)
+    results = write(tmp_path, {}, labels.tolist(), ONE)
+    assert results["metrics"] == METRICS and "accuracy" not in results
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test_plots.png", "test_results.json"]
 
 
 @pytest.mark.parametrize(("right", "examples"), [(0, 10), (7, 10), (10, 10), (861, 1000)])
@@ -90,6 +203,6 @@ def test_calibration_by_hand():
 
 def test_calibration_error_is_the_weighted_distance(tmp_path):
     probabilities = np.array([[0.55, 0.45], [0.59, 0.41], [0.05, 0.95], [0.0, 1.0]])
-    arrays = {"ids": range(4), "texts": list("abcd"), "labels": [0, 1, 1, 1], "probabilities": probabilities, "losses": [0.1] * 4}
-    results = write_results(tmp_path, "r", "dev", ["no", "yes"], **arrays, confidence=0.95, bins=10)
-    assert results["calibration_error"] == pytest.approx(0.5 * 0.07 + 0.5 * 0.025)
+    rows = {"probabilities": probabilities, "loss": np.full(4, 0.1)}
+    facts = {"label_names": ["no", "yes"], "label_kind": "class", "splits": {"train": {}}}
+    assert write(tmp_path, rows, [0, 1, 1, 1], facts)["calibration_error"] == pytest.approx(0.5 * 0.07 + 0.5 * 0.025)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from sklearn.metrics import f1_score
 
 from snaketrain.manifests import Manifest, digest, read_manifest, write_json, write_manifest
 from snaketrain.results import write_results
@@ -19,23 +20,24 @@ SETTINGS = {
     "train.seed": 0,
     "select.metric": "accuracy",
 }
+FACTS = {
+    "label_names": LABELS,
+    "label_kind": "class",
+    "name": "phrases",
+    "splits": {"train": {"examples": 80, "labelled": True, "tokens": 900, "longest": 31, "label_counts": [40, 40]}},
+    "odd": {"empty": 1},
+    "max_length": 64,
+    "vocab_size": 100,
+    "pad_token_id": 0,
+}
 
 
 def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
-    """A results folder. `runs`: what each changes in SETTINGS; besides `skill` (share of right answers), `ends` and `labelled`."""
+    """A results folder. `runs`: what each changes in SETTINGS; besides `skill` (share of right answers), `ends`, `labelled` and `kind`."""
     results = Path(folder) / "results"
     prepared = results / "data/phrases-1234"
     write_json(prepared / "report.json", {"examples": 80, "odd": {"empty": 1}})
-    facts = {
-        "label_names": LABELS,
-        "name": "phrases",
-        "splits": {"train": {"examples": 80, "labelled": True, "tokens": 900, "longest": 31, "label_counts": [40, 40]}},
-        "odd": {"empty": 1},
-        "max_length": 64,
-        "vocab_size": 100,
-        "pad_token_id": 0,
-    }
-    _manifest(prepared / "manifest.json", "prepare_data", ['data.name="phrases"'], {}, facts)
+    _manifest(prepared / "manifest.json", "prepare_data", ['data.name="phrases"'], {}, FACTS)
     for number, (name, changes) in enumerate(
         (runs or {"first": {"skill": 0.9}, "second": {"skill": 0.7, "train.learning_rate": 1e-3}}).items()
     ):
@@ -45,6 +47,7 @@ def make_workspace(folder: Path, runs: dict[str, dict] | None = None) -> Path:
 
 def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) -> None:
     skill, ends, labelled = changes.pop("skill", 0.8), changes.pop("ends", "FINISHED"), changes.pop("labelled", True)
+    metric, mode = ("mae", "min") if (kind := changes.pop("kind", "class")) == "number" else ("accuracy", "max")
     settings = [f"{key}={json.dumps(value)}" for key, value in (SETTINGS | changes).items() if value != "missing"]
     prepared = read_manifest(data)
     run = {
@@ -52,7 +55,7 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         "identity": digest(settings),
         "started": START,
         "settings": settings,
-        "data": {"path": str(data), "content": prepared.content, "name": "phrases", "examples": 80},
+        "data": {"path": str(data), "content": prepared.content, "name": "phrases" if kind == "class" else "scores", "examples": 80},
         "git": {"commit": "0123456789abcdef", "dirty": False},
         "environment": {"python": "3.11", "torch": "2.13", "host": "laptop", "processes": 1},
         "experiment": "tests",
@@ -64,21 +67,27 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         return
     facts = {"run": name, "steps": 60, "examples": 80, "parameters": 1000, "checkpoints": {"60": {"accuracy": skill}}}
     training = _manifest(folder / "training/manifest.json", "train_model", settings, {"data": prepared.content}, facts)
-    winner = {"step": 60, "metrics": {"accuracy": skill, "loss": 1 - skill}, "path": "checkpoints/step-00000060"}
+    winner = {
+        "step": 60,
+        "metrics": {metric: skill if mode == "max" else 1 - skill, "loss": 1 - skill},
+        "path": "checkpoints/step-00000060",
+    }
     write_json(
-        folder / "selection/selection.json", {"run": name, "metric": "accuracy", "mode": "max", "winner": winner, "ranking": [], "why": "."}
+        folder / "selection/selection.json", {"run": name, "metric": metric, "mode": mode, "winner": winner, "ranking": [], "why": "."}
     )
     selection = _manifest(
         folder / "selection/manifest.json", "select_checkpoint", [], {"training": training.content}, {"winner": 60, "run": name}
     )
     for split in ("dev", "test"):
-        write_results(folder / "evaluation", name, split, LABELS, **predictions(skill, number, labelled or split == "dev"))
+        found = numbers(skill, number) if kind == "number" else predictions(skill, number, labelled or split == "dev")
+        write_results(folder / "evaluation", name, split, **found)
     _manifest(
         folder / "evaluation/manifest.json", "evaluate_model", ["evaluate.bins=10"], {"selection": selection.content}, {"skill": skill}
     )
 
 
 def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) -> dict:
+    """The arguments of `write_results` for a classifier of this skill."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, examples)
     right = np.arange(examples) < skill * examples
@@ -86,14 +95,30 @@ def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) ->
     positive = np.where((labels == 1) == right, sure, 1 - sure)
     probabilities = np.stack([1 - positive, positive], axis=1)
     losses = -np.log(probabilities[np.arange(examples), labels])
-    texts = [f'text, "{i}"\nof two lines' for i in range(examples)]
+    metrics = {"loss": losses.mean(), "accuracy": right.mean(), "macro_f1": f1_score(labels, positive > 0.5, average="macro")}
     given = labels if labelled else np.full(examples, -100)
     return {
-        "ids": np.arange(examples),
-        "texts": texts,
-        "labels": given,
-        "probabilities": probabilities,
-        "losses": losses,
+        "measured": {"examples": examples, "metrics": {name: float(value) for name, value in metrics.items()} if labelled else {}},
+        "rows": {"ids": np.arange(examples), "probabilities": probabilities, "loss": losses},
+        "table": {"text": [f'text, "{i}"\nof two lines' for i in range(examples)], "label": given.tolist()},
+        "facts": FACTS,
+        "confidence": 0.95,
+        "bins": 10,
+    }
+
+
+def numbers(skill: float, seed: int, examples: int = 200) -> dict:
+    """The same for a regression: of `skill` 1 it is exactly right."""
+    random = np.random.default_rng(seed)
+    labels = random.normal(3, 1, examples)
+    predicted = labels + (1 - skill) * random.normal(0, 2, examples)
+    metrics = {"loss": np.square(predicted - labels).mean(), "mae": np.abs(predicted - labels).mean()}
+    facts = {"label_kind": "number", "label_names": [], "splits": {"train": {"examples": 80, "labelled": True, "label_mean": 3.0}}}
+    return {
+        "measured": {"examples": examples, "metrics": {name: float(value) for name, value in metrics.items()}},
+        "rows": {"ids": np.arange(examples), "predicted": predicted, "loss": np.square(predicted - labels)},
+        "table": {"text": [f"text {i}" for i in range(examples)], "label": labels.tolist()},
+        "facts": facts,
         "confidence": 0.95,
         "bins": 10,
     }

@@ -17,5 +17,5 @@ rule compare_runs:
         arguments=lambda wildcards, input: pipeline.arguments("compare_runs", ""),
         runs=list(pipeline.runs),
     shell:
-        "{params.command} --output {output.manifest} --runs-root results/runs --runs {params.runs}"
-        " {params.arguments} 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command} --output {output.manifest} --runs-root results/runs --runs {params.runs}"
+        " {params.arguments}) 2>&1 | tee -i {log}"

@@ -1,4 +1,5 @@
-# The winner on the development and the test set, with as many processes as the training had.
+# The winner on the development and the test set, with as many processes as the training had. A task that predicts a row for
+# each example leaves `<split>_predictions.csv` too, which is not declared, since not every task does.
 
 
 rule evaluate_model:
@@ -10,9 +11,8 @@ rule evaluate_model:
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        predictions=expand("results/runs/{{run}}/evaluation/{split}_predictions.csv", split=["dev", "test"]),
         plots=report(
-            expand("results/runs/{{run}}/evaluation/{split}_{plot}.png", split=["dev", "test"], plot=["confusion", "reliability"]),
+            expand("results/runs/{{run}}/evaluation/{split}_plots.png", split=["dev", "test"]),
             category="Runs",
             subcategory="{run}",
             caption="../report/evaluation.rst",
@@ -29,6 +29,6 @@ rule evaluate_model:
         arguments=lambda wildcards, input: pipeline.arguments("evaluate_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
     shell:
-        "{params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
+        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
         " --selection {input.selection} --data {input.data} {params.model} --device {params.device}"
-        " {params.arguments} 2>&1 | tee -i {log}"
+        " {params.arguments}) 2>&1 | tee -i {log}"

@@ -13,4 +13,4 @@ rule fetch_data:
         command=lambda wildcards, input: pipeline.command("fetch_data", wildcards.dataset),
         arguments=lambda wildcards, input: pipeline.arguments("fetch_data", wildcards.dataset),
     shell:
-        "{params.command} --output {output} {params.arguments} 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"

@@ -13,4 +13,4 @@ rule fetch_model:
         command=lambda wildcards, input: pipeline.command("fetch_model", wildcards.model),
         arguments=lambda wildcards, input: pipeline.arguments("fetch_model", wildcards.model),
     shell:
-        "{params.command} --output {output} {params.arguments} 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"

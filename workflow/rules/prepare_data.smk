@@ -14,6 +14,7 @@ rule prepare_data:
         *pipeline.tracked("prepare_data", pipeline.datasets),
         command=lambda wildcards, input: pipeline.command("prepare_data", wildcards.dataset),
         arguments=lambda wildcards, input: pipeline.arguments("prepare_data", wildcards.dataset),
+        tokenizer=lambda wildcards, input: f"--tokenizer {input.tokenizer}" if input.tokenizer else "",
     shell:
-        "{params.command} --output {output} --raw {input.raw} --tokenizer {input.tokenizer} --threads {threads}"
-        " {params.arguments} 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command} --output {output} --raw {input.raw} {params.tokenizer} --threads {threads}"
+        " {params.arguments}) 2>&1 | tee -i {log}"

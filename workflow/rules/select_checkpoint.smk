@@ -15,5 +15,5 @@ rule select_checkpoint:
         command=lambda wildcards, input: pipeline.command("select_checkpoint", wildcards.run),
         arguments=lambda wildcards, input: pipeline.arguments("select_checkpoint", wildcards.run),
     shell:
-        "{params.command} --output {output.manifest} --training {input.training} --data {input.data}"
-        " {params.arguments} 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command} --output {output.manifest} --training {input.training} --data {input.data}"
+        " {params.arguments}) 2>&1 | tee -i {log}"

@@ -20,5 +20,5 @@ rule train_model:
         arguments=lambda wildcards, input: pipeline.arguments("train_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
     shell:
-        "{params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model}"
-        " {params.options} {params.arguments} 2>&1 | tee -i -a {log}"
+        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model}"
+        " {params.options} {params.arguments}) 2>&1 | tee -i -a {log}"

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 
 from snaketrain import comparing, stages
 from snaketrain.manifests import read_manifest, write_text
+from snaketrain.verdicts import verdict as verdict_on
 
 # distinct for the colour-blind (Okabe and Ito) and dark enough on white
 COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#444444")
@@ -29,11 +30,11 @@ def main() -> None:
     runs = [comparing.read_run(args.runs_root / name) for name in args.runs]
     rows = comparing.ranked([comparing.row(run) for run in runs])
     groups = comparing.seed_groups(runs, rows)
-    verdict = comparing.verdict(groups)
+    verdict = verdict_on(groups)
     comparing.table(rows).to_csv(folder / "runs.csv", index=False)
     draw_curves(folder / "learning_curves.png", runs, rows)
     write_text(folder / "index.html", page(folder / "learning_curves.png", runs, rows, groups, verdict))
-    print(f"{summary(rows)}\n{verdict}")
+    print(f"{summary(rows, comparing.metrics_of(runs))}\n{verdict}")
     facts = {"runs": [line["run"] for line in rows], "verdict": verdict}
     stages.finish("compare_runs", args, inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
 
@@ -42,20 +43,32 @@ def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(comparing.__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"figure": figure, "setting": setting}
+    environment.filters |= {"figure": figure, "setting": setting, "spoken": spoken}
     return environment.get_template("comparison.html.jinja").render(
         rows=rows,
         groups=[group for group in groups if len(group["runs"]) > 1],
         settings=comparing.differing_settings(runs),
         verdict=verdict,
         picture=base64.b64encode(picture.read_bytes()).decode(),
-        metric=rows[0]["selected_by"],
+        chosen_by=chosen_by(rows),
+        metrics=comparing.metrics_of(runs),
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
     )
 
 
+def chosen_by(rows: list[dict]) -> list[str]:
+    """The metrics that chose the checkpoints; usually one."""
+    return list(dict.fromkeys(line["selected_by"] for line in rows))
+
+
 def figure(value: object, digits: int = 3) -> str:
-    return f"{value:,.{digits}f}" if comparing.is_number(value) else "–"
+    if not comparing.is_number(value):
+        return "–"
+    return f"{value:.2g}" if digits and 0 < abs(value) < 0.5 * 10**-digits else f"{value:,.{digits}f}"
+
+
+def spoken(metric: str) -> str:
+    return metric.replace("_", " ").replace("f1", "F1")
 
 
 def setting(value: object) -> str:
@@ -66,9 +79,9 @@ def setting(value: object) -> str:
 
 
 def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
-    """Training loss, and on the development set the loss and the metric that chose the checkpoints."""
-    panels = dict.fromkeys(["train/loss", "eval/loss", f"eval/{rows[0]['selected_by']}"])
-    titles = {"train/loss": "training loss", "eval/loss": "development loss"}
+    """Training loss, and on the development set the loss and the metrics that chose the checkpoints."""
+    panels = {"train/loss": "training loss", "eval/loss": "development loss"}
+    panels |= {f"eval/{metric}": f"development {spoken(metric)}" for metric in chosen_by(rows)}
     picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
     by_name = {run["run"]: run for run in runs}
     for i, line in enumerate(rows):
@@ -78,7 +91,7 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
             plot.plot(*zip(*points, strict=True) if points else ([], []), marker="o" if len(points) < 30 else "", markersize=3,
                       label=line["run"], **style)  # fmt: skip
     for plot, name in zip(axes[0], panels, strict=True):
-        plot.set(title=titles.get(name, name.replace("eval/", "development ").replace("_", " ")), xlabel="step")
+        plot.set(title=panels[name], xlabel="step")
         plot.grid(alpha=0.3)
         plot.spines[["top", "right"]].set_visible(False)
     picture.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(rows)), frameon=False)
@@ -86,14 +99,20 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
     plt.close(picture)
 
 
-def summary(rows: list[dict]) -> str:
-    """The table for a terminal."""
-    cells = [("run", "dev acc", "test acc", "interval", "majority", "macro F1", "minutes")]
+def summary(rows: list[dict], metrics: list[str]) -> str:
+    """The table for a terminal: by the metric that chose the checkpoints, and where that is one, the other metrics."""
+    chosen = chosen_by(rows)
+    others = [name for name in metrics if name not in chosen] if len(chosen) == 1 else []
+    name = spoken(chosen[0]) if len(chosen) == 1 else "metric"
+    cells = [("run", f"dev {name}", f"test {name}", "interval", "baseline", *(f"test {spoken(other)}" for other in others), "minutes")]
     for line in rows:
-        interval = f"[{line['test_low']:.3f}, {line['test_high']:.3f}]" if line["test_low"] is not None else "–"
-        scores = (figure(line[key]) for key in ("dev_accuracy", "test_accuracy", "test_majority", "test_macro_f1"))
-        dev, test, majority, macro_f1 = scores
-        cells.append((line["run"], dev, test, interval, majority, macro_f1, figure(line["minutes"], 1)))
+        metric = line["selected_by"]
+        scores = [figure(line.get(f"{split}_{metric}")) for split in ("dev", "test")]
+        scores[0] += "" if len(chosen) == 1 else f" {spoken(metric)}"
+        with_interval = metric == "accuracy" and line["test_low"] is not None
+        interval = f"[{line['test_low']:.3f}, {line['test_high']:.3f}]" if with_interval else "–"
+        rest = (figure(line.get(f"test_{other}")) for other in others)
+        cells.append((line["run"], *scores, interval, figure(line["test_baseline"]), *rest, figure(line["minutes"], 1)))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells)
 

@@ -1,4 +1,7 @@
-"""Stage: bring the raw files of all splits to where the later stages, which may have no internet, find them."""
+"""Stage: bring the raw files of all splits to where the later stages, which may have no internet, find them.
+
+A dataset class reads its files by itself: of it there is nothing but the name to note.
+"""
 
 import shutil
 import time
@@ -7,7 +10,7 @@ from pathlib import Path
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.data.fetching import describe, fetch
-from snaketrain.settings import Source
+from snaketrain.settings import Examples
 
 
 def main() -> None:
@@ -16,11 +19,17 @@ def main() -> None:
     settings = from_strings(args.settings)["data"]
     folder = Path(args.output).parent
     found: dict[str, list[str]] = {}
+    classes: dict[str, str] = {}
     for split in ("train", "dev", "test"):
         if settings.get(split) is None:
             shutil.rmtree(folder / split, ignore_errors=True)
             continue
-        source = Source.model_validate(settings[split])
+        source = Examples.model_validate(settings[split])
+        if source.use:
+            shutil.rmtree(folder / split, ignore_errors=True)
+            classes[split] = source.use
+            print(f"fetch_data: {split}: nothing to fetch, {source.use} is a class")
+            continue
         try:
             found[split] = fetch(source, folder / split)
         except ValueError as error:
@@ -28,7 +37,7 @@ def main() -> None:
         checked = f", {len(source.sha256)} verified" if source.sha256 else ""
         print(f"fetch_data: {split}: {len(found[split])} files of {describe(source)}{checked}")
     files = [f"{split}/{name}" for split, names in found.items() for name in names]
-    stages.finish("fetch_data", args, {}, files, {"files": found}, started)
+    stages.finish("fetch_data", args, {}, files, {"files": found} | ({"classes": classes} if classes else {}), started)
 
 
 if __name__ == "__main__":

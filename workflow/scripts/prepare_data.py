@@ -1,4 +1,4 @@
-"""Stage: split the raw data, tokenise it, and report everything odd about it."""
+"""Stage: split the raw data, tokenise it, and report everything odd about it; of a dataset class only split it."""
 
 import argparse
 import os
@@ -18,24 +18,27 @@ def main() -> None:
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(from_strings(args.settings)["data"])
-    raw, model = read_manifest(args.raw), read_manifest(args.tokenizer)
+    raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
     output = Path(args.output).parent
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
     try:
-        facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output)
+        if data.by_class:
+            facts, report, made = _split(data, output)
+        else:
+            facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output)
     except ValueError as error:
         raise SystemExit(f"prepare_data: {error}") from None
     write_json(output / "report.json", report)
     _show(report)
-    inputs = {"raw": raw.content, "tokenizer": model.content}
+    inputs = {"raw": raw.content} | ({"tokenizer": model.content} if model else {})
     stages.finish("prepare_data", args, inputs, [*made, "report.json"], facts, started)
 
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="of the fetched data")
-    parser.add_argument("--tokenizer", required=True, metavar="MANIFEST", help="of the fetched tokenizer")
+    parser.add_argument("--tokenizer", metavar="MANIFEST", help="of the fetched tokenizer; none for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores to use")
     return parser.parse_args()
 
@@ -64,8 +67,19 @@ def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path
     return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
 
 
+def _split(data: Data, output: Path) -> tuple[dict, dict, list[str]]:
+    from snaketrain.data.item_splits import prepare_items
+
+    facts = prepare_items(data, output)
+    return facts, facts, [f"{split}.npy" for split in facts["splits"]]
+
+
 def _show(report: dict[str, Any]) -> None:
     """The summary at the end of the job's log."""
+    if "datasets" in report:
+        for split, facts in report["splits"].items():
+            print(f"  {split:5} {facts['examples']:>9} items of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
+        return
     print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
     for split, facts in report["splits"].items():
         kind = "unlabelled" if not facts["labelled"] else _labels(report["label_names"], facts)

@@ -1,4 +1,4 @@
-"""Puts finished runs side by side: one row each, what differs between them, and how far their differences can be trusted."""
+"""Puts finished runs side by side, of whatever tasks: one row each, what differs between them, and those that differ in the seed alone."""
 
 import json
 import math
@@ -11,7 +11,6 @@ import pandas as pd
 from snaketrain.curves import curves, seconds_training
 from snaketrain.journal import read_events
 
-SCORES = ("accuracy", "macro_f1", "loss")
 # these say nothing that the source beside them does not
 BESIDE_THE_POINT = (".sha256", ".hub_type")
 
@@ -45,13 +44,13 @@ def row(run: dict[str, Any]) -> dict[str, Any]:
     selection, winner = run["selection"], run["selection"]["winner"]
     line: dict[str, Any] = {"run": run["run"], **run["settings"]}
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
-    line["selected_value"] = winner["metrics"].get(selection["metric"])
+    line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
     for split in ("dev", "test"):
         results = run[split]
         line[f"{split}_examples"] = results.get("examples")
-        line |= {f"{split}_{name}": results.get(name) for name in SCORES}
-        line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)
-        line[f"{split}_majority"] = results.get("majority_accuracy")
+        line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
+        line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
+        line[f"{split}_baseline"] = baseline(results["baselines"], selection["metric"], selection["mode"])
     speeds = [value for _, value in run["curves"].get("train/examples_per_second", [])]
     memory = [event["peak_memory_mb"] for event in run["events"] if event.get("peak_memory_mb") is not None]
     line["examples_per_second"] = statistics.median(speeds) if speeds else None
@@ -60,11 +59,46 @@ def row(run: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
+def baseline(baselines: dict[str, dict[str, Any]], metric: str, mode: str) -> float | None:
+    """What the best of the constant answers gets."""
+    values = [each[metric] for each in baselines.values() if is_number(each.get(metric))]
+    return (max if mode == "max" else min)(values) if values else None
+
+
+def metrics_of(runs: list[dict[str, Any]]) -> list[str]:
+    """All metrics that any run has: first those that chose checkpoints, last the loss."""
+    chosen = {run["selection"]["metric"] for run in runs}
+    names = dict.fromkeys(name for run in runs for split in ("dev", "test") for name in run[split]["metrics"])
+    return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
+
+
+def comparable(lines: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Rows or groups that can be compared, by their data, metric and mode.
+
+    The metric is the one that chose the checkpoints; where on the same data different ones chose, the accuracy, if all have it.
+    """
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for data in sorted({line["data"] for line in lines}):
+        here = [line for line in lines if line["data"] == data]
+        chosen = sorted({(line["selected_by"], line["mode"]) for line in here})
+        if len(chosen) > 1 and all(is_number(line.get("dev_accuracy")) for line in here):
+            found[data, "accuracy", "max"] = here
+        else:
+            found |= {(data, *by): [line for line in here if (line["selected_by"], line["mode"]) == by] for by in chosen}
+    return found
+
+
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Best first, by the metric that chose the checkpoints; by accuracy where runs were chosen by different ones."""
-    one_metric = len({(r["selected_by"], r["mode"]) for r in rows}) == 1
-    value, sign = ("selected_value", -1 if rows[0]["mode"] == "max" else 1) if one_metric else ("dev_accuracy", -1)
-    return sorted(rows, key=lambda r: (sign * r[value], r["run"]) if is_number(r[value]) else (math.inf, r["run"]))
+    """Best first, by the metric that chose the checkpoints; what cannot be compared stands one after the other."""
+    return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
+
+
+def best_first(lines: list[dict[str, Any]], metric: str, mode: str) -> list[dict[str, Any]]:
+    def key(line: dict[str, Any]) -> tuple[float, str]:
+        value = line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
+        return (-value if mode == "max" else value) if is_number(value) else math.inf, line["run"]
+
+    return sorted(lines, key=key)
 
 
 def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -95,18 +129,19 @@ def seed_groups(runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
     for line in rows:
         rest, data = settings[line["run"]]
-        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data], sort_keys=True)
+        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"]], sort_keys=True)
         groups.setdefault(key, []).append(line)
     return [_group(members) for members in groups.values()]
 
 
 def _group(members: list[dict[str, Any]]) -> dict[str, Any]:
-    group: dict[str, Any] = {"name": group_name([m["run"] for m in members]), "runs": [m["run"] for m in members], "members": members}
-    for name in ("selected_value", *(f"{split}_{score}" for split in ("dev", "test") for score in SCORES)):
-        values = [m[name] for m in members if is_number(m[name])]
-        group[name] = statistics.fmean(values) if values else None
-        group[f"{name}_deviation"] = statistics.stdev(values) if len(values) > 1 else None
-    return group | {key: members[0][key] for key in ("selected_by", "mode")}
+    name = group_name([m["run"] for m in members])
+    group: dict[str, Any] = {"run": name, "runs": [m["run"] for m in members], "members": members}
+    for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_"))):
+        values = [m[key] for m in members if is_number(m.get(key))]
+        group[key] = statistics.fmean(values) if values else None
+        group[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else None
+    return group | {key: members[0][key] for key in ("selected_by", "mode", "data")}
 
 
 def group_name(names: list[str]) -> str:
@@ -115,40 +150,6 @@ def group_name(names: list[str]) -> str:
         return names[0]
     common = [parts[0] for parts in zip(*(name.split("-") for name in names), strict=False) if len(set(parts)) == 1]
     return "-".join(common) or ", ".join(names)
-
-
-def verdict(groups: list[dict[str, Any]]) -> str:
-    """Whether the best is better than the next by more than chance explains, in plain words."""
-    if len(groups) < 2:
-        return "There is one configuration only: nothing to compare it with."
-    best, following = ranked([{**group, "run": group["name"]} for group in groups])[:2]
-    split = "test" if all(is_number(g["test_accuracy"]) for g in (best, following)) else "dev"
-    ours, theirs = best[f"{split}_accuracy"], following[f"{split}_accuracy"]
-    if not (is_number(ours) and is_number(theirs)):
-        return f"{best['name']} is best on the development set; without accuracies it cannot be said by how much."
-    margin, source = _margin(best, following, split)
-    gap = ours - theirs
-    figures = f"{split} accuracy {ours:.3f} against {theirs:.3f}"
-    if gap > margin:
-        return f"{best['name']} is better than {following['name']}: {figures}. The gap of {gap:.3f} is larger than {source}, {margin:.3f}."
-    chance = "" if gap < 0 else f"The gap of {gap:.3f} is within {source}, {margin:.3f}: it may be chance. "
-    if gap < 0:
-        chance = f"It is behind by {-gap:.3f} there ({source}: {margin:.3f}). "
-    return (
-        f"{best['name']} was ahead on the development set, but is not clearly better than {following['name']}: {figures}. {chance}"
-        "More seeds or more examples would tell."
-    )
-
-
-def _margin(best: dict[str, Any], following: dict[str, Any], split: str) -> tuple[float, str]:
-    """The larger of what few examples and what other seeds may do to a gap, and what it is called."""
-    halves = [statistics.fmean((m[f"{split}_high"] - m[f"{split}_low"]) / 2 for m in g["members"]) for g in (best, following)]
-    deviations = [g[f"{split}_accuracy_deviation"] for g in (best, following)]
-    known = [d for d in deviations if d is not None]
-    # a single run's spread is unknown: taken to be the other's
-    spread = math.hypot(*(max(known) if d is None else d for d in deviations)) if known else 0.0
-    interval = math.hypot(*halves)
-    return (spread, "the spread over seeds") if spread > interval else (interval, "the uncertainty of both intervals")
 
 
 def is_number(value: Any) -> bool:

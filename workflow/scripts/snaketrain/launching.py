@@ -11,7 +11,7 @@ from snaketrain.settings import Compute
 
 def environment(threads: int) -> str:
     # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
-    return f"OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
+    return f"env OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
 
 
 def python(threads: int = 1) -> str:
@@ -34,7 +34,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
-        return f"{ranks} {environment(threads_each(compute))} {start} {shlex.quote(sys.executable)}"
+        return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
     return f"{environment(threads_each(compute))} {shlex.join(torchrun('--standalone', '--nproc-per-node', compute.processes))}"
 
 

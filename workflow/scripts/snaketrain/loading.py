@@ -8,8 +8,10 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +128,18 @@ def _top_level_names(path: Path) -> set[str] | None:
 def _names_below(folder: Path, wanted: str) -> set[str]:
     """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
     names: set[str] = set()
-    for file in sorted(folder.rglob("*.py"), key=lambda file: not wanted.lower().startswith(file.parent.name.replace("_", ""))):
+    for file in itertools.chain(_likely_files(folder, wanted), folder.rglob("*.py")):
         names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
         if wanted in names:
             break
     return names
+
+
+def _likely_files(folder: Path, wanted: str) -> Iterator[Path]:
+    """Those of folders that the wanted name begins with, `models/bert` for BertModel: listing thousands of files takes a while."""
+    for below in folder.glob("*/*/"):
+        if wanted.lower().startswith(below.name.replace("_", "")):
+            yield from below.glob("*.py")
 
 
 def _module_from(file: Path) -> Any:

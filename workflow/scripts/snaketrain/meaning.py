@@ -8,8 +8,11 @@ are left out.
 import ast
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from snaketrain.remembering import Remembered
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 WITHOUT_EFFECT_ON_RESULTS = {
@@ -24,6 +27,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.ownership",
     "snaketrain.progress",
     "snaketrain.ranks",
+    "snaketrain.remembering",
     "snaketrain.stopping",
     "snaketrain.settings",  # its values are compared one by one
     "snaketrain.stages",
@@ -32,16 +36,16 @@ WITHOUT_EFFECT_ON_RESULTS = {
 
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
-    modules: dict[str, Path] = {}
+    digests: dict[str, str] = {}
     waiting = [Path(script), *map(Path, plugins)]
     while waiting:
         path = waiting.pop()
         name = module_name(path)
-        if name in modules or name in WITHOUT_EFFECT_ON_RESULTS:
-            continue
-        modules[name] = path
-        waiting += _reading(path.resolve())[1]
-    return [f"code.{name}={_reading(path.resolve())[0]}" for name, path in sorted(modules.items())]
+        if name not in digests and name not in WITHOUT_EFFECT_ON_RESULTS:
+            digests[name], imported = _reading(path.resolve())
+            waiting += imported
+    _remembered().save()
+    return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
 
 
 def module_name(path: Path) -> str:
@@ -56,11 +60,23 @@ def module_name(path: Path) -> str:
 @functools.cache
 def _reading(path: Path) -> tuple[str, list[Path]]:
     """A file's digest and the project files it imports."""
+    digest, names = _remembered().of(path, _read)
+    return digest, [found for name in names if (found := project_file(name, path.parent))]
+
+
+@functools.cache
+def _remembered() -> Remembered:
+    own = Path(__file__).stat()  # another way to digest has other digests
+    return Remembered(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
+
+
+def _read(path: Path) -> tuple[str, list[str]]:
+    """A file's digest and the names of all that it imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    imported = [found for name in _imports(tree, path) if (found := _project_file(name, path.parent))]
+    names = sorted(set(_imports(tree, path)))
     for node in ast.walk(tree):
         _drop_docstring(node)
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12], imported
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12], names
 
 
 def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
@@ -74,7 +90,8 @@ def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
             yield from (f"{start.rstrip('.')}.{alias.name}" for alias in node.names)
 
 
-def _project_file(name: str, beside: Path) -> Path | None:
+def project_file(name: str, beside: Path) -> Path | None:
+    """The file of a module of the project, or of one beside a user's own file; None for a library's."""
     relative = Path(*name.split("."))
     for root in (SCRIPTS, beside):
         for candidate in ((root / relative).with_suffix(".py"), root / relative / "__init__.py"):

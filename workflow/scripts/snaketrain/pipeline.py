@@ -63,8 +63,9 @@ class Pipeline:
     def data(self, run: str) -> str:
         return self._data[run]
 
-    def tokenizer(self, dataset: str) -> str:
-        return f"{RESULTS}/models/{source_name(self.datasets[dataset].tokenizer)}/manifest.json"
+    def tokenizer(self, dataset: str) -> list[str]:
+        source = self.datasets[dataset].tokenizer
+        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
 
     def weights(self, run: str) -> list[str]:
         return self._weights[run]
@@ -74,7 +75,7 @@ class Pipeline:
 
     def raw_files(self, dataset: str) -> list[str]:
         data = self.datasets[dataset]
-        return [file for source in (data.train, data.dev, data.test) if source for file in local_files(source)]
+        return [file for source in (data.train, data.dev, data.test) if source and not source.use for file in local_files(source)]
 
     # --- what makes it stale
 
@@ -102,12 +103,15 @@ class Pipeline:
 
     def _code(self, stage: str, name: str) -> list[str]:
         own = []
+        if stage == "prepare_data":
+            own = class_files(dataset_classes(self.datasets[name]))
         if stage in ("train_model", "evaluate_model"):
             run = self.runs[name]
-            named = [(run.train.task.use, "tasks"), (run.model.use, None)]
+            named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
+            named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "schedules")]
-            own = [file for use, place in named if (file := find(use, place)[0])] + strategy_files(run.train.strategy.use)
+            own = class_files(named) + strategy_files(run.train.strategy.use)
         key = (stage, *own)  # the points of a sweep run the same code
         if key not in self._digests:
             self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
@@ -172,6 +176,25 @@ def data_name(data: Data) -> str:
 def source_name(source: Source) -> str:
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
     return f"{readable.replace('*', 'all').replace('_', '-')}-{digest(sorted(strings('source', source)))[:8]}"
+
+
+def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
+    """The files of named code that may change; installed packages do not."""
+    return [file for use, place in named if (file := find(use, place)[0])]
+
+
+def dataset_classes(data: Data) -> list[tuple[str, None]]:
+    return [(source.use, None) for source in (data.train, data.dev, data.test) if source and source.use]
+
+
+def uses_in(value: Any) -> list[str]:
+    """The names of code in nested arguments: every full name in a `{use, arguments}`."""
+    if isinstance(value, list):
+        return [use for each in value for use in uses_in(each)]
+    if not isinstance(value, dict):
+        return []
+    use = value.get("use")
+    return [use] * (isinstance(use, str) and ("." in use or ":" in use)) + uses_in(list(value.values()))
 
 
 def local_files(source: Source) -> list[str]:

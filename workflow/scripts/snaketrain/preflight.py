@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.configuration import BadConfiguration, nearest
-from snaketrain.data.fetching import describe, source_files
+from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
+from snaketrain.inheriting import class_attribute
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
-from snaketrain.pipeline import Pipeline
-from snaketrain.settings import Data, Settings
+from snaketrain.pipeline import Pipeline, dataset_classes, uses_in
+from snaketrain.settings import Data, Examples, Settings
 
 
 def examine(pipeline: Pipeline) -> None:
@@ -19,7 +20,8 @@ def examine(pipeline: Pipeline) -> None:
     problems = []
     seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
     for name, run in pipeline.runs.items():
-        for look, about in ((names, (run.train, run.model.use, run.select, run.data.label_kind)), (sources, (run.data, run.model))):
+        named = run.train, run.model.use, run.select, run.data.label_kind, dataset_classes(run.data)
+        for look, about in ((names, named), (sources, (run.data, run.model))):
             if (key := f"{look.__name__} {about!r}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run)]
@@ -41,6 +43,8 @@ def names(run: Settings) -> Iterator[str]:
         ("train.optimizer.use", run.train.optimizer.use, None),
         ("train.schedule.use", run.train.schedule.use, "schedules"),
         ("train.strategy.use", run.train.strategy.use, "strategies"),
+        *((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use),
+        *(("train.task.arguments", use, None) for use in uses_in(run.train.task.arguments)),
     ):
         if use == "auto":
             continue
@@ -76,18 +80,12 @@ def unreadable(file: Path) -> str | None:
 
 @functools.cache
 def logged_metrics(file: Path, task: str, label_kind: str) -> tuple[str, ...] | None:
-    """The `metrics = (...)` of a task's class, or those of a kind of label; read without importing it, None where it does not say."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == task:
-            for line in node.body:
-                targets = line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-                assigned = {target.id for target in targets if isinstance(target, ast.Name)}
-                if "metrics" in assigned:
-                    return _names_in(line.value)
-                if "metrics_by_kind" in assigned and isinstance(line.value, ast.Dict):
-                    by_kind = dict(zip(map(ast.unparse, line.value.keys), line.value.values, strict=True))
-                    return _names_in(by_kind.get(repr(label_kind)))
-    return None
+    """The `metrics = (...)` of a task's class or of its bases, read without importing them; None where that cannot be told."""
+    set_by, value = class_attribute(file, task, "metrics", "metrics_by_kind")
+    if set_by == "metrics_by_kind":
+        kinds = value.keys if isinstance(value, ast.Dict) else []
+        value = next((value.values[n] for n, kind in enumerate(kinds) if isinstance(kind, ast.Constant) and kind.value == label_kind), None)
+    return _names_in(value)
 
 
 def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
@@ -97,19 +95,20 @@ def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
 
 
 def sources(run: Settings) -> Iterator[str]:
-    """Local files and packages that are not there; a model that has neither weights nor a size."""
+    """Local files and packages that are not there, or not under these names; a model that has neither weights nor a size."""
     data = run.data
     for setting, source in (
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
     ):  # fmt: skip
-        if source and not source.hub:
+        if source and not source.hub and not getattr(source, "use", None):
             try:
-                files = source_files(source)
+                names = named_files(source)
             except ValueError as error:
                 yield f"{setting}: {error}"
                 continue
-            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in files}:
+            yield from (f"{setting}: {problem}" for problem in misnamed_digests(source, names))
+            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in names.values()}:
                 yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
@@ -118,10 +117,14 @@ def sources(run: Settings) -> Iterator[str]:
         )
 
 
+def of_splits(data: Data) -> dict[str, Examples]:
+    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+
+
 def readable(data: Data) -> list[str]:
-    """What a look into the files shows; files of a hub are not there yet."""
-    given = {split: source for split in ("train", "dev", "test") if (source := getattr(data, split)) and not source.hub}
-    return check(data, {split: source_files(source) for split, source in given.items()})
+    """What a look into the files shows; files of a hub are not there yet, and a dataset class is not asked."""
+    given = {split: source for split, source in of_splits(data).items() if not source.hub}
+    return [] if data.by_class else check(data, {split: source_files(source) for split, source in given.items()})
 
 
 def _once(problems: list[str]) -> list[str]:

@@ -1,155 +1,65 @@
-"""Scores a model's predictions on one split, and writes them as figures, a table and plots."""
+"""Writes what is known of a model's work on one split: figures, a table of predictions, and a picture. For every task."""
 
 import csv
-import math
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from snaketrain.manifests import write_json
+from snaketrain.plots import draw
+from snaketrain.scoring import KINDS, OneClass, Rows
 
-BLUE, GREY = "#1f5fa8", "#767676"
+NOT_SHOWN = ("ids", "loss", "probabilities", "predicted")  # of the rows: told otherwise where the kind of label is known
 
 
 def write_results(
-    folder: Path, run: str, split: str, label_names: list[str], ids, texts, labels, probabilities, losses, confidence: float, bins: int
-) -> dict[str, Any]:
-    """Writes `<split>_results.json`, `_predictions.csv`, `_confusion.png` and `_reliability.png`; returns the results.
+    folder: Path, run: str, split: str, measured: dict[str, Any], rows: Rows, table: dict[str, list], facts: dict[str, Any],
+    confidence: float, bins: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes `<split>_results.json`, `<split>_plots.png` and, where there are rows, `<split>_predictions.csv`; returns the results.
 
-    A label of -100 means that there is none. Without any label there are predictions only.
+    `measured` holds the number of `examples` and the task's `metrics`, none for examples without labels; `rows` what the task
+    predicts for each example, and `table` the columns of the prepared data, both in the order of the examples.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    order = np.argsort(np.asarray(ids), kind="stable")  # the same table, however many processes predicted
-    ids, labels, losses = (np.asarray(values)[order] for values in (ids, labels, losses))
-    probabilities = np.asarray(probabilities, dtype=float).reshape(len(ids), len(label_names))[order]
-    texts = [texts[i] for i in order]
-    write_predictions(folder / f"{split}_predictions.csv", label_names, ids, texts, labels, probabilities)
-    known = labels >= 0
-    results: dict[str, Any] = {"run": run, "split": split, "examples": len(ids), "labelled": bool(known.any())}
-    if known.any():
-        results |= score(label_names, labels[known], probabilities[known], losses[known], confidence, bins)
-        if not known.all():
-            results["unlabelled_examples"] = int((~known).sum())
-    draw_confusion(folder / f"{split}_confusion.png", results, label_names)
-    draw_reliability(folder / f"{split}_reliability.png", results)
+    kind = kind_of(rows, table, facts)
+    results = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"]), "kind": None}
+    results |= {"metrics": measured["metrics"], "baselines": {}}
+    labels = kind.labels(table["label"]) if kind else None
+    (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of another task before this one
+    if len(rows) > ("ids" in rows):
+        shown = {name: table[name] for name in ("text", "text_pair") if name in table}
+        shown |= kind.columns(labels, rows) if kind else {}
+        write_predictions(folder / f"{split}_predictions.csv", rows, shown, () if kind is None else NOT_SHOWN)
+    if kind and (known := kind.known(labels)).any():
+        labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
+        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": kind.baselines(labels)}
+        results |= kind.score(labels, rows, confidence, bins)
+    draw(folder / f"{split}_plots.png", results, labels, rows)
     write_json(folder / f"{split}_results.json", results)
     return results
 
 
-def score(label_names: list[str], labels, probabilities, losses, confidence: float, bins: int) -> dict[str, Any]:
-    """All figures of labelled predictions."""
-    classes = range(len(label_names))
-    predicted = probabilities.argmax(axis=1)
-    right = predicted == labels
-    precision, recall, f1, support = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0)
-    counts = np.bincount(labels, minlength=len(label_names))
-    reliability = calibration(probabilities.max(axis=1), right, bins)
-    return {
-        "examples": len(labels),
-        "loss": float(np.mean(losses)),
-        "accuracy": float(right.mean()),
-        "interval": list(wilson(int(right.sum()), len(labels), confidence)),
-        "confidence": confidence,
-        "macro_f1": float(f1.mean()),
-        "majority_accuracy": float(counts.max() / len(labels)),
-        "majority_class": label_names[int(counts.argmax())],
-        "calibration_error": sum(b["examples"] * abs(b["accuracy"] - b["probability"]) for b in reliability) / len(labels),
-        "classes": {
-            name: {"precision": float(precision[i]), "recall": float(recall[i]), "f1": float(f1[i]), "examples": int(support[i])}
-            for i, name in enumerate(label_names)
-        },
-        "confusion": confusion_matrix(labels, predicted, labels=classes).tolist(),
-        "reliability": reliability,
-    }
+def kind_of(rows: Rows, table: dict[str, list], facts: dict[str, Any]) -> OneClass | None:
+    """How predictions and labels belong together; None for a task that predicts something else."""
+    if facts.get("label_kind") not in KINDS or "label" not in table:
+        return None
+    kind = KINDS[facts["label_kind"]](facts)
+    return kind if kind.fits(rows) else None
 
 
-def wilson(right: int, examples: int, confidence: float) -> tuple[float, float]:
-    """Wilson's interval of a share; unlike the usual plus-minus it stays within 0 and 1 and holds for few examples."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share, denominator = right / examples, 1 + z * z / examples
-    centre = (share + z * z / (2 * examples)) / denominator
-    half = z / denominator * math.sqrt(share * (1 - share) / examples + z * z / (4 * examples * examples))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def calibration(confidences, right, bins: int) -> list[dict[str, Any]]:
-    """Mean probability and accuracy of the predictions, in bins of equal width; empty bins are left out."""
-    place = np.minimum((np.asarray(confidences) * bins).astype(int), bins - 1)
-    return [
-        {"examples": int(here.sum()), "probability": float(confidences[here].mean()), "accuracy": float(right[here].mean())}
-        for here in (place == b for b in range(bins))
-        if here.any()
-    ]
-
-
-def write_predictions(path: Path, label_names: list[str], ids, texts, labels, probabilities) -> None:
+def write_predictions(path: Path, rows: Rows, columns: dict[str, list], left_out: tuple[str, ...]) -> None:
+    """One line for each example: the columns, then the task's own rows; of those with several values a column for each."""
+    examples = len(next(iter(rows.values())))
+    columns = {"id": list(range(examples))} | columns
+    for name, values in rows.items():
+        if name not in (*left_out, "ids"):
+            flat = np.asarray(values).reshape(examples, -1)
+            names = [name] if values.ndim == 1 else [f"{name}_{number}" for number in range(flat.shape[1])]
+            columns |= {key: [f"{value:.9g}" for value in column] for key, column in zip(names, flat.T, strict=True)}
     with open(path, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["id", "text", "label", "predicted", "probability", *(f"p_{name}" for name in label_names)])
-        for number, text, label, row in zip(ids, texts, labels, probabilities, strict=True):
-            best = int(row.argmax())
-            given = label_names[label] if label >= 0 else ""
-            table.writerow([int(number), text, given, label_names[best], f"{row[best]:.6f}", *(f"{p:.6f}" for p in row)])
-
-
-# --- plots
-
-
-def draw_confusion(path: Path, results: dict[str, Any], label_names: list[str]) -> None:
-    if not results["labelled"]:
-        return draw_placeholder(path, results)
-    counts = np.array(results["confusion"])
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    size = max(4.0, 1.6 + 0.7 * len(label_names))
-    figure, axes = plt.subplots(figsize=(size + 0.8, size), layout="constrained")
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = range(len(label_names))
-    axes.set(xlabel="predicted", ylabel="true", title=f"{results['run']}, {results['split']}: {results['examples']} examples")
-    axes.set_xticks(ticks, label_names, rotation=45 if len(label_names) > 3 else 0, ha="right" if len(label_names) > 3 else "center")
-    axes.set_yticks(ticks, label_names)
-    if len(label_names) <= 20:  # more would not be readable
-        for (row, column), count in np.ndenumerate(counts):
-            share = shares[row, column]
-            text = f"{count}\n{share:.0%}"
-            axes.text(column, row, text, ha="center", va="center", color="white" if share > 0.7 else "black", fontsize=9)
-    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
-    _save(figure, path)
-
-
-def draw_reliability(path: Path, results: dict[str, Any]) -> None:
-    if not results["labelled"]:
-        return draw_placeholder(path, results)
-    points = results["reliability"]
-    probabilities, accuracies, counts = ([point[key] for point in points] for key in ("probability", "accuracy", "examples"))
-    figure, axes = plt.subplots(figsize=(5, 4.6), layout="constrained")
-    axes.plot([0, 1], [0, 1], "--", color=GREY, label="as sure as right")
-    axes.plot(probabilities, accuracies, "-", color=BLUE, linewidth=1)
-    axes.scatter(probabilities, accuracies, s=[20 + 200 * count / results["examples"] for count in counts], color=BLUE, zorder=3)
-    axes.set(xlim=(0, 1.02), ylim=(-0.02, 1.02), xlabel="probability of the predicted class", ylabel="share that is right")
-    axes.set_title(f"{results['run']}, {results['split']}: calibration error {results['calibration_error']:.3f}")
-    axes.plot([], [], "o-", color=BLUE, label="predictions (larger: more of them)")
-    axes.legend(loc="upper left")
-    axes.grid(alpha=0.3)
-    _save(figure, path)
-
-
-def draw_placeholder(path: Path, results: dict[str, Any]) -> None:
-    """The workflow expects a picture; this one says why there is nothing to see."""
-    figure, axes = plt.subplots(figsize=(5, 2))
-    axes.axis("off")
-    text = f"The {results['split']} split has no labels:\nthere are predictions, but nothing to score."
-    axes.text(0.5, 0.5, text, ha="center", va="center")
-    _save(figure, path)
-
-
-def _save(figure, path: Path) -> None:
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        table.writerow(columns)
+        table.writerows(zip(*columns.values(), strict=True))

@@ -3,9 +3,10 @@
 `config/README.md` is generated from this file; a setting exists here once and nowhere else.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from snaketrain.strategies import misfit
 
@@ -13,6 +14,18 @@ Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
+
+
+def with_numbers(value: Any) -> Any:
+    """YAML 1.1 takes `1e-8` for a text, and where anything is allowed pydantic cannot know better."""
+    if isinstance(value, dict):
+        return {key: with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(inner) for inner in value]
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
+
+
+Arguments = Annotated[dict[str, Any], BeforeValidator(with_numbers)]
 
 
 class Section(BaseModel):
@@ -31,7 +44,7 @@ class Use(Section):
     """Names a class or function, and the arguments it is called with."""
 
     use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for it")
+    arguments: Arguments = Field({}, description="keyword arguments for it")
 
     @model_validator(mode="before")
     @classmethod
@@ -67,13 +80,31 @@ class Source(Section):
         return self
 
 
+class Examples(Source):
+    """Where examples come from: text files, as of a [Source](#source), or a dataset class."""
+
+    use: str | None = Field(None, description="instead of files: a dataset class, `package.module.Class` or `path/to/file.py:Class`")
+    arguments: dict[str, Any] = Field({}, description="keyword arguments for the class")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Examples":
+        files = [name for name in ("path", "package", "hub") if getattr(self, name)]
+        if self.use and files:
+            raise ValueError(f"names a dataset class and a {files[0]}: keep one; what the class needs goes into its `arguments`")
+        if self.arguments and not self.use:
+            raise ValueError("`arguments` are for a dataset class: name it in `use`")
+        if not (self.use or files):
+            raise ValueError("names nothing: give `path`, `package` or `hub`, or a dataset class in `use`")
+        return self if self.use else super()._one_origin()
+
+
 class Data(Section):
-    """Raw text and how to turn it into examples. Changing it prepares the data again, and all that follows."""
+    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and all that follows."""
 
     name: Name = Field("data", description="names the folder of the prepared data, before a digest of this section")
-    train: Source = Field(description="the training examples")
-    dev: Source | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
-    test: Source | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
+    train: Examples = Field(description="the training examples")
+    dev: Examples | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
+    test: Examples | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
         "auto", description="`auto` goes by the file's ending; `text` is one example a line"
     )
@@ -95,8 +126,31 @@ class Data(Section):
     limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
-    tokenizer: Source = Field(description="a folder with `tokenizer.json`")
-    max_length: Positive = Field(128, description="longest example in tokens; longer ones are cut, and counted")
+    tokenizer: Source | None = Field(
+        None, description="a folder with `tokenizer.json`; needed for text, and by no dataset class", validate_default=True
+    )
+    max_length: Positive | None = Field(
+        128, description="longest example in tokens; longer ones are cut, and counted; none, for language modelling: nothing is cut"
+    )
+    end_token: str | None = Field(
+        None, description="for language modelling: a token of the tokenizer's vocabulary that is put after each text, `<|endoftext|>`"
+    )
+
+    fields: list[str] = Field(
+        ["inputs", "target"], description="names of what a dataset class gives, in order, where its items are tuples", min_length=1
+    )
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the examples come from a dataset class."""
+        return self.train.use is not None
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _text_needs_it(cls, value: Source | None, info: ValidationInfo) -> Source | None:
+        if value is None and "train" in info.data and not info.data["train"].use:
+            raise ValueError("is missing, and text is nothing without it: name a folder with `tokenizer.json`")
+        return value
 
     @field_validator("text", mode="before")
     @classmethod
@@ -117,6 +171,23 @@ class Data(Section):
         return self
 
     @model_validator(mode="after")
+    def _of_one_kind(self) -> "Data":
+        if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:
+            kinds = ("a dataset class", "files") if self.by_class else ("files", "a dataset class")
+            raise ValueError(f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_language_modelling(self) -> "Data":
+        if self.label is None:
+            return self
+        if self.end_token is not None:
+            raise ValueError(f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them")
+        if self.max_length is None:
+            raise ValueError("`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens")
+        return self
+
+    @model_validator(mode="after")
     def _something_left_to_train_on(self) -> "Data":
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
@@ -130,7 +201,7 @@ class Model(Section):
         "transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`"
     )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
-    arguments: dict[str, Any] = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+    arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
 
 
 class EarlyStopping(Section):
@@ -281,6 +352,19 @@ class Settings(Section):
                 raise ValueError(
                     f"data.{split} is not given and data.{split}_fraction is 0: give one of them, since a checkpoint is chosen and judged by both"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> "Settings":
+        """Texts that are cut, or share a row, can no longer be told apart by those who want an answer for each."""
+        name = "packing" if self.train.packing else None if self.train.block_length is None else "block_length"
+        if name and (self.data.by_class or self.data.label is not None):
+            kind = "a dataset class" if self.data.by_class else f"labels (data.label: {self.data.label})"
+            raise ValueError(f"train.{name} is for language models, but the data has {kind}: set data.label: null, or remove train.{name}")
+        if name == "block_length" and len(self.data.text) == 2:
+            raise ValueError(
+                "train.block_length would part answers from their prompts (data.text names two columns): use train.packing, or one column"
+            )
         return self
 
     @model_validator(mode="after")

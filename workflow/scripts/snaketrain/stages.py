@@ -11,7 +11,7 @@ from snaketrain.manifests import Manifest, digest, file_digest, write_manifest
 def parser(description: str) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         description=description,
-        epilog="Snakemake fills in all of these, and prints a job's whole command before it runs it, to be repeated or changed by hand.",
+        epilog="Snakemake fills in all of these; the log of a job, in logs/, begins with its whole command, to be repeated or changed by hand.",
     )
     arguments.add_argument("--output", required=True, metavar="FOLDER/manifest.json", help="written last; all else goes beside it")
     arguments.add_argument("--settings", nargs="*", default=[], metavar="KEY=JSON", help="settings, e.g. 'train.learning_rate=3e-05'")

@@ -61,7 +61,9 @@ def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
 
 
 def scores(split: str, results: dict[str, Any], time: float) -> list[Point]:
-    found = numbers(split, {key: value for key, value in results.items() if key != "confidence"}, time)
+    found = numbers(split, results.get("metrics", {}) | {key: value for key, value in results.items() if key != "confidence"}, time)
+    for name, baseline in results.get("baselines", {}).items():
+        found += numbers(f"{split}/baseline_{name}", baseline, time)
     low, high = results.get("interval") or (math.nan, math.nan)
     return found + ([] if math.isnan(low) else [(f"{split}/accuracy_low", low, time, 0), (f"{split}/accuracy_high", high, time, 0)])
 
@@ -76,7 +78,8 @@ def data_points(facts: dict[str, Any], time: float) -> list[Point]:
 def dataset(run: dict[str, Any], prepared: Manifest | None) -> dict[str, str]:
     """The arguments of `Store.dataset`, in the JSON that MLflow's pages read."""
     data, facts = run["data"], prepared.facts if prepared else {}
-    columns = [{"type": "string", "name": "text", "required": True}, {"type": "long", "name": "label", "required": True}]
+    kind = {"classes": "string", "number": "double"}.get(facts.get("label_kind"), "long")
+    columns = [{"type": "string", "name": "text", "required": True}, {"type": kind, "name": "label", "required": True}]
     profile = {"num_rows": data.get("examples"), "label_names": facts.get("label_names"), "splits": facts.get("splits")}
     return {
         "name": str(data.get("name") or "data"),

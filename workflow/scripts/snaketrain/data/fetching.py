@@ -9,6 +9,7 @@ import glob
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from snaketrain.manifests import file_digest
@@ -25,7 +26,7 @@ def fetch(source: Source, folder: Path) -> list[str]:
     if source.hub:
         _download(source, folder.with_name(f".{folder.name}.download"), building)
     else:
-        for name, file in _named_files(source).items():
+        for name, file in named_files(source).items():
             (building / name).parent.mkdir(parents=True, exist_ok=True)
             (building / name).symlink_to(file)
     names = sorted(str(path.relative_to(building)) for path in building.rglob("*") if path.is_file())
@@ -37,18 +38,31 @@ def fetch(source: Source, folder: Path) -> list[str]:
 
 def source_files(source: Source) -> list[Path]:
     """The files of a local path or an installed package, as absolute paths; nothing is imported or opened."""
-    return list(_named_files(source).values())
+    return list(named_files(source).values())
+
+
+def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
+    """What is wrong with the file names of `source.sha256`, where the source has files of these names."""
+    names = list(names)
+    known = {*names, *(PurePosixPath(name).name for name in names)}
+    return [
+        f"sha256 names {name!r}, but {describe(source)} has no such file{_near(name, sorted(known))} "
+        f"It has: {_some(names)}. Correct the name in `sha256`, or the source."
+        for name in source.sha256
+        if not any(_means(name, file) for file in names)
+    ]
+
+
+def _means(name: str, file: str) -> bool:
+    return name in (file, PurePosixPath(file).name)
 
 
 def verify(source: Source, files: dict[str, Path]) -> None:
     """End with a message if a file of `source.sha256` is missing or differs."""
+    if problems := misnamed_digests(source, files):
+        raise SystemExit("\n".join(problems))
     for name, expected in source.sha256.items():
-        same_name = [file for relative, file in files.items() if name in (relative, PurePosixPath(relative).name)]
-        if not same_name:
-            raise SystemExit(
-                f"sha256 names {name!r}, but {describe(source)} has no such file{_near(name, files)} "
-                f"It has: {_some(files)}. Correct the name in `sha256`, or the source."
-            )
+        same_name = [file for relative, file in files.items() if _means(name, relative)]
         for file in same_name:
             found = file_digest(file)
             if found != expected.strip().lower():
@@ -67,7 +81,7 @@ def describe(source: Source) -> str:
     return f"package {source.package!r}{inside}" if source.package else f"path {source.path!r}"
 
 
-def _named_files(source: Source) -> dict[str, Path]:
+def named_files(source: Source) -> dict[str, Path]:
     """Absolute paths by the name that each file gets in the fetched folder, in sorted order."""
     if source.hub:
         raise ValueError(f"{describe(source)}: its files are known only once they are downloaded.")

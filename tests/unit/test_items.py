@@ -1,0 +1,192 @@
+"""Dataset classes: which items make up which split, what a batch of them holds, and what is drawn at random for an item."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from snaketrain import meaning
+from snaketrain.data.formats import BadData
+from snaketrain.data.item_splits import prepare_items
+from snaketrain.data.items import Items, make_dataset, open_items
+from snaketrain.manifests import Manifest
+from snaketrain.pipeline import Pipeline
+from snaketrain.preflight import examine
+from snaketrain.settings import Data
+
+SOURCE = """
+import random
+import numpy as np
+import torch
+
+class Squares:
+    label_names = ["even", "odd"]
+
+    def __init__(self, count=100, shift=0):
+        self.count, self.shift = count, shift
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return float(i + self.shift), i * i
+
+class Noisy(Squares):
+    training = False
+
+    def facts(self):
+        return {"width": 3}
+
+    def __getitem__(self, i):
+        drawn = [torch.rand(()).item(), np.random.rand(), random.random()]
+        return {"drawn": np.array(drawn), "training": self.training, "number": i}
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+class Texts(Squares):
+    def __getitem__(self, i):
+        return "a text", i
+
+class Collating(Squares):
+    lengths = np.arange(100)
+
+    def collate(self, items):
+        return {"longest": torch.tensor([max(number for number, _ in items)] * len(items))}
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def prepared(folder, use="mine.py:Squares", **changes):
+    """The facts, and the splits opened as training and evaluation open them."""
+    data = Data.model_validate({"train": {"use": use}} | changes)
+    facts = prepare_items(data, folder)
+    manifest = Manifest("prepare_data", "", [], {}, {}, facts, path=str(folder / "manifest.json"))
+    return facts, {split: open_items(manifest, split, seed=1) for split, found in facts["splits"].items() if found["examples"]}
+
+
+def numbers(items: Items) -> list[float]:
+    return items.batch(range(len(items)))["inputs"].tolist()
+
+
+def test_the_cut_is_exact_disjoint_and_complete_and_depends_on_the_seed_only(here):
+    facts, splits = prepared(here, dev_fraction=0.15, test_fraction=0.2)
+    assert [facts["splits"][split]["examples"] for split in ("train", "dev", "test")] == [65, 15, 20]
+    found = {split: numbers(items) for split, items in splits.items()}
+    assert sorted(number for split in found.values() for number in split) == list(range(100))
+    assert found == {split: numbers(items) for split, items in prepared(here, dev_fraction=0.15, test_fraction=0.2)[1].items()}
+    other = prepared(here, dev_fraction=0.15, test_fraction=0.2, split_seed=1)[1]
+    assert numbers(other["dev"]) != found["dev"]
+    limited = prepared(here, dev_fraction=0.15, test_fraction=0.2, limit_train=10)[1]
+    assert len(limited["train"]) == 10 and set(numbers(limited["train"])) < set(found["train"])
+    assert numbers(limited["test"]) == found["test"]
+
+
+def test_given_splits_are_not_cut(here):
+    dev = {"use": "mine.py:Squares", "arguments": {"count": 7, "shift": 500}}
+    facts, splits = prepared(here, dev=dev, test_fraction=0.1)
+    assert numbers(splits["dev"]) == list(range(500, 507))
+    assert (len(splits["train"]), len(splits["test"])) == (90, 10)
+    assert facts["datasets"]["dev"] == dev and facts["datasets"]["test"]["arguments"] == {}
+    assert facts["label_names"] == ["even", "odd"]
+
+
+def test_a_batch_has_the_fields_by_name_and_ids(here):
+    facts, splits = prepared(here, fields=["x", "y"])
+    batch = splits["train"].batch([3, 1])
+    assert batch["ids"].tolist() == [3, 1]
+    assert batch["x"].dtype == torch.float32 and batch["y"].tolist() == (batch["x"] ** 2).tolist()
+    assert facts["splits"]["train"]["fields"] == {"x": {"shape": [], "type": "float32"}, "y": {"shape": [], "type": "int64"}}
+    facts, splits = prepared(here, "mine.py:Noisy")
+    assert splits["dev"].batch([0, 2])["drawn"].shape == (2, 3) and facts["width"] == 3
+    _, splits = prepared(here, "mine.py:Collating")
+    assert splits["train"].batch([0, 5, 1])["longest"].tolist() == [splits["train"].lengths[[0, 5, 1]].max()] * 3
+
+
+def test_what_is_drawn_for_an_item_depends_on_seed_epoch_and_item_only(here):
+    items = prepared(here, "mine.py:Noisy")[1]["train"]
+    together = items.batch([4, 9, 2], epoch=1)["drawn"]
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    apart = [items.batch([number], epoch=1)["drawn"][0] for number in (4, 9, 2)]
+    assert torch.equal(together, torch.stack(apart))
+    assert len({*together.flatten().tolist(), *items.batch([4, 9, 2], epoch=2)["drawn"].flatten().tolist()}) == 18
+    evaluated = items.batch([4, 9, 2])["drawn"]
+    assert torch.equal(evaluated, items.batch([4, 9, 2])["drawn"])
+    items.seed = 2
+    assert not torch.equal(together, items.batch([4, 9, 2], epoch=1)["drawn"])
+    assert torch.equal(evaluated, items.batch([4, 9, 2])["drawn"]), "an evaluation does not depend on the seed of the training"
+
+
+def test_what_is_drawn_elsewhere_stays_as_it_was(here):
+    items = prepared(here, "mine.py:Noisy")[1]["train"]
+
+    def drawn(between):
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        between()
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    assert drawn(lambda: items.batch([1, 2], epoch=0)) == drawn(lambda: None)
+
+
+def test_a_dataset_is_told_whether_it_trains(here):
+    items = prepared(here, "mine.py:Noisy")[1]["train"]
+    assert items.batch([0], epoch=0)["training"].tolist() == [True]
+    assert items.batch([0])["training"].tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("use", "changes", "words"),
+    [
+        ("mine.py:Squares", {"fields": ["a", "b", "c"]}, "data.fields: mine.py:Squares gives 2 values for each item, and `fields` names 3"),
+        ("mine.py:Squares", {"fields": ["a"]}, "names 1: a. Name each of them"),
+        ("mine.py:Texts", {}, "mine.py:Texts: `inputs` of its items is tuple once they are put together"),
+        ("mine.py:Endless", {}, "data.train.use: mine.py:Endless has no length"),
+        ("mine.py:Square", {}, "data.train.use: `mine.py:Square`: mine.py has no `Square`. Did you mean `Squares`?"),
+    ],
+)
+def test_what_does_not_fit_is_told_when_the_data_is_prepared(here, use, changes, words):
+    with pytest.raises(SystemExit) as error:
+        prepared(here, use, **changes)
+    assert words in str(error.value)
+
+
+def test_wrong_arguments_and_too_few_items_are_told(here):
+    with pytest.raises(SystemExit, match=r"data.train: mine.py:Squares cannot be made with the arguments .* 'cuont'.*Correct them"):
+        make_dataset("mine.py:Squares", {"cuont": 3}, "data.train")
+    with pytest.raises(BadData, match="data.train: no item is left for it of the 2"):
+        prepared(here, train={"use": "mine.py:Squares", "arguments": {"count": 2}}, dev_fraction=0.5, test_fraction=0.4)
+
+
+def test_the_code_of_a_dataset_makes_its_stages_stale(here):
+    config = {"data": {"train": {"use": "mine.py:Squares"}}, "select": {"metric": "loss"}}
+    config |= {
+        "model": {"use": "torch.nn.Linear"},
+        "train": {"task": {"use": "base.py:Base", "arguments": {"inner": [{"use": "loss.py:f"}]}}},
+    }
+    (here / "base.py").write_text("class Base:\n    metrics = ('loss',)\n")
+    (here / "loss.py").write_text("def f(x): return x\n")
+
+    def strings(stage):
+        meaning._reading.cache_clear()
+        pipeline = Pipeline(config)
+        examine(pipeline)
+        (dataset,) = pipeline.datasets
+        return pipeline.strings(stage, dataset if stage == "prepare_data" else "default")
+
+    stages = ("prepare_data", "train_model", "evaluate_model")
+    before = {stage: strings(stage) for stage in stages}
+    for file, stale in (("mine.py", stages), ("loss.py", stages[1:])):
+        old = (here / file).read_text()
+        (here / file).write_text(old + "\nMORE = 1\n")
+        found = [stage for stage in stages if strings(stage) != before[stage]]
+        (here / file).write_text(old + "\n# a remark\n")
+        assert found == list(stale)
+        assert {stage: strings(stage) for stage in stages} == before

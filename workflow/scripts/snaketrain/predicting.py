@@ -1,0 +1,46 @@
+"""What a task predicts for each example of a split, gathered from all processes: every example exactly once."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from snaketrain.learner import Learner
+from snaketrain.loop import evaluation_batches
+
+Rows = dict[str, np.ndarray]
+
+
+def predict(learner: Learner, examples: Any, batch_size: int, name: str) -> Rows:
+    """The rows in the order of the examples, and their `ids`; those of the other processes' examples are on the first process only."""
+    strategy, mine = learner.strategy, {"ids": [np.empty(0, np.int64)]}
+    bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
+    with torch.inference_mode():
+        for piece, batch in evaluation_batches(learner, examples, batch_size):
+            predicted = learner.task.predict(learner.plain_modules(), batch)  # by all, since a model may be spread over all
+            if not piece.filler:
+                mine["ids"].append(np.array(piece.ids, np.int64))
+                for column, rows in predicted.items():
+                    mine.setdefault(column, []).append(on_cpu(rows))
+                bar.update(len(piece.ids) * strategy.data_processes)
+    bar.close()
+    everyones = strategy.everyones({column: np.concatenate(rows) for column, rows in mine.items()})
+    return merged(everyones, len(examples)) if strategy.rank == 0 else {}
+
+
+def on_cpu(rows: torch.Tensor) -> np.ndarray:
+    rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # numpy knows no bfloat16
+    return rows.cpu().numpy()
+
+
+def merged(parts: list[Rows], examples: int) -> Rows:
+    """The rows of all processes in the order of the examples, each of which must be there exactly once."""
+    parts = [part for part in parts if len(part["ids"])]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {"ids": np.empty(0, np.int64)}
+    order = np.argsort(rows["ids"], kind="stable")
+    if not np.array_equal(rows["ids"][order], np.arange(examples)):
+        raise SystemExit(
+            f"{len(order)} rows were predicted for {examples} examples: some were evaluated twice or not at all. Please report this."
+        )
+    return {name: values[order] for name, values in rows.items()}
