@@ -21,7 +21,7 @@ def prepared(tmp_path, tiny_tokenizer):
         given = {split: {"path": "x"} for split in files}
         data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
         copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
-        tokenizer = load_tokenizer(tmp_path / "tokenizer", data.max_length, len(data.text) == 2)
+        tokenizer = load_tokenizer(tmp_path / "tokenizer", data)
         facts, odd = prepare(data, files, tmp_path, tokenizer, tmp_path)
         return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
 

@@ -86,7 +86,7 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
         modules[name] = strategy.place(module)
     learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
     for split in SPLITS:
-        examples = open_split(data, split)
+        examples = open_split(data, split, train)
         metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)
         rows = predict(learner, examples, batch_size, f"{args.run_name}: {split}")
         if strategy.rank == 0:

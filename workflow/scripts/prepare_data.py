@@ -46,19 +46,20 @@ def _arguments() -> argparse.Namespace:
 def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path) -> tuple[dict, dict, list[str]]:
     from snaketrain.data.preparing import prepare
     from snaketrain.data.reading import check
-    from snaketrain.data.tokenizing import copy_tokenizer, load_tokenizer, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, load_tokenizer, pad_token_id, tokenizer_folder, vocabulary
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder)]
-    found, odd = prepare(data, files, root, load_tokenizer(folder, data.max_length, len(data.text) == 2), output)
+    found, odd = prepare(data, files, root, load_tokenizer(folder, data), output)
     facts: dict[str, Any] = {
         "name": data.name,
         "label_names": found["label_names"],
         "label_kind": found["label_kind"],
         "splits": found["splits"],
         "pad_token_id": pad_token_id(folder),
+        "end_token_id": end_token_id(folder, data),
         "vocab_size": max(vocabulary(folder).values()) + 1,
         "max_length": data.max_length,
         "odd": dict(sorted(odd.counts.items())),

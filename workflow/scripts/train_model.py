@@ -65,8 +65,8 @@ def main() -> int:
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
     first = strategy.rank == 0
-    train_data, dev_data = open_split(data, "train"), open_split(data, "dev")
-    batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens)
+    train_data, dev_data = (open_split(data, split, settings) for split in ("train", "dev"))
+    batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
     if first:
         purpose = digest("train", [s for s in sorted(args.settings) if not (plan.open_ended and s.startswith(LENGTH))], inputs)

@@ -232,6 +232,10 @@ class Train(Section):
     batch_tokens: Positive | None = Field(
         None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
     )
+    block_length: Positive | None = Field(
+        None, description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example"
+    )
+    packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
     epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="passes over the training data")
     steps: Positive | None = Field(None, description="updates, instead of `epochs`")
@@ -270,6 +274,12 @@ class Train(Section):
     def _pieces_fit(self) -> "Train":
         if self.batch_tokens is None and self.accumulate > self.batch_size:
             raise ValueError(f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples")
+        return self
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> "Train":
+        if self.packing and self.block_length is not None:
+            raise ValueError("`packing` keeps texts whole, and `block_length` cuts them: keep one of the two")
         return self
 
 

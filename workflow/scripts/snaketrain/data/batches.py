@@ -31,7 +31,7 @@ class Batches:
         return len(self.of(epoch)) if self.tokens else -(-len(self.lengths) // self.size)
 
     def of(self, epoch: int) -> list[np.ndarray]:
-        """The epoch's batches in their order, each of examples of similar length; only the shortest batch may be smaller."""
+        """The epoch's batches in their order, of examples of similar length where they are padded; one may be smaller than the others."""
         if self._made[0] != epoch:
             random = np.random.default_rng([self.seed, epoch])
             order = random.permutation(len(self.lengths))
@@ -55,14 +55,15 @@ class Batches:
         return size * WINDOW_BATCHES
 
     def _cut(self, ids: np.ndarray) -> Iterator[np.ndarray]:
-        ids = ids[np.argsort(self.lengths[ids], kind="stable")]
+        if self.padded:  # sorted by length, or else as they were drawn
+            ids = ids[np.argsort(self.lengths[ids], kind="stable")]
         if self.tokens is None:
             return (ids[i : i + self.size] for i in range(0, len(ids), self.size))
         return self._cut_by_tokens(ids)
 
     def _cut_by_tokens(self, ids: np.ndarray) -> Iterator[np.ndarray]:
         start = total = 0
-        for end, length in enumerate(self.lengths[ids].tolist()):  # ascending, so that the newest is the longest
+        for end, length in enumerate(self.lengths[ids].tolist()):  # the newest is the longest, where padding counts
             total = length * (end - start + 1) if self.padded else total + length
             if total > self.tokens and end > start:
                 yield ids[start:end]

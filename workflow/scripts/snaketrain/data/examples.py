@@ -27,18 +27,27 @@ class Examples:
 
         `labels` are classes, a row of zeros and ones with a place for each class, or numbers; where there are none, -100 or not a number.
         """
-        rows = self.table.take(pa.array(ids, pa.int64()))
-        batch = {"input_ids": self._padded(rows["input_ids"], self.pad_token_id)}
-        batch["attention_mask"] = self._padded(rows["input_ids"], 0, ones=True)
-        if "token_type_ids" in rows.column_names:
-            batch["token_type_ids"] = self._padded(rows["token_type_ids"], 0)
-        return batch | {"labels": self._labels(rows["label"]), "ids": torch.tensor(ids)}
+        tokens = self.rows("input_ids", ids)
+        batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
+        if self.pairs:
+            batch["token_type_ids"] = padded(self.rows("token_type_ids", ids), 0)
+        return batch | {"labels": self._labels(ids), "ids": torch.tensor(ids)}
+
+    @property
+    def pairs(self) -> bool:
+        return "token_type_ids" in self.table.column_names
+
+    def rows(self, name: str, ids: Sequence[int]) -> list[np.ndarray]:
+        """Lists of a column as they lie in the file; `take` would first copy the whole column."""
+        column = self.table[name]
+        return [column[int(i)].values.to_numpy() for i in ids]
 
     def column(self, name: str) -> list[Any]:
         return self.table[name].to_pylist()
 
-    def _labels(self, column: pa.ChunkedArray) -> torch.Tensor:
-        labels = column.to_pylist()
+    def _labels(self, ids: Sequence[int]) -> torch.Tensor:
+        column = self.table["label"]
+        labels = [column[int(i)].as_py() for i in ids]
         if not pa.types.is_list(column.type):
             return torch.tensor([math.nan if label is None else label for label in labels])
         rows = np.zeros((len(labels), self.classes), dtype=np.float32)
@@ -46,10 +55,10 @@ class Examples:
             row[slice(None) if label is None else np.array(label, int)] = math.nan if label is None else 1.0
         return torch.from_numpy(rows)
 
-    @staticmethod
-    def _padded(column: pa.ChunkedArray, fill: int, ones: bool = False) -> torch.Tensor:
-        lists = column.to_pylist()
-        padded = np.full((len(lists), max(1, max(map(len, lists)))), fill, dtype=np.int64)
-        for row, items in enumerate(lists):
-            padded[row, : len(items)] = 1 if ones else items
-        return torch.from_numpy(padded)
+
+def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
+    """Rows of different lengths as one tensor."""
+    whole = np.full((len(rows), max(1, max(map(len, rows)))), fill, dtype=np.int64)
+    for number, row in enumerate(rows):
+        whole[number, : len(row)] = row
+    return torch.from_numpy(whole)

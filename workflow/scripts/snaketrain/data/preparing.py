@@ -1,5 +1,6 @@
 """From raw rows to tokenised splits on disk, in two passes and in little memory whatever the size of the data."""
 
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
@@ -91,7 +92,8 @@ class SplitWriter:
 
     def __init__(self, path: Path, tokenizer: Any, data: Data, names: list[str], odd: Oddities):
         self.path, self.tokenizer, self.odd = path, tokenizer, odd
-        self.pair = len(data.text) == 2
+        self.pair, self.answers = len(data.text) == 2, len(data.text) == 2 and data.label is None
+        self.end = [] if data.end_token is None else [tokenizer.token_to_id(data.end_token)]
         self.beside = path.with_name(f".{path.name}.new")
         kind, self.no_label = LABELS[data.label_kind]
         fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32()))]
@@ -128,20 +130,26 @@ class SplitWriter:
         labels = [label for _, label in self.waiting]
         columns = {
             "id": range(start, start + len(encoded)),
-            "input_ids": [encoding.ids for encoding in encoded],
+            "input_ids": [encoding.ids + self.end for encoding in encoded],
             "label": labels,
             "text": [example.texts[0] for example, _ in self.waiting],
             "line": [example.line for example, _ in self.waiting],
         }
         if self.pair:
             columns["text_pair"] = [example.texts[1] for example, _ in self.waiting]
-            columns["token_type_ids"] = [encoding.type_ids for encoding in encoded]
+            columns["token_type_ids"] = [self._types(encoding) for encoding in encoded]
         self.file.write_batch(pyarrow.record_batch([pyarrow.array(columns[f.name], f.type) for f in self.schema], schema=self.schema))
         self._count(encoded, labels)
         self.waiting, self.characters = [], 0
 
+    def _types(self, encoding: Any) -> list[int]:
+        if not self.answers:
+            return encoding.type_ids
+        # from the first token of the answer on; not every tokenizer's own types tell prompt and answer apart
+        return list(itertools.accumulate((text or 0 for text in encoding.sequence_ids), max)) + [1] * len(self.end)
+
     def _count(self, encoded: list[Any], labels: list[Any]) -> None:
-        lengths = [len(encoding.ids) for encoding in encoded]
+        lengths = [len(encoding.ids) + len(self.end) for encoding in encoded]
         self.facts["examples"] += len(lengths)
         self.facts["tokens"] += sum(lengths)
         self.facts["longest"] = max(self.facts["longest"], *lengths)

@@ -1,5 +1,6 @@
 """The tokenizer of a fetched model: loaded for preparing, and copied so that every later stage finds the same."""
 
+import difflib
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from snaketrain.data.formats import BadData
 from snaketrain.manifests import write_json
+from snaketrain.settings import Data
 
 COPIED = (
     "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
@@ -44,17 +46,34 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
     return sorted(path.name for path in target.iterdir())
 
 
-def load_tokenizer(folder: Path, max_length: int, pair: bool):
-    """A copied tokenizer that cuts to `max_length`; it works on many texts in parallel by itself."""
+def load_tokenizer(folder: Path, data: Data):
+    """A copied tokenizer that cuts as `data` says; it works on many texts in parallel by itself."""
     tokenizer = _load(folder)
-    added = tokenizer.num_special_tokens_to_add(pair)
-    if max_length <= added:
-        raise BadData(
-            f"data.max_length: {max_length} leaves no room for text, as the tokenizer itself adds {added} tokens. Make it larger."
-        )
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length)
+    tokenizer.no_truncation()
+    end = 0 if data.end_token is None else 1
+    if end and tokenizer.token_to_id(data.end_token) is None:
+        raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
+    if data.max_length is None:
+        return tokenizer
+    added = tokenizer.num_special_tokens_to_add(len(data.text) == 2) + end
+    if data.max_length <= added:
+        raise BadData(f"data.max_length: {data.max_length} leaves no room for text, as {added} tokens are added to each. Make it larger.")
+    tokenizer.enable_truncation(data.max_length - end)
     return tokenizer
+
+
+def end_token_id(folder: Path, data: Data) -> int | None:
+    return None if data.end_token is None else vocabulary(folder)[data.end_token]
+
+
+def _near(token: str, folder: Path) -> str:
+    """What could have been meant: tokens of a like spelling, else those that stand for something else than text."""
+    near = difflib.get_close_matches(token, vocabulary(folder), n=3, cutoff=0.7)
+    special = [added["content"] for added in _read(folder / "tokenizer.json").get("added_tokens") or []]
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return f"Its special tokens are {', '.join(map(repr, special[:20]))}." if special else "Name one that is in it."
 
 
 def vocabulary(folder: Path) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from snaketrain.loading import load
+from snaketrain.pretrained import describe_model, make_model
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.label_kinds import KINDS
 
@@ -23,15 +23,8 @@ class TextClassification(Task):
         labels = self.kind.outputs(data["label_names"]) | {"problem_type": self.kind.problem_type}
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
-        cls = load(model["use"])
-        if folder is not None:
-            return {"model": cls.from_pretrained(folder, local_files_only=True, **labels, **model["arguments"])}
-        if getattr(cls, "config_class", None) is None:
-            raise SystemExit(
-                f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source."
-            )
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
-        return {"model": cls(cls.config_class(**(text | labels | model["arguments"])))}
+        return {"model": make_model(model, folder, labels, text)}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()
@@ -49,10 +42,7 @@ class TextClassification(Task):
         return self.kind.predict(logits) | {"loss": self.kind.losses(logits, batch["labels"])}
 
     def describe(self, modules: Modules, folder: Path) -> None:
-        config = getattr(modules["model"], "config", None)
-        if config is not None:
-            config.architectures = [type(modules["model"]).__name__]
-            config.save_pretrained(folder)
+        describe_model(modules["model"], folder)
 
     @staticmethod
     def logits(modules: Modules, batch: Batch) -> Tensor:

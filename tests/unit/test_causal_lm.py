@@ -1,0 +1,211 @@
+"""What a language model is trained on and how it is measured, against texts run alone and a plain cross entropy."""
+
+import math
+
+import pyarrow
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from snaketrain.data.batches import Piece
+from snaketrain.data.examples import Examples
+from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.learner import Learner
+from snaketrain.loop import evaluate, take_step
+from snaketrain.patience import Patience
+from snaketrain.strategies.single import Single
+from snaketrain.tasks import causal_lm
+from snaketrain.tasks.causal_lm import CausalLm, losses_of
+
+VOCABULARY = 40
+FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}
+LLAMA = {
+    "use": "transformers.LlamaForCausalLM",
+    "arguments": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.fixture
+def task():
+    return CausalLm()
+
+
+@pytest.fixture
+def modules(task):
+    torch.manual_seed(0)
+    return {"model": task.build(LLAMA, None, FACTS)["model"].eval()}
+
+
+@pytest.fixture
+def texts():
+    torch.manual_seed(1)
+    return [torch.randint(0, VOCABULARY, (length,)).tolist() for length in (5, 1, 17, 9, 2, 30, 8)]
+
+
+@pytest.fixture
+def examples(tmp_path, texts):
+    def write(types: list[list[int]] | None = None) -> Examples:
+        columns = {"input_ids": pyarrow.array(texts, pyarrow.list_(pyarrow.int32())), "label": pyarrow.array([-100] * len(texts))}
+        columns |= {"token_type_ids": pyarrow.array(types, pyarrow.list_(pyarrow.int8()))} if types else {}
+        table = pyarrow.table(columns)
+        with pyarrow.ipc.new_file(str(tmp_path / "texts.arrow"), table.schema) as file:
+            file.write_table(table, max_chunksize=3)
+        return Examples(tmp_path / "texts.arrow", pad_token_id=0)
+
+    return write
+
+
+def alone(model, text: list[int]) -> torch.Tensor:
+    """The loss of each token but the first, of a text that is run by itself."""
+    tokens = torch.tensor(text)
+    return cross_entropy(model(input_ids=tokens[None]).logits[0, :-1], tokens[1:], reduction="none")
+
+
+def learner(task, modules, rate: float = 0.1) -> Learner:
+    optimizers = {"model": torch.optim.SGD(modules["model"].parameters(), lr=rate)}
+    return Learner(task, Single(device="cpu", precision="fp32"), modules, optimizers, Patience("", "", None), None)
+
+
+def test_packed_texts_do_not_see_each_other(task, modules, texts, examples):
+    batch = Packed(examples()).batch(range(len(texts)))
+    assert len(batch["input_ids"]) < len(texts)
+    logits = modules["model"](batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+    rows = {tuple(text): modules["model"](torch.tensor([text])).logits[0] for text in texts}
+    starts = [(row, place) for row, place in (batch["position_ids"] == 0).nonzero().tolist() if batch["input_ids"][row, place:].any()]
+    found = 0
+    for row, place in starts:
+        text = next((t for t in texts if batch["input_ids"][row, place : place + len(t)].tolist() == t), None)
+        if text:
+            found += 1
+            torch.testing.assert_close(logits[row, place : place + len(text)], rows[tuple(text)], rtol=1e-5, atol=1e-6)
+    assert found >= len(texts)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "one row"])
+def test_loss_and_count_are_those_of_the_texts_alone(task, modules, texts, examples, layout):
+    task.one_row = layout == "one row"  # as FlashAttention needs it
+    data = examples() if layout == "padded" else Packed(examples())
+    batch = data.batch(range(len(texts)))
+    expected = torch.cat([alone(modules["model"], text) for text in texts if len(text) > 1])
+    assert task.count(batch) == len(expected) == sum(map(len, texts)) - len(texts)
+    assert task.training_step(modules, batch).item() == pytest.approx(expected.sum().item(), rel=1e-6)
+    with torch.no_grad():
+        found = task.measure(task.evaluation_step(modules, batch))
+    assert found["loss"] == pytest.approx(expected.mean().item(), rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(expected.mean().item()), rel=1e-5)
+    assert tuple(found) == task.metrics
+
+
+def test_accuracy_is_the_share_of_next_tokens_that_are_the_likeliest(task, modules, texts, examples):
+    right = [(modules["model"](torch.tensor([t])).logits[0, :-1].argmax(-1) == torch.tensor(t[1:])) for t in texts if len(t) > 1]
+    found = evaluate(learner(task, modules), examples(), 3)
+    assert found["accuracy"] == pytest.approx(torch.cat(right).float().mean().item())
+
+
+def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
+    """Padded or packed, in one batch or in pieces: the same loss, and the same weights after a step."""
+    before = {name: value.clone() for name, value in modules["model"].state_dict().items()}
+    found = []
+    for data in (examples(), Packed(examples())):
+        for cut in ([range(7)], [range(3), range(3, 7)]):
+            modules["model"].load_state_dict(before)
+            who = learner(task, modules)
+            losses = [evaluate(who, data, 2)["loss"]]
+            batches = [(Piece(tuple(ids)), data.batch(ids)) for ids in cut]
+            take_step(who, batches, sum(task.count(batch) for _, batch in batches), 0.1)
+            found.append([*losses, evaluate(who, data, 3)["loss"]])
+    assert found[0][1] < found[0][0]
+    assert all(each == pytest.approx(found[0], rel=1e-5) for each in found)
+
+
+def test_blocks_learn_every_token_from_those_before_it_in_the_block(task, modules, texts, examples):
+    running = [token for text in texts for token in text]
+    expected = torch.cat([alone(modules["model"], running[start : start + 11]) for start in range(0, len(running) - 1, 10)])
+    found = evaluate(learner(task, modules), Blocks(examples(), 10), 3)
+    assert len(expected) == len(running) - 1
+    assert found["loss"] == pytest.approx(expected.mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("layout", [lambda data: data, Packed])
+def test_only_answers_are_learnt_unless_prompts_are_wanted(task, modules, texts, examples, layout):
+    types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts]
+    batch = layout(examples(types)).batch(range(len(texts)))
+    losses = [alone(modules["model"], text)[max(0, len(text) // 2 - 1) :] for text in texts if len(text) > 1]
+    assert task.count(batch) == sum(map(len, losses)) < sum(map(len, texts)) - len(texts)
+    assert task.training_step(modules, batch).item() == pytest.approx(torch.cat(losses).sum().item(), rel=1e-6)
+    every = CausalLm(learn_prompts=True)
+    every.build(LLAMA, None, FACTS)
+    assert every.count(batch) == sum(map(len, texts)) - len(texts)
+
+
+def test_losses_in_chunks_are_those_at_once(monkeypatch):
+    torch.manual_seed(2)
+    logits, targets = torch.randn(3, 7, VOCABULARY, requires_grad=True), torch.randint(0, VOCABULARY, (3, 7))
+    targets[0, 3:] = -100
+    found = []
+    for chunk in (2**24, 4 * VOCABULARY, 1):
+        monkeypatch.setattr(causal_lm, "CHUNK", chunk)
+        losses = losses_of(logits, targets)
+        (gradient,) = torch.autograd.grad(losses.sum(), logits)
+        found.append((losses.detach(), gradient))
+    expected = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    for losses, gradient in found:
+        assert torch.equal(losses, expected.detach())
+        torch.testing.assert_close(gradient, found[0][1])
+    assert found[0][0][0, 3:].eq(0).all()
+
+
+def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, examples):
+    rows = task.predict(modules, examples().batch([0, 2]))
+    assert rows["tokens"].tolist() == [4, 16]
+    assert rows["loss"].tolist() == pytest.approx([alone(modules["model"], texts[i]).mean().item() for i in (0, 2)], rel=1e-5)
+    assert task.predict(modules, Packed(examples()).batch([0, 2])) == task.predict(modules, Blocks(examples(), 8).batch([0])) == {}
+
+
+def test_no_embedding_is_left_out_of_the_training(modules):
+    assert modules["model"].get_input_embeddings().padding_idx is None
+    assert modules["model"].config.eos_token_id == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "message"),
+    [
+        ({"use": "transformers.BertLMHeadModel"}, {}, "BertLMHeadModel sees the tokens that it is to predict"),
+        ({"use": "transformers.LlamaForSequenceClassification"}, {}, "does not predict tokens. Name a class such as"),
+        ({"use": "transformers.AutoModelForCausalLM"}, {}, "cannot start at random"),
+        ({"arguments": LLAMA["arguments"] | {"vocab_size": 30}}, {}, "data.tokenizer: has 40 tokens, but the model 30"),
+    ],
+)
+def test_models_that_cannot_be_trained_so(task, changes, facts, message):
+    with pytest.raises(SystemExit, match=message):
+        task.build(LLAMA | changes, None, FACTS | facts)
+
+
+def test_models_that_mix_the_texts_of_a_row_are_not_packed(task, examples):
+    arguments = {"hidden_size": 32, "num_hidden_layers": 1, "n_head": 2, "pad_token_id": None}
+    task.build({"use": "transformers.BloomForCausalLM", "arguments": arguments}, None, FACTS)
+    assert task.count(examples().batch([0])) == 4
+    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row see each other"):
+        task.count(Packed(examples()).batch([0, 2]))
+
+
+@pytest.mark.parametrize("layout", [lambda data: data, Packed, lambda data: Blocks(data, 30)])
+def test_texts_longer_than_the_model_can_take(task, examples, layout):
+    task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"max_position_embeddings": 20}}, None, FACTS)
+    with pytest.raises(SystemExit, match="LlamaForCausalLM has 20 positions, but (29|30) are needed"):
+        task.count(layout(examples()).batch([0] if isinstance(layout(examples()), Blocks) else [5]))
+
+
+def test_a_text_of_one_token_has_nothing_to_learn(task, modules, examples):
+    for data in (examples(), Packed(examples())):
+        batch = data.batch([1])
+        assert task.count(batch) == 0
+        loss = task.training_step(modules, batch)
+        loss.backward()
+        assert loss.item() == 0

@@ -1,0 +1,127 @@
+"""Predicts each token of a text from those before it: pretraining on running text, or fine-tuning on prompts with their answers."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from snaketrain.pretrained import describe_model, make_model
+from snaketrain.probing import sees_later_tokens, sees_other_texts
+from snaketrain.tasks.base import Batch, Modules, Task
+
+NO_TARGET = -100
+CHUNK = 2**24  # logits that are turned into losses at a time
+
+
+class CausalLm(Task):
+    metrics = ("loss", "perplexity", "accuracy")
+    counts = "tokens"
+
+    def __init__(self, learn_prompts: bool = False):
+        self.learn_prompts = learn_prompts  # where `data.text` names two columns, the second alone is learnt unless this is set
+
+    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+        # without a padding token: where there is none, an ordinary one stands for it, whose embedding must be learnt
+        text = {"vocab_size": data["vocab_size"], "pad_token_id": None, "bos_token_id": None, "eos_token_id": data["end_token_id"]}
+        module = make_model(model, folder, {}, text)
+        self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
+        _check_head(module, self.use, data["vocab_size"])
+        # FlashAttention needs a GPU, so that it cannot be tried here, and tells texts apart only where there is a single row
+        self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
+        if not self.one_row and sees_later_tokens(module):
+            raise SystemExit(
+                f"model.use: {self.use} sees the tokens that it is to predict. Name a causal class, or set model.arguments.is_decoder."
+            )
+        self.keeps_texts_apart = self.one_row or not sees_other_texts(module)
+        return {"model": module}
+
+    def training_step(self, modules: Modules, batch: Batch) -> Tensor:
+        return losses_of(*self.predictions(modules, batch)).sum()
+
+    def count(self, batch: Batch) -> int:
+        self.check(batch)
+        return int((self.targets(batch) != NO_TARGET).sum())
+
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        self.check(batch)
+        logits, targets = self.predictions(modules, batch)
+        right = logits.argmax(-1) == targets
+        return {"count": (targets != NO_TARGET).sum(), "loss": losses_of(logits, targets).sum(), "right": right.sum()}
+
+    def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        loss = sums["loss"] / sums["count"]
+        return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
+
+    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        """The mean loss of each text, and of how many tokens; in other layouts a row is not a text."""
+        if "labels" not in batch:
+            return {}
+        logits, targets = self.predictions(modules, batch)
+        tokens = (targets != NO_TARGET).sum(1)
+        return {"loss": losses_of(logits, targets).sum(1) / tokens, "tokens": tokens}
+
+    def describe(self, modules: Modules, folder: Path) -> None:
+        describe_model(modules["model"], folder)
+
+    def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits at each position but the last, and the tokens that come next."""
+        # no mask: padding comes last, and what comes later is never seen
+        inputs = {name: self.before(batch[name]) for name in ("input_ids", "position_ids") if name in batch}
+        targets = self.before(self.targets(batch))
+        if self.one_row and "position_ids" in batch:
+            inputs, targets = {name: tensor.reshape(1, -1) for name, tensor in inputs.items()}, targets.reshape(1, -1)
+        return modules["model"](**inputs, use_cache=False).logits, targets  # with a cache, position_ids would not keep texts apart
+
+    def targets(self, batch: Batch) -> Tensor:
+        """The token after each, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
+        wanted = batch["position_ids"] > 0 if "position_ids" in batch else batch["attention_mask"] > 0
+        if "token_type_ids" in batch and not self.learn_prompts:
+            wanted = wanted & (batch["token_type_ids"] > 0)
+        tokens = batch["input_ids"].masked_fill(~wanted, NO_TARGET)
+        return nn.functional.pad(tokens[:, 1:], (0, 1), value=NO_TARGET)
+
+    @staticmethod
+    def before(tensor: Tensor) -> Tensor:
+        """Without the last column, after which nothing comes; but never nothing at all."""
+        return tensor[:, : max(1, tensor.shape[1] - 1)]
+
+    def check(self, batch: Batch) -> None:
+        """Whether the model can take what the data hold."""
+        if "position_ids" in batch and not self.keeps_texts_apart:
+            raise SystemExit(f"train.packing: {self.use} lets texts of one row see each other. Leave it out, or use train.block_length.")
+        positions = int(batch["position_ids"].max()) + 1 if "position_ids" in batch else batch["input_ids"].shape[1] - 1
+        if self.longest is not None and positions > self.longest:
+            raise SystemExit(
+                f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
+                "make train.block_length smaller, or for a random start set model.arguments.max_position_embeddings."
+            )
+
+
+def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss at each position, 0 where there is no target.
+
+    A chunk at a time, and for the gradients once more: all logits of a large vocabulary in float32 would be the largest tensor of a training.
+    """
+    rows = max(1, CHUNK // logits.shape[-1])
+    if targets.numel() <= rows:
+        return _losses(logits.flatten(0, -2), targets.flatten()).view_as(targets)
+    pieces = zip(logits.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
+    losses = [checkpoint(_losses, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+    return torch.cat(losses).view_as(targets)
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(logits.float(), targets, reduction="none", ignore_index=NO_TARGET)
+
+
+def _check_head(module: nn.Module, use: str, vocabulary: int) -> None:
+    head = module.get_output_embeddings()
+    if head is None:
+        raise SystemExit(f"model.use: {use} does not predict tokens. Name a class such as transformers.LlamaForCausalLM.")
+    if head.weight.shape[0] < vocabulary:
+        raise SystemExit(
+            f"data.tokenizer: has {vocabulary} tokens, but the model {head.weight.shape[0]}: name the tokenizer that belongs to model.source."
+        )
