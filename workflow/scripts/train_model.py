@@ -7,12 +7,13 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
-from snaketrain.ownership import end_previous_owner, sign
+from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.settings import Model, Train
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
@@ -89,7 +90,8 @@ def main() -> int:
     learner = make_learner(task, settings, built, strategy, patience)
     checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
     start = checkpoints.resume(learner)
-    journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    about = {"steps": plan.steps, "processes": strategy.world_size}
+    journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
     progress = Progress(args.run_name, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
     training = Training(learner, train_data, dev_data, settings, plan, batches, start, journal, checkpoints, progress, stop)
@@ -98,13 +100,15 @@ def main() -> int:
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
-    journal.write("end", status=status, step=reached, signals=stop.signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
+    journal.write("end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    strategy.wait()  # a launcher ends all when one process fails, as those do that stop early
     strategy.finish()
     if not complete:
         logging.warning(
             "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
             args.run_name,
-            ", ".join(stop.signals) or "another process",
+            ", ".join(signals) or "another process",
             reached,
             plan.steps,
         )
