@@ -42,9 +42,8 @@ def undisturbed(cluster, tmp_path_factory) -> Path:
 @pytest.fixture
 def workspace(undisturbed, tmp_path) -> Path:
     """The same with its data prepared and nothing trained yet; a step takes long enough to be disturbed."""
-    left_out = shutil.ignore_patterns("runs", "comparison", "mlflow.db*", "mlartifacts", "logs", "snakemake.out", ".follower.lock", ".mlflow.json")
-        "runs", "comparison", "mlflow.db*", "mlartifacts", "logs", "snakemake.out", ".follower.lock", ".mlflow.json"
-    )
+    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.lock", ".mlflow.json", "snakemake.out")
+    left_out = shutil.ignore_patterns(*of_results)
     folder = Path(shutil.copytree(undisturbed, tmp_path / "workspace", ignore=left_out))
     lab.set_pace(folder, 0.3)
     yield folder

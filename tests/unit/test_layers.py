@@ -19,6 +19,7 @@ GROUND = {
     "snaketrain.loading",
     "snaketrain.inheriting",
     "snaketrain.launching",
+    "snaketrain.cluster",
     "snaketrain.pipeline",
     "snaketrain.preflight",
     "snaketrain.ranks",

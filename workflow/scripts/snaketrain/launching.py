@@ -38,6 +38,16 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     return f"{environment(threads_each(compute))} {shlex.join(torchrun('--standalone', '--nproc-per-node', compute.processes))}"
 
 
+def out_of_reach(compute: Compute) -> str | None:
+    """Why a training cannot run where Snakemake starts it itself."""
+    if min(compute.node_counts) == 1 or compute.launcher == "srun":
+        return None
+    return (
+        f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
+        "to train on this machine alone."
+    )
+
+
 def threads_each(compute: Compute) -> int:
     return max(1, compute.threads // compute.processes)
 
