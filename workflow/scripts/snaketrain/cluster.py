@@ -20,8 +20,8 @@ PATIENCE_SECONDS = 600  # a job may wait so long before that is told
 ENDING_SECONDS = 300  # a training may take so long to save
 
 REFUSED = {
-    "partition": "set compute.partition, or slurm_partition in the profile; `sinfo --summarize` lists the partitions",
     "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
+    "partition": "set compute.partition, or slurm_partition in the profile; `sinfo --summarize` lists the partitions",
     "node configuration": "no node there has so much: lower compute.memory_mb, compute.threads or compute.gpus (each is for one node), or "
     "compute.nodes; `sinfo --Node --long` shows what there is",
     "Memory": "lower compute.memory_mb, which is for one node, or mem_mb in the profile",
