@@ -1,10 +1,14 @@
-"""snakemake with a SLURM plugin that looks every second: by itself it looks less and less often, down to every three minutes."""
+"""snakemake that looks at its SLURM jobs every second; by itself it does so less and less often, down to every three minutes."""
 
 import asyncio
 import sys
+from pathlib import Path
 
 import snakemake_executor_plugin_slurm
 from snakemake.cli import main
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
+from snaketrain import cluster
 
 
 async def sleep(self):
@@ -12,5 +16,6 @@ async def sleep(self):
 
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
+cluster.SECONDS_BETWEEN_LOOKS = 1
 sys.argv[0] = "snakemake"
 main()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.workspace import configuration, make_workspace
+from pipeline.workspace import configuration, make_workspace, read_configuration, write_configuration
 from safetensors.numpy import load_file
 
 from snaketrain.journal import read_events
@@ -18,15 +18,23 @@ from snaketrain.journal import read_events
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 STEPS = 60
-TRAINING = "results/runs/patient/training"
+RUN = "results/runs/patient"
+TRAINING = f"{RUN}/training"
+HELD_SECONDS = 5  # SLURM lets a job wait so long before it starts again: cred_expire in cluster.sh; 120 as a rule
 LONG_SECONDS = 240  # for what takes seconds on a machine that does nothing else
 
 
-def make(folder: Path, pace: float = 0.0, **compute) -> Path:
-    """A workspace of one run, which trains for STEPS steps and saves every tenth."""
+def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: int = 10, **compute) -> Path:
+    """A workspace of one run."""
     config = configuration()
     config["model"] = {"use": "patient.py:Words", "arguments": {"size": 32}}
-    config["train"] = {"task": {"use": "patient.py:Patient"}, "batch_size": 16, "steps": STEPS, "evaluate_every": 10, "learning_rate": 1e-3}
+    config["train"] = {
+        "task": {"use": "patient.py:Patient"},
+        "batch_size": 16,
+        "steps": steps,
+        "evaluate_every": evaluate_every,
+        "learning_rate": 1e-3,
+    }
     config["compute"] = {"nodes": "2", "processes": 2, "threads": 2, "device": "cpu", "memory_mb": 2000, "minutes": 20} | compute
     config["tracking"] = {"experiment": "patient", "log_every_steps": 1}
     config["runs"] = {"patient": {}}
@@ -115,8 +123,17 @@ def nodes_of(job: str) -> list[str]:
     return slurm("scontrol", "show", "hostnames", slurm("squeue", "--noheader", "--job", job, "--format", "%N").strip()).split()
 
 
-def weights(folder: Path) -> dict:
-    return load_file(folder / TRAINING / f"checkpoints/step-{STEPS:08d}/model.safetensors")
+def weights(folder: Path, step: int = STEPS) -> dict:
+    return load_file(folder / TRAINING / f"checkpoints/step-{step:08d}/model.safetensors")
+
+
+def configured(folder: Path, **changes) -> Path:
+    """The workspace with other settings: `compute={...}` and the like are merged into what is there."""
+    config = read_configuration(folder)
+    for section, settings in changes.items():
+        config[section] |= settings
+    write_configuration(folder, config)
+    return folder
 
 
 class Cluster:

@@ -12,9 +12,9 @@ from snaketrain.tasks.base import Task
 class Words(nn.Module):
     """The mean of its words decides. It imports nothing large, since four processes on two cores would all have to."""
 
-    def __init__(self, words: int, size: int = 32):
+    def __init__(self, words: int, size: int = 32, drop: float = 0.1):
         super().__init__()
-        self.words, self.drop, self.classes = nn.Embedding(words, size), nn.Dropout(0.1), nn.Linear(size, 2)
+        self.words, self.drop, self.classes = nn.Embedding(words, size), nn.Dropout(drop), nn.Linear(size, 2)
 
     def forward(self, ids, mask):
         mask = mask.unsqueeze(-1)

@@ -1,15 +1,34 @@
 """Whatever happens to a training on the cluster, it goes on by itself from its last checkpoint, to the same weights."""
 
 import os
+import re
+import shutil
 import signal
 import sqlite3
 import subprocess
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from pipeline.workspace import snakemake
 
-from slurm.lab import STEPS, TRAINING, Workflow, attempts, events, job_of, nodes_of, set_pace, slurm, steps, until, weights
+from slurm.lab import (
+    LONG_SECONDS,
+    STEPS,
+    TRAINING,
+    Workflow,
+    attempts,
+    configured,
+    events,
+    job_of,
+    nodes_of,
+    set_pace,
+    slurm,
+    steps,
+    until,
+    weights,
+)
 
 
 @pytest.fixture
@@ -84,6 +103,46 @@ def test_node_is_cut_off(cluster, training, undisturbed, which):
     goes_on(training)
     assert_as_undisturbed(training.folder, undisturbed)
     assert job_of(training.folder) == job
+
+
+def test_time_limit(undisturbed, workspace):
+    """Shorter than the training by far: it saves in time, and no attempt counts as a failure."""
+    minutes = 1 if seconds_to_start(undisturbed) < 15 else 2 + seconds_to_start(undisturbed) // 60
+    configured(workspace, compute={"minutes": minutes, "save_before_limit_seconds": 10})
+    set_pace(workspace, 60 * minutes / STEPS)
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
+    until(lambda: attempts(workspace) >= 2, "its first time is over", minutes * 60 + LONG_SECONDS, workflow)
+    goes_on(workflow, starts=3)
+    assert_as_undisturbed(workspace, undisturbed, starts=3)
+    assert [event["signals"] for event in events(workspace, "end")] == [["SIGUSR1"], ["SIGUSR1"], []]
+    assert len(list(workspace.glob("logs/slurm/rule_train_model/*/*.log"))) == 1
+    assert "its time ran out; saved; queued again" in next(workspace.glob("logs/slurm/rule_train_model/*/*.log")).read_text()
+
+
+def seconds_to_start(folder: Path) -> int:
+    """From the start of a training's job to its first step."""
+    log = next(folder.glob("logs/slurm/rule_train_model/*/*.log")).read_text()
+    started = datetime.fromisoformat(re.search(r"Date: (\S+ \S+)", log)[1]).timestamp()
+    return int(events(folder, "attempt")[0]["time"] - started)
+
+
+def test_goes_on_with_fewer_nodes(cluster, workspace, tmp_path):
+    """The cluster has no more than two nodes, then one. Other numbers of processes add up in another order."""
+    configured(workspace, compute={"nodes": "1-2"}, model={"arguments": {"drop": 0.0}})
+    alone = configured(Path(shutil.copytree(workspace, tmp_path / "alone")), compute={"processes": 1})
+    snakemake(set_pace(alone, 0), f"{TRAINING}/manifest.json")
+    slurm("scontrol", "update", "nodename=train[3-4]", "state=drain", "reason=test")
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
+    try:
+        until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
+        cluster.act("crash", "train2")
+        goes_on(workflow)
+    finally:
+        cluster.act("start-node", "train2")
+        slurm("scontrol", "update", "nodename=train[3-4]", "state=resume")
+        workflow.end()
+    assert [event["processes"] for event in events(workspace, "attempt")] == [4, 2]
+    assert_as_undisturbed(workspace, alone, rel=1e-6)
 
 
 def test_step_is_killed(training, undisturbed):
