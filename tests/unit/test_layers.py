@@ -20,6 +20,7 @@ GROUND = {
     "snaketrain.inheriting",
     "snaketrain.launching",
     "snaketrain.cluster",
+    "snaketrain.watching",
     "snaketrain.pipeline",
     "snaketrain.preflight",
     "snaketrain.ranks",
