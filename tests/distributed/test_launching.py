@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from distributed.test_training import MODEL, REPOSITORY
+from distributed.running import MODEL, REPOSITORY
 
 from snaketrain import launching
 from snaketrain.configuration import strings
@@ -32,7 +32,9 @@ def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedPro
         *settings,
     ]
     quoted = " ".join(f"'{word}'" for word in words)
-    return subprocess.run(["bash", "-c", f"{launching.launch(compute)} {quoted}"], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        ["bash", "-c", f"{launching.launch(compute, in_slurm_job=False)} {quoted}"], capture_output=True, text=True, timeout=120
+    )
 
 
 def losses(folder: Path) -> list[float]:

@@ -8,7 +8,7 @@ import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain import watching
+from snaketrain import cluster_watch
 
 
 async def sleep(self):
@@ -16,6 +16,6 @@ async def sleep(self):
 
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
-watching.SECONDS_BETWEEN_LOOKS = 1
+cluster_watch.SECONDS_BETWEEN_LOOKS = 1
 sys.argv[0] = "snakemake"
 main()

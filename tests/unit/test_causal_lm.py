@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from snaketrain.data.batches import Piece
 from snaketrain.data.examples import Examples
 from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
-from snaketrain.loop import evaluate, take_step
-from snaketrain.patience import Patience
+from snaketrain.loop import take_step
 from snaketrain.strategies.single import Single
 from snaketrain.tasks import causal_lm
 from snaketrain.tasks.causal_lm import CausalLm, losses_of
@@ -69,7 +69,7 @@ def alone(model, text: list[int]) -> torch.Tensor:
 
 def learner(task, modules, rate: float = 0.1) -> Learner:
     optimizers = {"model": torch.optim.SGD(modules["model"].parameters(), lr=rate)}
-    return Learner(task, Single(device="cpu", precision="fp32"), modules, optimizers, Patience("", "", None), None)
+    return Learner(task, Single(device="cpu", precision="fp32"), modules, optimizers, None)
 
 
 def test_packed_texts_do_not_see_each_other(task, modules, texts, examples):

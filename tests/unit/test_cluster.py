@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain import cluster, watching
+from snaketrain import cluster, cluster_watch
 from snaketrain.cluster import Row
-from snaketrain.watching import Watch
+from snaketrain.cluster_watch import Watch
 
 ROW = Row("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 
@@ -52,7 +52,7 @@ def test_what_waiting_does_not_help_is_told_at_once(watch, told, reason, advice)
 
 
 def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told, monkeypatch):
-    monkeypatch.setattr(watching, "ask", lambda *command: "a1 mixed\na2 down*\n")
+    monkeypatch.setattr(cluster_watch, "ask", lambda *command: "a1 mixed\na2 down*\n")
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
     watch.look([replace(ROW, reason="BeginTime")], 30)
     assert told == [
@@ -64,7 +64,7 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
-    monkeypatch.setattr(watching, "ask", lambda *command: "")
+    monkeypatch.setattr(cluster_watch, "ask", lambda *command: "")
     watch.look([ROW], 0)
     watch.look([replace(ROW, state="RUNNING")], 500)
     watch.look([ROW], 5000)

@@ -133,6 +133,25 @@ def test_the_described_model_is_what_transformers_takes_for_it(kind, tmp_path):
     assert kind == "number" or config.id2label == dict(enumerate(NAMES))
 
 
+@pytest.mark.parametrize(("model", "differs"), [("Bert", True), ("DistilBert", False), ("Bart", False)])
+def test_pairs_reach_models_with_and_without_token_types(model, differs):
+    small = {"Bert": SMALL, "DistilBert": {"dim": 8, "n_layers": 1, "n_heads": 1, "hidden_dim": 8}}
+    bart = {"d_model": 8, "eos_token_id": 3} | {
+        f"{part}_{key}": 1 for part in ("encoder", "decoder") for key in ("layers", "attention_heads", "ffn_dim")
+    }
+    task = TextClassification()
+    torch.manual_seed(0)
+    arguments = {"use": f"transformers.{model}ForSequenceClassification", "arguments": small.get(model, bart)}
+    modules = task.build(arguments, None, described("class"))
+    modules["model"].eval()
+    ids = torch.tensor([[2, 5, 3, 6, 3]])
+    types = torch.tensor([[0, 0, 0, 1, 1]])
+    logits = [
+        task.logits(modules, {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": each}) for each in (types, 0 * types)
+    ]
+    assert torch.equal(*logits) is not differs
+
+
 def test_without_classes_there_is_nothing_to_classify():
     with pytest.raises(SystemExit, match="data.label: is null"):
         task_for("class", [])

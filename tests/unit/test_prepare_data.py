@@ -197,6 +197,15 @@ def test_a_stage_tells_all_problems_without_a_traceback(tmp_path, fetched):
     assert not (tmp_path / "out/manifest.json").exists()
 
 
+@pytest.mark.parametrize("pair", [False, True])
+def test_transformers_tells_the_texts_of_a_pair_apart_as_the_preparation_does(tmp_path, tiny_tokenizer, pair):
+    from transformers import AutoTokenizer
+
+    copy_tokenizer(tiny_tokenizer, tmp_path / "copy", pair)
+    encoded = AutoTokenizer.from_pretrained(tmp_path / "copy")(*(["good film", "very bad"] if pair else ["good film"]))
+    assert encoded.get("token_type_ids") == ([0, 0, 0, 0, 1, 1, 1] if pair else None)
+
+
 def test_a_copied_tokenizer_has_lost_its_own_padding(tmp_path, tiny_tokenizer):
     from tokenizers import Tokenizer
 

@@ -178,6 +178,16 @@ def test_a_task_of_its_own_has_its_figures_and_its_columns(tmp_path):
     ]
 
 
+def test_labels_may_be_among_the_predictions(tmp_path, one_class):
+    """As of data sets that are not tables."""
+    labels, rows = one_class
+    with_table = write(tmp_path / "a", rows, labels.tolist(), ONE)
+    without = write(tmp_path / "b", rows | {"label": labels}, None, {"label_names": NAMES, "label_kind": "class"}, table={})
+    assert without == with_table
+    first, second = (table_of(tmp_path / folder / "test_predictions.csv") for folder in "ab")
+    assert [{key: cell for key, cell in line.items() if key != "text"} for line in first] == second
+
+
 def test_a_task_without_predictions_leaves_none_of_an_earlier_one(tmp_path, one_class):
     labels, rows = one_class
     write(tmp_path, rows, labels.tolist(), ONE)

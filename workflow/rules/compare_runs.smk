@@ -6,9 +6,24 @@ rule compare_runs:
         expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
     output:
         manifest="results/comparison/manifest.json",
-        table=report("results/comparison/runs.csv", category="Comparison", caption="../report/runs.rst"),
-        page=report("results/comparison/index.html", category="Comparison", caption="../report/comparison.rst"),
-        curves=report("results/comparison/learning_curves.png", category="Comparison", caption="../report/learning_curves.rst"),
+        page=report(
+            "results/comparison/index.html",
+            category="Comparison",
+            labels={"all runs": "compared on one page"},
+            caption="../report/comparison.rst",
+        ),
+        curves=report(
+            "results/comparison/learning_curves.png",
+            category="Comparison",
+            labels={"all runs": "learning curves"},
+            caption="../report/learning_curves.rst",
+        ),
+        table=report(
+            "results/comparison/runs.csv",
+            category="Comparison",
+            labels={"all runs": "table of every figure and setting"},
+            caption="../report/runs.rst",
+        ),
     log:
         "logs/compare_runs.log",
     params:

@@ -11,10 +11,18 @@ rule evaluate_model:
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
-        plots=report(
-            expand("results/runs/{{run}}/evaluation/{split}_plots.png", split=["dev", "test"]),
+        dev_plots=report(
+            "results/runs/{run}/evaluation/dev_plots.png",
             category="Runs",
             subcategory="{run}",
+            labels={"set": "development"},
+            caption="../report/evaluation.rst",
+        ),
+        test_plots=report(
+            "results/runs/{run}/evaluation/test_plots.png",
+            category="Runs",
+            subcategory="{run}",
+            labels={"set": "test"},
             caption="../report/evaluation.rst",
         ),
     log:

@@ -1,6 +1,6 @@
 # Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
 # thread tells why jobs wait or have ended.
-from snaketrain import cluster, watching
+from snaketrain import cluster, cluster_watch
 
 
 def tell(line):
@@ -21,6 +21,6 @@ def see_to_cluster():
             raise BadConfiguration(problems)
         if under_slurm:
             cluster.end_left_over(submitted, tell)
-            watching.Watch(Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs"), tell).start()
+            cluster_watch.Watch(Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs"), tell).start()
     except (BadConfiguration, cluster.SlurmMissing) as error:
         raise WorkflowError(str(error)) from None

@@ -5,6 +5,7 @@ rule train_model:
     input:
         data=lambda wildcards: pipeline.data(wildcards.run),
         model=lambda wildcards: pipeline.weights(wildcards.run),
+        initial=lambda wildcards: pipeline.initial_weights(wildcards.run),
     output:
         "results/runs/{run}/training/manifest.json",
     log:
@@ -19,6 +20,7 @@ rule train_model:
         command=lambda wildcards, input: pipeline.command("train_model", wildcards.run),
         arguments=lambda wildcards, input: pipeline.arguments("train_model", wildcards.run),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
+        initial=lambda wildcards, input: f"--initial {input.initial}" if input.initial else "",
     shell:
-        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model}"
+        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model} {params.initial}"
         " {params.options} {params.arguments}) 2>&1 | tee -i -a {log}"

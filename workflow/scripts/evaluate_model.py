@@ -43,6 +43,8 @@ def main() -> None:
     for split in SPLITS:
         measured, rows = json.loads((scores / f"{split}.json").read_text()), dict(np.load(scores / f"{split}.npz"))
         table = read_table(data.file(f"{split}.arrow"), measured["examples"])
+        if "label" in rows:  # of a dataset class, whose labels only the task knows
+            table["label"] = rows.pop("label").tolist()
         write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
@@ -66,12 +68,12 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
     import numpy as np
+    import torch
     from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
+    from snaketrain.evaluation import evaluate
     from snaketrain.learner import Learner, build, make_task
-    from snaketrain.loop import evaluate
-    from snaketrain.patience import Patience
     from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
 
@@ -82,9 +84,10 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     task = make_task(train)
     modules = build(task, train, model, read_manifest(args.model).folder / "files" if args.model else None, data.facts)
     for name, module in modules.items():
-        load_model(module, selection.file(f"model/{name}.safetensors"))
+        load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
-    learner = Learner(task, strategy, modules, {}, Patience("", "", None), None)
+    task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
+    learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
         metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)

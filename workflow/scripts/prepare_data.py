@@ -51,7 +51,7 @@ def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
-    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder)]
+    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
     found, odd = prepare(data, files, root, load_tokenizer(folder, data), output)
     facts: dict[str, Any] = {
         "name": data.name,

@@ -33,7 +33,7 @@ def main() -> None:
         folder / "selection.json",
         {"run": training.facts["run"], "metric": select.metric, "mode": select.mode, "winner": winner, "ranking": ranking, "why": why},
     )
-    weights = {path.name: file_digest(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+    weights = {path.name: file_digest(path) for path in [*sorted(checkpoint.glob("*.safetensors")), checkpoint / "task.memory.pt"]}
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
     stages.finish("select_checkpoint", args, {"training": training.content}, ["selection.json", *files], facts, started)
     print(f"{training.facts['run']}: {why}")
@@ -75,10 +75,10 @@ def explain(winner: dict, ranking: list[dict], select: Select) -> str:
 
 
 def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
-    """Weights, configuration and tokenizer in one folder, made anew."""
+    """Weights, the task's state, configuration and tokenizer in one folder, made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for path in [*checkpoint.glob("*.safetensors"), *description.glob("*"), *tokenizer.glob("*")]:
+    for path in [*checkpoint.glob("*.safetensors"), checkpoint / "task.memory.pt", *description.glob("*"), *tokenizer.glob("*")]:
         shutil.copyfile(path, folder / path.name)
     return [f"model/{path.name}" for path in sorted(folder.iterdir())]
 

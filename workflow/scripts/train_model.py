@@ -15,6 +15,7 @@ from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.settings import Model, Train
+from snaketrain.stopping import Stopping
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
 LENGTH = ("train.epochs=", "train.steps=")
@@ -26,28 +27,36 @@ def arguments():
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
+    parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--keep-best-by", default="loss:min", metavar="METRIC:MODE", help="which checkpoints are best")
     parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
     parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="distance of the lines in the journal")
+    parser.add_argument(
+        "--stall-seconds", type=float, default=1800, help="a training in which nothing moves for so long says where, and ends"
+    )
+    parser.add_argument("--reduce-batch-on-oom", action="store_true", help="work off batches in more pieces when the memory runs out")
     parser.add_argument("--experiment", default="snaketrain", help="of MLflow")
     parser.add_argument("--notes", default="", help="shown in MLflow")
     return parser.parse_args()
 
 
 def main() -> int:
-    started = time.time()
+    started, stop = time.time(), Stopping()  # a signal that comes while torch is still being loaded counts as well
     args = arguments()
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    data, weights = read_manifest(args.data), read_manifest(args.model) if args.model else None
-    inputs = {"data": data.content} | ({"model": weights.content} if weights else {})
+    paths = {"data": args.data, "model": args.model, "initial": args.initial}
+    read = {role: read_manifest(path) for role, path in paths.items() if path}
+    data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
+    files = {role: manifest.folder / "files" for role, manifest in read.items()}
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
 
     import torch
 
+    from snaketrain.bad_steps import BadSteps
     from snaketrain.checkpoints import Checkpoints
     from snaketrain.data.batches import Batches
     from snaketrain.data.opening import open_split
@@ -55,13 +64,14 @@ def main() -> int:
     from snaketrain.learner import build, make_learner, make_task
     from snaketrain.loading import load
     from snaketrain.loop import Training
+    from snaketrain.out_of_memory import Pieces
     from snaketrain.patience import Patience
     from snaketrain.plan import Plan, make_schedule
     from snaketrain.progress import Progress
-    from snaketrain.stopping import Stopping
     from snaketrain.strategies import make_strategy
+    from snaketrain.watching import Watch
+    from snaketrain.window import Window
 
-    stop = Stopping()
     torch.use_deterministic_algorithms(settings.deterministic)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
@@ -79,7 +89,7 @@ def main() -> int:
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
     task = make_task(settings)
-    built = build(task, settings, model, weights.folder / "files" if weights else None, data.facts)
+    built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"))
     parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     if first:
         (folder / "description").mkdir(exist_ok=True)
@@ -87,21 +97,29 @@ def main() -> int:
     metric, _, mode = args.keep_best_by.partition(":")
     early = settings.early_stopping
     patience = Patience(metric, mode, early and early.patience, early.min_change if early else 0.0)
-    learner = make_learner(task, settings, built, strategy, patience)
-    checkpoints = Checkpoints(folder / "checkpoints", metric, mode, args.keep)
-    start = checkpoints.resume(learner)
+    progress = Progress(args.run_name, plan.steps, args.log_every, folder / "tensorboard", shows=first)
+    watch = Watch(folder / "logs/stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    training = Training(
+        make_learner(task, settings, built, strategy), train_data, dev_data, settings, plan, batches,
+        Pieces(folder, settings.accumulate, args.reduce_batch_on_oom), Window(strategy), patience,
+        BadSteps(settings.bad_steps_allowed, settings.rollbacks_allowed),
+        Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch,
+    )  # fmt: skip
+    start = training.resume()
     about = {"steps": plan.steps, "processes": strategy.world_size}
-    journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
+    training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
+    progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
-    progress = Progress(args.run_name, start, plan.steps, args.log_every, folder / "tensorboard", shows=first)
-    training = Training(learner, train_data, dev_data, settings, plan, batches, start, journal, checkpoints, progress, stop)
     reached = training.run()
+    watch.close()
     progress.close()
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
     signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
-    journal.write("end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb())
+    training.journal.write(
+        "end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
+    )
     strategy.wait()  # a launcher ends all when one process fails, as those do that stop early
     strategy.finish()
     if not complete:
@@ -117,8 +135,8 @@ def main() -> int:
         logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
     if first:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
-        facts["checkpoints"] = checkpoints.metrics()
-        stages.finish("train_model", args, inputs, checkpoints.weight_files(folder), facts, started)
+        facts["checkpoints"] = training.checkpoints.metrics()
+        stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
     return 0
 
 
@@ -132,10 +150,24 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def tell_failure(error: BaseException) -> None:
+    """On the terminal, in the log of this process, and as the last line of the journal."""
+    if isinstance(error, SystemExit):  # what to do about it is all that matters
+        logging.error(error.code)
+    else:
+        logging.exception("the training failed")
+    record_failure(Path(arguments().output).parent, error)
+
+
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
+    except SystemExit as error:
+        if not isinstance(error.code, str):  # of argparse
+            raise
+        tell_failure(error)
+        code = 1
     except Exception as error:
-        logging.exception("the training failed")  # also into the log of this process
-        record_failure(Path(arguments().output).parent, error)
-        sys.exit(1)
+        tell_failure(error)
+        code = 1
+    sys.exit(code)

@@ -1,54 +1,86 @@
 """Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
 
-checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, memory.pt, state.json, and last
-                             of all checkpoint.json with the sizes and digests of the others
+checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, <what remembers>.memory.pt, state.json,
+                             and last of all checkpoint.json with the sizes and digests of the others
 """
 
 import json
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
+from snaketrain.background import Background
 from snaketrain.manifests import file_digest, write_json
+from snaketrain.plan import folder_name
 
 
 class Checkpoints:
     def __init__(self, folder: Path, metric: str, mode: str, keep_best: int):
         self.folder = folder
         self.metric, self.sign, self.keep_best = metric, 1 if mode == "max" else -1, keep_best
+        self._background, self._newly_saved = Background(), []
 
-    def save(self, learner: Any, step: int, metrics: dict[str, float] | None) -> str:
-        """All processes take part in gathering the state; the first one writes it."""
+    def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
+        """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
+        self.finish()
         states = {name: learner.strategy.state(module, learner.optimizers[name]) for name, module in learner.modules.items()}
+        files: dict[str, Any] = {f"{name}.memory.pt": part.state() for name, part in memory.items()}
         if learner.strategy.rank == 0:
-            self._write(learner, states, step, metrics)
-            self._prune()
-        return f"checkpoints/{folder_name(step)}"
+            for name, (weights, optimizer_state) in states.items():
+                tied = _tied_names(learner.strategy.unwrapped(learner.modules[name]))
+                # gathered from several processes, tied weights no longer share their memory
+                files[f"{name}.safetensors"] = _untied({key: tensor for key, tensor in weights.items() if key not in tied})
+                files[f"{name}.optimizer.pt"] = optimizer_state
+            facts = {"step": step, "metrics": metrics, "scaler": learner.strategy.scaler.state_dict()}
+            self._background.start(partial(self._write, copied(files), facts))
 
-    def _write(self, learner: Any, states: dict[str, tuple[dict, dict]], step: int, metrics: dict[str, float] | None) -> None:
-        final = self.folder / folder_name(step)
+    def finish(self) -> None:
+        """Wait for what is being saved, and raise what went wrong with it."""
+        self._background.finish()
+
+    def newly_saved(self) -> list[int]:
+        """The steps whose checkpoints have come to be since the last call."""
+        self._background.raise_error()
+        steps, self._newly_saved = self._newly_saved, []
+        return steps
+
+    def _write(self, files: dict[str, Any], facts: dict[str, Any]) -> None:
+        final = self.folder / folder_name(facts["step"])
         beside = self.folder / f".{final.name}"
-        for torn in self.folder.glob(".step-*"):  # an earlier process was killed while it saved
-            shutil.rmtree(torn)
-        beside.mkdir(parents=True)
-        for name, (weights, optimizer_state) in states.items():
-            save_file(_untied(weights), beside / f"{name}.safetensors", metadata={"format": "pt"})
-            torch.save(optimizer_state, beside / f"{name}.optimizer.pt")
-        torch.save({name: part.state() for name, part in remembering(learner).items()}, beside / "memory.pt")
-        write_json(beside / "state.json", {"step": step, "metrics": metrics, "scaler": learner.strategy.scaler.state_dict()})
-        written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
-        for name in written:
-            _flush(beside / name)
-        write_json(beside / "checkpoint.json", written)
-        shutil.rmtree(final, ignore_errors=True)
-        os.rename(beside, final)
-        _flush(self.folder)
+        try:
+            for torn in self.folder.glob(".step-*"):  # an earlier process was killed while it saved or removed one
+                shutil.rmtree(torn)
+            beside.mkdir(parents=True)
+            for name, content in files.items():
+                if name.endswith(".safetensors"):
+                    save_file(content, beside / name, metadata={"format": "pt"})
+                else:
+                    torch.save(content, beside / name)
+            write_json(beside / "state.json", facts)
+            written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
+            for name in written:
+                _flush(beside / name)
+            write_json(beside / "checkpoint.json", written)
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(beside, final)
+            _flush(self.folder)
+            self._prune()
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have errors of their own for a full disk
+            shutil.rmtree(beside, ignore_errors=True)
+            raise SystemExit(
+                f"{final}: the checkpoint cannot be saved: {error}. Those saved before are whole. Make room or mend the folder, and run the "
+                "same command again: it goes on from the last of them."
+            ) from error
+        self._newly_saved.append(facts["step"])
 
     def _prune(self) -> None:
         """Keep the last and the best; of equal ones the earlier."""
@@ -57,7 +89,8 @@ class Checkpoints:
         best = [path for score, path in sorted(scored, key=lambda pair: (-pair[0], pair[1])) if score > -float("inf")][: self.keep_best]
         for path in earlier:
             if path not in best:
-                shutil.rmtree(path)
+                gone = path.rename(path.with_name(f".{path.name}"))  # at once, so that nobody ever finds half of it
+                shutil.rmtree(gone)
 
     def _score(self, path: Path) -> float:
         value = (json.loads((path / "state.json").read_text())["metrics"] or {}).get(self.metric, float("nan"))
@@ -74,7 +107,7 @@ class Checkpoints:
     def weight_files(self, above: Path) -> list[str]:
         return [str(path.relative_to(above)) for path in sorted(self.folder.glob("step-*/*.safetensors"))]
 
-    def resume(self, learner: Any) -> int:
+    def restore(self, learner: Any, memory: dict[str, Any]) -> int:
         """Load the last whole checkpoint; the step it was saved at, 0 if there is none."""
         for path in reversed(self.found()):
             if message := damage(path):
@@ -85,9 +118,8 @@ class Checkpoints:
                 optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True)
                 weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
                 learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
-            memory = torch.load(path / "memory.pt", weights_only=True)
-            for name, part in remembering(learner).items():
-                part.load_state(memory[name])
+            for name, part in memory.items():
+                part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
             state = json.loads((path / "state.json").read_text())
             if state["scaler"]:
                 learner.strategy.scaler.load_state_dict(state["scaler"])
@@ -95,13 +127,9 @@ class Checkpoints:
         return 0
 
 
-def remembering(learner: Any) -> dict[str, Any]:
-    """What has a state of its own besides the modules and optimizers."""
-    return {"task": learner.task, "patience": learner.patience}
-
-
-def folder_name(step: int) -> str:
-    return f"step-{step:08d}"
+def copied(state: Any) -> Any:
+    """Tensors that the training does not change any more."""
+    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
 
 
 def damage(path: Path) -> str | None:
@@ -129,7 +157,7 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def _tied_names(module: torch.nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     tied = {}
-    for name, tensor in sorted(module.state_dict(keep_vars=True).items()):
+    for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
         if id(tensor) in first:
             tied[name] = first[id(tensor)]
         first.setdefault(id(tensor), name)

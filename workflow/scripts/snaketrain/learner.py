@@ -1,6 +1,7 @@
 """What learns: a task's modules as the strategy wrapped them, and their optimizers."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import torch
 from torch import nn
 
 from snaketrain.blocks import compile_blocks, recompute_activations
+from snaketrain.initial_weights import start_from
 from snaketrain.loading import load
 from snaketrain.parameters import check_groups, freeze, parameter_groups
-from snaketrain.patience import Patience
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
 
@@ -21,7 +22,6 @@ class Learner:
     strategy: Any
     modules: dict[str, nn.Module]
     optimizers: dict[str, Any]
-    patience: Patience
     clip_norm: float | None
 
     def plain_modules(self) -> dict[str, nn.Module]:
@@ -36,16 +36,20 @@ def make_task(train: Train) -> Task:
     return load(train.task.use, "tasks")(**train.task.arguments)
 
 
-def build(task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any]) -> dict[str, nn.Module]:
-    """The task's modules on the CPU, the same in every process."""
+def build(
+    task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None
+) -> dict[str, nn.Module]:
+    """The task's modules on the CPU, the same in every process; `initial` is the folder of `model.initial_weights`."""
     torch.manual_seed(train.seed)
     modules = task.build(model.model_dump(), weights, facts)
+    if initial:
+        start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)
     return modules
 
 
-def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any, patience: Patience) -> Learner:
+def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any) -> Learner:
     prepared: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in modules.items():
         if train.recompute_activations:
@@ -53,13 +57,19 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         if train.compile:
             compile_blocks(module)
 
-        def make_optimizer(wrapped: nn.Module, name: str = name) -> Any:
-            groups = parameter_groups(name, wrapped, train.weight_decay, train.groups)
-            return load(train.optimizer.use)(groups, lr=train.learning_rate, **train.optimizer.arguments)
-
+        # by name, and before a strategy cuts the parameters into parts of other shapes
+        groups = parameter_groups(name, module, train.weight_decay, train.groups)
+        make_optimizer = partial(optimizer_of, train, groups)
         if task.wraps:
             prepared[name] = strategy.prepare(module, make_optimizer)
         else:
-            prepared[name] = (module.to(strategy.device), make_optimizer(module))
+            prepared[name] = (module.to(strategy.device), make_optimizer(dict(module.named_parameters())))
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
-    return Learner(task, strategy, wrapped, optimizers, patience, train.clip_norm)
+    return Learner(task, strategy, wrapped, optimizers, train.clip_norm)
+
+
+def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[str, nn.Parameter], sharded: Any = None, **how: Any) -> Any:
+    """The optimizer of parameters that are called as they were in the plain module; or `sharded`, which takes its groups and class."""
+    members = [group | {"params": [parameters[key] for key in group["params"]]} for group in groups]
+    made, options = load(train.optimizer.use), {"lr": train.learning_rate, **train.optimizer.arguments}
+    return sharded(members, made, **options, **how) if sharded else made(members, **options)

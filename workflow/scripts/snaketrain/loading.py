@@ -66,9 +66,10 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
         if name in names:
             return file, name
     else:  # or the files of a folder, each with the class of that name
-        names = sorted(path.stem for path in folder.glob("[a-z]*.py") if path.stem != "base")
+        classes = {path: "".join(map(str.capitalize, path.stem.split("_"))) for path in folder.glob("[a-z]*.py") if path.stem != "base"}
+        names = sorted(path.stem for path, made in classes.items() if f"class {made}" in path.read_text(encoding="utf-8"))
         if name in names:
-            return folder / f"{name}.py", "".join(word.capitalize() for word in name.split("_"))
+            return folder / f"{name}.py", classes[folder / f"{name}.py"]
     raise NotFound(f"`{name}` is not one of {', '.join(names)}{_nearest(name, names)} (your own: `path/to/file.py:Name`)")
 
 

@@ -1,5 +1,6 @@
-"""Training and evaluation, to be read from top to bottom. All that is needed is handed in; nothing here is distributed code."""
+"""Training, to be read from top to bottom. All that is needed is handed in; nothing here is distributed code."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from snaketrain.data.batches import Batches, Piece, deal, in_order
+from snaketrain.bad_steps import BadSteps, poison
+from snaketrain.data.batches import Batches, Piece, deal
+from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
+from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
 from snaketrain.parameters import set_rate
-from snaketrain.plan import Plan
+from snaketrain.patience import Patience
+from snaketrain.plan import Plan, folder_name
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.window import Window, each
 
@@ -27,29 +32,48 @@ class Training:
     settings: Any
     plan: Plan
     batches: Batches
-    step: int  # the last one that was taken
-    journal: Any
+    pieces: Pieces
+    window: Window
+    patience: Patience
+    bad_steps: BadSteps
     checkpoints: Any
     progress: Any
     stop: Any
+    watch: Any
+    step: int = 0  # the last one that was taken
+    journal: Any = None
+    stopping: bool = False
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What a checkpoint must know besides modules and optimizers."""
+        return {"task": self.learner.task, "window": self.window, "patience": self.patience, "bad_steps": self.bad_steps}
+
+    def resume(self) -> int:
+        """Go back to the last checkpoint, if there is one; its step."""
+        self.step = self.checkpoints.restore(self.learner, self.memory)
+        return self.step
 
     def run(self) -> int:
         """The step that was reached."""
         task, modules = self.learner.task, self.learner.plain_modules()
-        self.window, self.stopping = Window(self.learner.strategy), False
         task.on_worker_start()
         if self.step == 0:
             self.journal.write("eval", step=0, metrics=self.evaluate())
+        else:
+            self.saved(self.step)  # perhaps the last attempt did not come to write it down
         for epoch, steps in self.batches.after(self.step, self.plan.steps):
             if self.over:
                 break
             task.on_epoch_start(epoch, modules)
             task.train_epoch(epoch, self.steps(epoch, steps))
+        self.checkpoints.finish()
+        self.tell_saved()
         return self.step
 
     @property
     def over(self) -> bool:
-        return self.stopping or self.learner.patience.exhausted
+        return self.stopping or self.patience.exhausted
 
     def steps(self, epoch: int, batches: Iterator[tuple[int, np.ndarray]]) -> Iterator[Callable[[], None]]:
         for step, ids in batches:
@@ -62,21 +86,62 @@ class Training:
                 return
 
     def take(self, step: int, epoch: int, ids: np.ndarray) -> None:
-        settings, strategy = self.settings, self.learner.strategy
-        seed_step(settings.seed, step, strategy.data_rank)
-        pieces = deal(ids, self.train_data.lengths, settings.accumulate, strategy.data_rank, strategy.data_processes)
+        strategy, self.rate = self.learner.strategy, self.plan.learning_rate_at(step)
+        seed_step(self.settings.seed, step, strategy.data_rank)
+        pieces = deal(ids, self.train_data.lengths, self.pieces.number, strategy.data_rank, strategy.data_processes)
         batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
         mine = sum(self.learner.task.count(batch) for piece, batch in batches if not piece.filler)
         # all processes must agree on what the losses are divided by, and on where to stop
         count, stopping = strategy.agree(mine, self.stop.requested())
         self.stopping = stopping > 0
-        self.rate = self.plan.learning_rate_at(step)
-        losses, self.norm = take_step(self.learner, batches, max(1.0, count), self.rate)
-        self.window.add(losses, count, len(ids))
+        try:
+            losses, self.norm = take_step(self.learner, batches, max(1.0, count), self.rate)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self.make_smaller(error, batches[0][1])
+            return self.take(step, epoch, ids)
+        self.watch.beat()
+        if self.norm.isfinite():
+            self.bad_steps.good()
+            self.window.add(losses, count, len(ids))
+        else:
+            self.skip(step, ids, losses)
+
+    def make_smaller(self, error: RuntimeError, batch: Batch) -> None:
+        """Of several processes the others wait for this one in vain: all end, and the next attempt begins with smaller pieces."""
+        advice = explain(error, batch, self.pieces.number)
+        if self.pieces.may_grow and self.pieces.number < self.settings.batch_size:
+            self.pieces.more()
+            advice = f"Out of memory: from now on each batch is worked off in {self.pieces.number} pieces. {advice}"
+        if not self.pieces.may_grow or self.learner.strategy.world_size > 1:
+            raise SystemExit(advice) from None
+        logging.warning(advice)
+        for module in self.learner.modules.values():
+            self.learner.strategy.clear(module)
+
+    def skip(self, step: int, ids: np.ndarray, losses: dict[str, Tensor]) -> None:
+        """The update was left out, since a gradient was not a number."""
+        fine = self.learner.strategy.everyones(all(bool(loss.isfinite()) for loss in losses.values()))
+        if all(fine) and self.learner.strategy.precision == "fp16":
+            return  # beyond the range of fp16, as at times it is; the scaler has lowered its scale
+        processes = [rank for rank, is_fine in enumerate(fine) if not is_fine]
+        self.journal.write("bad_step", step=step, processes=processes, examples=ids.tolist())
+        logging.warning("step %d: not a number in the losses of processes %s, or in gradients; the update is left out", step, processes)
+        if self.bad_steps.bad(ids.tolist()):
+            self.checkpoints.finish()
+            back = self.checkpoints.restore(self.learner, {"task": self.learner.task})
+            if back == 0:
+                raise SystemExit(
+                    f"step {step}: too many steps without numbers, and no checkpoint to go back to. Lower train.learning_rate."
+                )
+            self.journal.write("rollback", step=step, to=back)
+            logging.warning("step %d: back to the weights of step %d, and on behind the bad steps", step, back)
 
     def after_step(self) -> None:
         """Tell, evaluate and save, as the plan says."""
         step, plan = self.step, self.plan
+        self.tell_saved()
         if self.window.examples and (self.progress.logs_at(step) or step == plan.steps):
             figures = self.window.close(self.learner.task.counts)
             figures |= {"learning_rate": self.rate, "gradient_norm": self.norm.item(), "epoch": plan.epochs_done(step)}
@@ -85,7 +150,7 @@ class Training:
             self.window.reopen()
         if plan.evaluates_at(step):
             metrics = self.evaluate()
-            self.learner.patience.tell(metrics)
+            self.patience.tell(metrics)
             self.journal.write("eval", step=step, metrics=metrics)
             self.progress.evaluated(step, metrics)
             self.save(metrics)
@@ -93,12 +158,21 @@ class Training:
             self.save(None)
 
     def evaluate(self) -> dict[str, float]:
-        return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2)
+        with self.window.paused():
+            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.watch.beat)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.journal.sync()  # a checkpoint must not know more than the journal
-        self.journal.write("checkpoint", step=self.step, path=self.checkpoints.save(self.learner, self.step, metrics))
-        self.window.reopen()
+        with self.window.paused():
+            self.checkpoints.save(self.learner, self.step, metrics, self.memory)
+        self.watch.beat()
+
+    def tell_saved(self) -> None:
+        for step in self.checkpoints.newly_saved():
+            self.saved(step)
+
+    def saved(self, step: int) -> None:
+        self.journal.write("checkpoint", step=step, path=f"checkpoints/{folder_name(step)}")
 
 
 def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float, rate: float) -> tuple[dict[str, Tensor], Tensor]:
@@ -118,35 +192,14 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
                 with strategy.autocast():
                     parts = loss_of(modules, on_device(batch, strategy.device))
                 parts = parts if isinstance(parts, dict) else {"": parts}
-                strategy.backward(sum(parts.values()) * (weight / count))
+                loss = sum(parts.values())
+                strategy.backward(loss * (weight / count) * poison(loss))
             for part, loss in parts.items():
                 losses[part] = losses.get(part, 0.0) + loss.detach() * weight
         norms.append(strategy.update([(learner.modules[name], learner.optimizers[name]) for name in names], learner.clip_norm))
         for module in learner.modules.values():  # also what a loss left in the modules that do not learn from it
             strategy.clear(module)
     return losses, torch.stack(norms).norm()
-
-
-@torch.no_grad()
-def evaluate(learner: Learner, data: Any, batch_size: int) -> dict[str, float]:
-    """Every example once, whatever the number of processes: sums are added up over all, and divided once."""
-    sums: dict[str, Tensor] = {}
-    for piece, batch in evaluation_batches(learner, data, batch_size):
-        found = learner.task.evaluation_step(learner.plain_modules(), batch)
-        for name, value in found.items():
-            sums[name] = sums.get(name, 0.0) + (torch.zeros_like(value) if piece.filler else value).double()
-    return learner.task.measure({name: learner.strategy.sum(total) for name, total in sums.items()})
-
-
-def evaluation_batches(learner: Learner, data: Any, batch_size: int) -> Iterator[tuple[Piece, Batch]]:
-    """This process's share of the data, with all modules set to evaluate and in the strategy's precision."""
-    for module in learner.modules.values():
-        module.eval()
-    strategy = learner.strategy
-    for ids in in_order(data.lengths, batch_size):
-        (piece,) = deal(ids, data.lengths, 1, strategy.data_rank, strategy.data_processes)
-        with strategy.autocast():
-            yield piece, on_device(data.batch(piece.ids), strategy.device)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -29,6 +29,8 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.ranks",
     "snaketrain.remembering",
     "snaketrain.stopping",
+    "snaketrain.background",
+    "snaketrain.watching",
     "snaketrain.settings",  # its values are compared one by one
     "snaketrain.stages",
 }

@@ -16,14 +16,14 @@ def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
 
 
 def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Any]) -> list[dict[str, Any]]:
-    """What an optimizer takes: the module's own groups first, the rest after; biases and norms, of one dimension, never decay."""
-    found: dict[tuple[float, float], list[nn.Parameter]] = {}
+    """What an optimizer takes, by the names of the parameters; biases and norms, of one dimension, never decay."""
+    found: dict[tuple[float, float], list[str]] = {}
     for key, parameter in module.named_parameters():
         if parameter.requires_grad:
             group = next((g for g in groups if matches(g.match, name, key)), None)
             scale = group.rate_scale if group else 1.0
             decay = weight_decay if group is None or group.weight_decay is None else group.weight_decay
-            found.setdefault((scale, decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+            found.setdefault((scale, decay if parameter.ndim > 1 else 0.0), []).append(key)
     if not found:
         raise SystemExit(f"train.freeze: nothing of the module `{name}` is left to train. Freeze less.")
     return [{"params": members, "weight_decay": decay, "rate_scale": scale} for (scale, decay), members in found.items()]
@@ -42,7 +42,6 @@ def set_rate(optimizer: Any, rate: float) -> None:
 
 def matches(pattern: str, module: str, key: str) -> bool:
     """A pattern is of the parameter's name in its module, or begins with the name of the module."""
-    key = key.removeprefix("module.")  # of a wrapper
     return fnmatchcase(key, pattern) or fnmatchcase(f"{module}.{key}", pattern)
 
 

@@ -34,7 +34,7 @@ class Pipeline:
 
     @cached_property
     def models(self) -> dict[str, Source]:
-        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source) if s is not None]
+        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source, initial(run)) if s is not None]
         return {source_name(source): source for source in sources}
 
     @cached_property
@@ -69,6 +69,10 @@ class Pipeline:
 
     def weights(self, run: str) -> list[str]:
         return self._weights[run]
+
+    def initial_weights(self, run: str) -> list[str]:
+        source = initial(self.runs[run])
+        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
 
     def model_files(self, model: str) -> list[str]:
         return local_files(self.models[model])
@@ -163,14 +167,20 @@ class Pipeline:
             "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
             "--keep": settings.compute.keep_checkpoints,
             "--log-every": settings.tracking.log_every_steps,
+            "--stall-seconds": settings.compute.stall_seconds,
             "--experiment": settings.tracking.experiment,
             "--notes": settings.tracking.notes,
         }
-        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+        switches = " --reduce-batch-on-oom" if settings.compute.reduce_batch_on_oom else ""
+        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items()) + switches
 
 
 def data_name(data: Data) -> str:
     return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
+
+
+def initial(run: Settings) -> Source | None:
+    return run.model.initial_weights.source if run.model.initial_weights else None
 
 
 def source_name(source: Source) -> str:
@@ -188,13 +198,16 @@ def dataset_classes(data: Data) -> list[tuple[str, None]]:
 
 
 def uses_in(value: Any) -> list[str]:
-    """The names of code in nested arguments: every full name in a `{use, arguments}`."""
+    """The names of code in nested arguments: every full name in a `{use, arguments}`, and of a file wherever it stands."""
+    if isinstance(value, str):
+        return [value] if ".py:" in value else []
     if isinstance(value, list):
         return [use for each in value for use in uses_in(each)]
     if not isinstance(value, dict):
         return []
     use = value.get("use")
-    return [use] * (isinstance(use, str) and ("." in use or ":" in use)) + uses_in(list(value.values()))
+    of_a_package = isinstance(use, str) and "." in use and ".py:" not in use
+    return [use] * of_a_package + uses_in(list(value.values()))
 
 
 def local_files(source: Source) -> list[str]:

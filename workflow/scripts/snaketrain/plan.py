@@ -66,6 +66,11 @@ class Plan:
         return (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
 
 
+def folder_name(step: int) -> str:
+    """Of the checkpoint of a step; they sort by their steps."""
+    return f"step-{step:08d}"
+
+
 def make_schedule(found: Any, arguments: dict[str, Any]) -> Schedule:
     """What `train.schedule` names, ready to be called."""
     return found(**arguments) if inspect.isclass(found) else partial(found, **arguments)

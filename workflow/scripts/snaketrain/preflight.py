@@ -4,15 +4,20 @@ import ast
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from snaketrain import module_settings
 from snaketrain.configuration import BadConfiguration, nearest
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
-from snaketrain.inheriting import class_attribute
+from snaketrain.inheriting import class_attribute, keywords
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
-from snaketrain.pipeline import Pipeline, dataset_classes, uses_in
+from snaketrain.pipeline import Pipeline, dataset_classes, initial, uses_in
 from snaketrain.settings import Data, Examples, Settings
+
+# arguments that the trainer gives
+FILLED_IN = {"strategies": ("device", "precision"), "schedules": ("done", "steps")}
 
 
 def examine(pipeline: Pipeline) -> None:
@@ -37,6 +42,11 @@ def examine(pipeline: Pipeline) -> None:
 def names(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and schedules that do not exist; a metric that the task does not log."""
     task_file = None
+    arguments, of_module = run.train.task.arguments, None
+    if run.train.task.use == "module":  # all that it is lies in its arguments
+        wrong = module_settings.problems(arguments)
+        yield from wrong
+        of_module = None if wrong else module_settings.ModuleSettings(**arguments)
     for setting, use, place in (
         ("train.task.use", run.train.task.use, "tasks"),
         ("model.use", run.model.use, None),
@@ -44,7 +54,7 @@ def names(run: Settings) -> Iterator[str]:
         ("train.schedule.use", run.train.schedule.use, "schedules"),
         ("train.strategy.use", run.train.strategy.use, "strategies"),
         *((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use),
-        *(("train.task.arguments", use, None) for use in uses_in(run.train.task.arguments)),
+        *(("train.task.arguments", use, None) for use in (of_module.uses if of_module else uses_in(arguments))),
     ):
         if use == "auto":
             continue
@@ -57,15 +67,34 @@ def names(run: Settings) -> Iterator[str]:
             continue
         if file and (problem := unreadable(file)):
             yield f"{setting}: `{use}` imports {problem}"
+        if file and place in FILLED_IN:
+            given = run.train.strategy.arguments if place == "strategies" else run.train.schedule.arguments
+            yield from misnamed_arguments(f"{setting.removesuffix('.use')}.arguments", file, attribute, given, FILLED_IN[place])
         if place == "tasks" and file:
             task_file = (file, attribute)
     metrics = logged_metrics(*task_file, run.data.label_kind) if task_file else None
+    metrics = of_module.logged if of_module else metrics
     if metrics and run.select.metric not in metrics:
         where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
         yield (
             f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
             f"It logs: {', '.join(metrics)}. Name one of them."
         )
+
+
+def misnamed_arguments(setting: str, file: Path, name: str, given: dict[str, Any], filled_in: tuple[str, ...]) -> Iterator[str]:
+    """Arguments that a class or function does not take, and those it lacks."""
+    found = keywords(file, name)
+    if found is None:
+        return
+    taken, needed = ([each for each in names if each not in filled_in] for names in found)
+    known = f"It takes: {', '.join(taken)}." if taken else "It takes none."
+    for each in given:
+        if each not in taken:
+            yield f"{setting}.{each}: no such argument{nearest(each, taken)} {known}"
+    for each in needed:
+        if each not in given:
+            yield f"{setting}.{each}: is missing. Give it a value."
 
 
 @functools.cache
@@ -100,6 +129,7 @@ def sources(run: Settings) -> Iterator[str]:
     for setting, source in (
         ("data.train", data.train), ("data.dev", data.dev), ("data.test", data.test),
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
+        ("model.initial_weights.source", initial(run)),
     ):  # fmt: skip
         if source and not source.hub and not getattr(source, "use", None):
             try:
@@ -110,6 +140,8 @@ def sources(run: Settings) -> Iterator[str]:
             yield from (f"{setting}: {problem}" for problem in misnamed_digests(source, names))
             if source is data.tokenizer and "tokenizer.json" not in {file.name for file in names.values()}:
                 yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
+            if source is initial(run) and not any(name.endswith(".safetensors") for name in names):
+                yield f"{setting}: {describe(source)} holds no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "

@@ -10,15 +10,20 @@ from tqdm import tqdm
 class Progress:
     """Only the first process shows anything."""
 
-    def __init__(self, run: str, start: int, steps: int, every_steps: int, tensorboard: Path, shows: bool):
-        self.every_steps, self.run, self.shows = every_steps, run, shows
+    def __init__(self, run: str, steps: int, every_steps: int, tensorboard: Path, shows: bool):
+        self.every_steps, self.run, self.steps, self.tensorboard, self.shows = every_steps, run, steps, tensorboard, shows
+
+    def start(self, step: int) -> None:
+        """Begin to show, after `step`."""
         # in a log file a line now and then, in a terminal a bar that moves
         interval = 0.5 if sys.stderr.isatty() else 15
-        self.bar = tqdm(initial=start, total=steps, desc=run, unit="step", mininterval=interval, disable=not shows, dynamic_ncols=True)
-        if shows:
+        self.bar = tqdm(
+            initial=step, total=self.steps, desc=self.run, unit="step", mininterval=interval, disable=not self.shows, dynamic_ncols=True
+        )
+        if self.shows:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.events = SummaryWriter(str(tensorboard), purge_step=start + 1)
+            self.events = SummaryWriter(str(self.tensorboard), purge_step=step + 1)
 
     def logs_at(self, step: int) -> bool:
         return step % self.every_steps == 0

@@ -44,7 +44,8 @@ class Ranks:
         """Under the names that torch.distributed reads."""
         names = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": self.local}
         os.environ.update({name: str(value) for name, value in names.items()})
-        os.environ.setdefault("MASTER_ADDR", self._first_host())
+        if "MASTER_ADDR" not in os.environ:
+            os.environ["MASTER_ADDR"] = self._first_host()
         os.environ.setdefault("MASTER_PORT", "29500")
 
     def _first_host(self) -> str:

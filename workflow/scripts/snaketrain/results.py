@@ -10,7 +10,7 @@ from snaketrain.manifests import write_json
 from snaketrain.plots import draw
 from snaketrain.scoring import KINDS, OneClass, Rows
 
-NOT_SHOWN = ("ids", "loss", "probabilities", "predicted")  # of the rows: told otherwise where the kind of label is known
+NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # of the rows: told otherwise where the kind of label is known
 
 
 def write_results(
@@ -20,8 +20,10 @@ def write_results(
     """Writes `<split>_results.json`, `<split>_plots.png` and, where there are rows, `<split>_predictions.csv`; returns the results.
 
     `measured` holds the number of `examples` and the task's `metrics`, none for examples without labels; `rows` what the task
-    predicts for each example, and `table` the columns of the prepared data, both in the order of the examples.
+    predicts for each example, and `table` the columns of the prepared data, both in the order of the examples. Labels that are
+    not among these columns may be among the rows, as `label`.
     """
+    table = {"label": rows["label"].tolist()} | table if "label" in rows else table
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     kind = kind_of(rows, table, facts)

@@ -16,7 +16,7 @@ Rows = dict[str, np.ndarray]
 class OneClass:
     def __init__(self, facts: dict[str, Any]):
         self.names: list[str] = facts["label_names"]
-        self.train: dict[str, Any] = facts["splits"]["train"]
+        self.train: dict[str, Any] = facts.get("splits", {}).get("train", {})
 
     def fits(self, rows: Rows) -> bool:
         """Whether the task predicts what belongs to this kind of label, and not something of its own."""
@@ -35,7 +35,7 @@ class OneClass:
         counts = np.bincount(labels, minlength=len(self.names))
         f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
         return {
-            "loss": float(np.mean(rows["loss"])),
+            **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),
             "interval": list(wilson(int(right.sum()), len(labels), confidence)),
             "confidence": confidence,
@@ -84,6 +84,8 @@ class SeveralClasses(OneClass):
         return calibrated(probabilities.ravel(), true.ravel(), bins) | {"classes": by_class(self.names, true, probabilities > 0.5)}
 
     def baselines(self, labels: np.ndarray) -> dict[str, dict[str, Any]]:
+        if "label_counts" not in self.train:
+            return {}
         examples = self.train["examples"]
         frequent = [name for name, count in zip(self.names, self.train["label_counts"], strict=True) if 2 * count > examples]
         answers = {"most_common": self.train["most_common_labels"], "majority": frequent}
@@ -118,7 +120,8 @@ class Number(OneClass):
         return {}
 
     def baselines(self, labels: np.ndarray) -> dict[str, dict[str, Any]]:
-        mean = self.train["label_mean"]
+        if (mean := self.train.get("label_mean")) is None:
+            return {}
         squares, spread = np.square(labels - mean).mean(), labels.var()
         scores = {"loss": squares, "mae": np.abs(labels - mean).mean(), "r2": 1 - squares / spread if spread else math.nan}
         return {"mean": {"answer": f"always {mean:.4g}, the mean of the training data"} | {k: float(v) for k, v in scores.items()}}

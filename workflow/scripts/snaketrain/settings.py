@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from snaketrain.strategies import misfit
+from snaketrain.strategies import misfit, shares
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -85,7 +85,7 @@ class Examples(Source):
     """Where examples come from: text files, as of a [Source](#source), or a dataset class."""
 
     use: str | None = Field(None, description="instead of files: a dataset class, `package.module.Class` or `path/to/file.py:Class`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for the class")
+    arguments: Arguments = Field({}, description="keyword arguments for the class")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Examples":
@@ -195,6 +195,15 @@ class Data(Section):
         return self
 
 
+class InitialWeights(Section):
+    """Weights of an earlier run to start from, or a part of them; the optimizer and the step begin anew."""
+
+    source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
+    part: str | None = Field(None, description="take only what begins with this in the file, `encoder.`; none: all")
+    into: str | None = Field(None, description="what it begins with in the model, `bert.`; none: the same")
+    strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: take what fits and log the rest")
+
+
 class Model(Section):
     """The network. Changing it trains again; the data stays prepared."""
 
@@ -203,6 +212,9 @@ class Model(Section):
     )
     source: Source | None = Field(None, description="pretrained weights; none: a random start from `arguments`")
     arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
+    initial_weights: InitialWeights | None = Field(
+        None, description="weights of an earlier run, copied over those of `source` or a random start"
+    )
 
 
 class EarlyStopping(Section):
@@ -234,7 +246,8 @@ class Train(Section):
         None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
     )
     block_length: Positive | None = Field(
-        None, description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example"
+        None,
+        description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example",
     )
     packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
@@ -256,6 +269,12 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
     evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    bad_steps_allowed: NotNegative = Field(
+        3, description="steps in a row whose loss or gradient is not a number; each is left out, and after one more the training goes back"
+    )
+    rollbacks_allowed: NotNegative = Field(
+        2, description="how often it goes back to the last checkpoint and on behind the bad steps, before it gives up"
+    )
     early_stopping: EarlyStopping | None = Field(
         None, description="stop when the selection metric has not improved for a while; none: never"
     )
@@ -335,6 +354,12 @@ class Compute(Section):
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
     partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile")
     sbatch: str = Field("", description="further options of sbatch, `--constraint=a100 --exclusive`")
+    stall_seconds: Annotated[float, Field(gt=0)] = Field(
+        1800, description="a training in which nothing moves for so long says which process is where, and ends"
+    )
+    reduce_batch_on_oom: bool = Field(
+        False, description="work off each batch in more pieces when the memory runs out; the result is the same"
+    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
 
     @field_validator("nodes")
@@ -409,10 +434,11 @@ class Settings(Section):
     def _processes_fit(self) -> "Settings":
         strategy, compute = self.train.strategy, self.compute
         for nodes in compute.node_counts:
-            if problem := misfit(strategy.use, strategy.arguments, nodes * compute.processes):
+            processes = nodes * compute.processes
+            if problem := misfit(strategy.use, strategy.arguments, processes, compute.device):
                 raise ValueError(problem + (f" (with {nodes} nodes)" if compute.nodes != "1" else ""))
-        processes = max(compute.node_counts) * compute.processes
-        if self.train.batch_tokens is None and processes * self.train.accumulate > self.train.batch_size:
+        parts = shares(strategy.use, strategy.arguments, processes) * self.train.accumulate
+        if self.train.batch_tokens is None and parts > self.train.batch_size:
             nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
             raise ValueError(
                 f"{nodes}compute.processes ({compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "

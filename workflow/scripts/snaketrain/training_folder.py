@@ -103,10 +103,14 @@ def record_start(
     )
 
 
-def record_failure(folder: Path, error: Exception) -> None:
+def record_failure(folder: Path, error: BaseException) -> None:
     """The last line of a training that failed; of several processes, the first one's."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
-        last = {"event": "end", "status": "FAILED", "error": f"{type(error).__name__}: {error}"[:1000]}
+        last = {
+            "event": "end",
+            "status": "FAILED",
+            "error": (str(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}")[:2000],
+        }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
             journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")

@@ -14,9 +14,16 @@ class Window:
         self.reopen()
 
     def reopen(self) -> None:
-        """Begin anew; the clock too, so that evaluations and saves do not count as slow training."""
+        """Begin anew."""
         self.losses: dict[str, Tensor] = {}
-        self.counted, self.examples, self.began = 0.0, 0, time.perf_counter()
+        self.counted, self.examples, self.seconds, self.began = 0.0, 0, 0.0, time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Evaluations and saves do not count as slow training."""
+        self.seconds += time.perf_counter() - self.began
+        yield
+        self.began = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor], counted: float, examples: int) -> None:
         self.counted, self.examples = self.counted + counted, self.examples + examples
@@ -27,8 +34,22 @@ class Window:
         """The mean loss over all processes, with its parts if it has several, and the speed."""
         means = {name: float(self.strategy.sum(total)) / max(1.0, self.counted) for name, total in self.losses.items()}
         figures = {"loss": sum(means.values())} | {f"loss_{name}": mean for name, mean in means.items() if name}
-        seconds = time.perf_counter() - self.began
+        seconds = self.seconds + time.perf_counter() - self.began
         return figures | {f"{counts}_per_second": self.counted / seconds, "examples_per_second": self.examples / seconds}
+
+    def state(self) -> dict[str, Any]:
+        """Of all processes, since a training may be stopped between two lines of the journal."""
+        mine = {"losses": self.losses, "counted": self.counted, "examples": self.examples, "seconds": self.seconds}
+        return {"processes": self.strategy.everyones(mine)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Each process goes on with its own losses; with another number of processes, the first one with the losses of all."""
+        processes, strategy = state["processes"], self.strategy
+        mine = [processes[strategy.data_rank]] if len(processes) == strategy.data_processes else processes * (strategy.data_rank == 0)
+        for part in mine:
+            for name, loss in part["losses"].items():
+                self.losses[name] = self.losses.get(name, 0.0) + loss.to(strategy.device)
+        self.counted, self.examples, self.seconds = (processes[0][key] for key in ("counted", "examples", "seconds"))
 
 
 @contextlib.contextmanager

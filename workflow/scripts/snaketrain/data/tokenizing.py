@@ -14,6 +14,7 @@ COPIED = (
     "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
+PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # names of transformers for any tokenizer.json
 
 
 def tokenizer_folder(fetched: Path) -> Path:
@@ -29,17 +30,19 @@ def tokenizer_folder(fetched: Path) -> Path:
     return found[0].parent
 
 
-def copy_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copy the tokenizer without its own padding and truncation, which would override what a caller asks for."""
+def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
+    """Copy the tokenizer, to be used for single texts or pairs, without its own padding and truncation: a caller asks for those."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     write_json(target / "tokenizer.json", _read(source / "tokenizer.json") | {"padding": None, "truncation": None})
     config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     pad = _token(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
     # without these transformers would look for the model's configuration beside the tokenizer
-    write_json(
-        target / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"pad_token": pad} if pad else {}) | config
-    )
+    ours = {"tokenizer_class": PLAIN[0]} | ({"pad_token": pad} if pad else {})
+    if pair and config.get("tokenizer_class", PLAIN[0]) in PLAIN and any(_load(target).encode("a", "b").type_ids):
+        # a tokenizer of no special class would not tell a model which text is the second, as training does
+        ours["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    write_json(target / "tokenizer_config.json", ours | config)
     for name in COPIED:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

@@ -10,6 +10,7 @@ from snaketrain.loading import find, load
 from snaketrain.ranks import Ranks
 
 OF_ONE_PROCESS = ("single", "data_parallel")
+ON_GPUS_ONLY = ("fairscale_fsdp",)
 DEGREES = {"hsdp": "shard", "tensor_parallel": "tensor"}  # the argument that must divide the number of processes
 
 
@@ -28,17 +29,29 @@ def strategy_files(use: str) -> list[Path]:
     return [file for name in names if (file := find(name, "strategies")[0])]
 
 
-def misfit(use: str, arguments: dict[str, Any], processes: int) -> str | None:
-    """Why the number of processes does not suit the strategy, if it does not."""
+def misfit(use: str, arguments: dict[str, Any], processes: int, device: str = "auto") -> str | None:
+    """Why the processes or the device do not suit the strategy, if they do not."""
     if use in OF_ONE_PROCESS and processes > 1:
         return f"train.strategy `{use}` is one process, but compute.processes is {processes}: use `ddp` or `auto`, or one process"
     if use == "auto" and arguments:
         return "train.strategy `auto` takes no arguments: name the strategy that they are meant for"
+    if use in ON_GPUS_ONLY and device == "cpu":
+        return f"train.strategy `{use}` needs GPUs, and compute.device is cpu: use `fsdp`, which needs none"
     name = DEGREES.get(use)
     degree = arguments.get(name) if name else None
-    if isinstance(degree, int) and (degree < 1 or processes % degree):
+    if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
         return (
             f"train.strategy.arguments.{name} is {degree}, which does not divide compute.processes ({processes}): "
             "the processes are arranged in groups of that size, so make one a multiple of the other"
         )
+    if use == "tensor_parallel" and arguments.get("shard") and shares(use, arguments, processes) == 1:
+        return (
+            f"train.strategy.arguments.shard is set, but train.strategy.arguments.tensor takes all of compute.processes ({processes}): "
+            "nothing is left to be shared out, so give more processes, a smaller `tensor`, or no `shard`"
+        )
     return None
+
+
+def shares(use: str, arguments: dict[str, Any], processes: int) -> int:
+    """Into how many shares the examples of a batch are cut; those who hold parts of one model see the same ones."""
+    return processes // (arguments.get("tensor") or processes) if use == "tensor_parallel" else processes

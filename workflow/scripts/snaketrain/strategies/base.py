@@ -8,19 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
 
+from snaketrain.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.ranks import Ranks
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-MakeOptimizer = Callable[[nn.Module], Any]
+MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of what shards the optimizer, if anything does
 
 
 class Strategy:
@@ -58,7 +54,7 @@ class Strategy:
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
         """Wrap the module and build its optimizer, in the order that this strategy needs."""
         module = self.place(module)
-        return module, make_optimizer(module)
+        return module, make_optimizer(dict(module.named_parameters()))
 
     def place(self, module: nn.Module) -> nn.Module:
         """Put a module where it can be evaluated, which takes no gradients and no optimizer."""
@@ -82,15 +78,20 @@ class Strategy:
         self.scaler.scale(loss).backward()
 
     def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
-        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping."""
+        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
+
+        Where the norm is not a number, on all processes alike, nothing is updated.
+        """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
-        for _, optimizer in pairs:
-            self.scaler.step(optimizer)
-        self.scaler.update()
-        return torch.stack(norms).norm()
+        norm = torch.stack(norms).norm()
+        if self.scaler.is_enabled() or norm.isfinite():  # a scaler sees to it by itself
+            for _, optimizer in pairs:
+                self.scaler.step(optimizer)
+            self.scaler.update()
+        return norm
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         """Scale the module's gradients down to a norm; the norm that they had."""
@@ -99,14 +100,35 @@ class Strategy:
     def clear(self, module: nn.Module) -> None:
         module.zero_grad(set_to_none=True)
 
-    # --- state, under the full names of the parameters, whatever the strategy
+    # --- state, whole and under the full names of the parameters, whatever the strategy; the first process keeps it
 
     def state(self, module: nn.Module, optimizer: Any) -> tuple[dict, dict]:
-        return get_model_state_dict(module, options=WHOLE), get_optimizer_state_dict(module, optimizer, options=WHOLE)
+        plain = self.unwrapped(module)
+        return get_model_state_dict(plain, options=WHOLE), self.optimizer_state(optimizer, dict(plain.named_parameters()))
 
     def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
-        set_model_state_dict(module, weights, options=WHOLE)
-        set_optimizer_state_dict(module, optimizer, optimizer_state, options=WHOLE)
+        plain = self.unwrapped(module)
+        set_model_state_dict(plain, weights, options=WHOLE)
+        self.load_optimizer_state(optimizer, dict(plain.named_parameters()), optimizer_state)
+
+    def optimizer_state(self, optimizer: Any, parameters: Parameters) -> dict[str, Any]:
+        return {"state": named_state(optimizer, parameters, self.whole), "param_groups": named_groups(optimizer, parameters)}
+
+    def load_optimizer_state(self, optimizer: Any, parameters: Parameters, saved: dict[str, Any]) -> None:
+        load_named(optimizer, parameters, saved, self.part)
+
+    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+        """A tensor of the optimizer's state, put together from all parts."""
+        if isinstance(value, DTensor):
+            value = value.full_tensor()
+            return value.cpu() if self.rank == 0 else None  # who does not keep it shall not fill its memory
+        return value.cpu()
+
+    def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
+        """The opposite of `whole`: what belongs to this process."""
+        if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+            return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        return value
 
     # --- agreeing
 
@@ -135,8 +157,9 @@ class Distributed(Strategy):
         if self.device.type == "cuda":
             self.device = torch.device("cuda", ranks.local)
             torch.cuda.set_device(self.device)
-        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(minutes=30))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def finish(self) -> None:

@@ -10,13 +10,19 @@ from snaketrain.strategies.base import Distributed, MakeOptimizer
 
 
 class Ddp(Distributed):
-    def __init__(self, static_graph: bool = False, bucket_mb: float = 25, **where: Any):
+    """`unused_parameters`: some have no gradient in some steps, and the others shall not wait for them."""
+
+    def __init__(self, static_graph: bool = False, bucket_mb: float = 25, unused_parameters: bool = False, **where: Any):
         super().__init__(**where)
-        self.options = {"static_graph": static_graph, "bucket_cap_mb": bucket_mb}
+        self.options = {"static_graph": static_graph, "bucket_cap_mb": bucket_mb, "find_unused_parameters": unused_parameters}
 
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
-        wrapped = DistributedDataParallel(self.place(module), **self.options)
-        return wrapped, make_optimizer(wrapped)
+        # gradients live in the buffers in which they are exchanged, and not twice
+        wrapped = DistributedDataParallel(self.place(module), gradient_as_bucket_view=True, **self.options)
+        return wrapped, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+    def optimizer(self, parameters: dict[str, nn.Parameter], make_optimizer: MakeOptimizer) -> Any:
+        return make_optimizer(parameters)
 
     def unwrapped(self, module: nn.Module) -> nn.Module:
         return module.module if isinstance(module, DistributedDataParallel) else module

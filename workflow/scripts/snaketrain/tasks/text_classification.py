@@ -1,5 +1,6 @@
 """Sorts texts, or pairs of them, into classes, into several classes at once, or along a scale: as `data.label_kind` says."""
 
+import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +10,8 @@ from torch import Tensor
 from snaketrain.pretrained import describe_model, make_model
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.label_kinds import KINDS
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TextClassification(Task):
@@ -24,7 +27,10 @@ class TextClassification(Task):
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
-        return {"model": make_model(model, folder, labels, text)}
+        built = make_model(model, folder, labels, text)
+        known = inspect.signature(built.forward).parameters  # BART, for one, knows no token types
+        self.inputs = INPUTS[:2] if "attention_mask" in known and "token_type_ids" not in known else INPUTS
+        return {"model": built}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()
@@ -44,7 +50,5 @@ class TextClassification(Task):
     def describe(self, modules: Modules, folder: Path) -> None:
         describe_model(modules["model"], folder)
 
-    @staticmethod
-    def logits(modules: Modules, batch: Batch) -> Tensor:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
-        return modules["model"](**inputs).logits
+    def logits(self, modules: Modules, batch: Batch) -> Tensor:
+        return modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits

@@ -1,0 +1,109 @@
+"""Runs the training script in processes forked from this one, which has imported all that is slow.
+
+So a training starts in a fraction of a second, and can be killed a hundred times. What runs is the script itself, in real
+processes that torch.distributed connects; only the launcher is ours.
+"""
+
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "workflow/scripts/train_model.py"
+SHUTTING_DOWN_SECONDS = 60  # in which the others must notice that one was killed
+
+
+def preload() -> None:
+    """Before the first fork, and with one thread: forked processes do not inherit the others."""
+    import tensorboard.summary  # noqa: F401
+    import torch
+    import torch.distributed.checkpoint.state_dict
+    import torch.utils.tensorboard
+    import transformers
+    from transformers import BartForSequenceClassification, BertForSequenceClassification  # noqa: F401
+
+    assert transformers
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(SCRIPT.parent))
+    import snaketrain.loop
+    import snaketrain.strategies.ddp  # noqa: F401
+
+
+def start(arguments: list[str], processes: int, log: Path) -> list[int]:
+    """The pids of the ranks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return [_fork(arguments, rank, processes, port, log) for rank in range(processes)]
+
+
+def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        names = {
+            "RANK": rank,
+            "WORLD_SIZE": processes,
+            "LOCAL_RANK": rank,
+            "LOCAL_WORLD_SIZE": processes,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        os.environ.update({name: str(value) for name, value in names.items()} if processes > 1 else {})
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.argv = [str(SCRIPT), *arguments]
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        os.write(2, f"{end.code}\n".encode())
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        for thread in threading.enumerate():  # what is being saved is saved to the end, as when a script ends
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+        os._exit(code)
+
+
+def wait(pids: list[int], seconds: float = 300) -> list[int]:
+    """Their exit codes, negative for signals; who does not end in time is killed."""
+    end, codes = time.monotonic() + seconds, {}
+    while len(codes) < len(pids):
+        for pid in pids:
+            if pid not in codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
+                codes[pid] = os.waitstatus_to_exitcode(found[1])
+        if time.monotonic() > end:
+            for pid in set(pids) - set(codes):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[pid] for pid in pids]
+
+
+def run(arguments: list[str], processes: int, log: Path) -> list[int]:
+    return wait(start(arguments, processes, log))
+
+
+def kill_at(arguments: list[str], processes: int, log: Path, seconds: float, victims: list[int]) -> list[int]:
+    """Start, kill some of the ranks after a while, and wait for the rest to notice."""
+    pids = start(arguments, processes, log)
+    time.sleep(seconds)
+    for rank in victims:
+        os.kill(pids[rank], signal.SIGKILL)
+    return wait(pids, SHUTTING_DOWN_SECONDS)
+
+
+def some(processes: int, draw: random.Random) -> list[int]:
+    """One of the ranks, or all."""
+    return [draw.randrange(processes)] if draw.random() < 0.7 else list(range(processes))

@@ -1,0 +1,81 @@
+"""Language models: in every layout the same losses on one process and on several, and the same model from texts padded or packed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from distributed.running import REPOSITORY, losses, train
+from grammar import END, write_texts, write_word_tokenizer
+
+from snaketrain.configuration import strings
+from snaketrain.journal import read_events
+from snaketrain.settings import Data, Model
+
+LLAMA = Model(
+    use="transformers.LlamaForCausalLM",
+    arguments={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64},
+)
+TEXTS = 120
+LAYOUTS = {
+    "padded, by tokens": {"batch_tokens": 150},
+    "packed": {"packing": True, "batch_size": 12},
+    "packed, by tokens": {"packing": True, "batch_tokens": 150},
+    "blocks": {"block_length": 20, "batch_size": 7},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Prepared by the stages themselves."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder / "texts.txt", TEXTS)
+    write_word_tokenizer(folder / "tokenizer")
+    data = Data(train={"path": "texts.txt"}, tokenizer={"path": "tokenizer"}, label=None, max_length=None, end_token=END)
+    run(folder, "fetch_data", "raw", [], strings("data", data))
+    run(folder, "fetch_model", "model", [], strings("source", data.tokenizer))
+    run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], strings("data", data))
+    return folder / "data/manifest.json"
+
+
+def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str]) -> None:
+    command = [sys.executable, str(REPOSITORY / f"workflow/scripts/{stage}.py"), "--output", f"{output}/manifest.json", *arguments]
+    done = subprocess.run([*command, "--settings", *settings], cwd=folder, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+
+
+def language(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
+    return train(data, folder, processes, LLAMA, task="causal_lm", **settings)
+
+
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    return [line["metrics"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "eval"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_same_losses_on_one_process_and_on_two_in_pieces(data, tmp_path, layout):
+    settings = LAYOUTS[layout]
+    expected = language(data, tmp_path / "one", **settings)
+    found = language(data, tmp_path / "two", 2, accumulate=2, **settings)
+    assert len(expected) > 15 and min(expected.values()) < 0.97 * expected[1]
+    assert found == pytest.approx(expected, rel=1e-5)
+    for one, two in zip(*(evaluations(tmp_path / name) for name in ("one", "two")), strict=True):
+        assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_packed_texts_train_the_same_model_as_padded_ones(data, tmp_path):
+    """All texts in one batch, so that both see the same ones at each step."""
+    together = {"batch_size": TEXTS, "steps": 20, "learning_rate": 1e-2, "evaluate_every": 10}
+    padded, packed = (language(data, tmp_path / str(packing), packing=packing, **together) for packing in (False, True))
+    assert packed == pytest.approx(padded, rel=1e-5)
+    assert padded[20] < 0.9 * padded[1]
+    for one, other in zip(*(evaluations(tmp_path / str(packing)) for packing in (False, True)), strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_speed_counts_predicted_tokens(data, tmp_path):
+    language(data, tmp_path, block_length=20, batch_size=5, steps=2)
+    first = next(line["metrics"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "train")
+    assert first["tokens_per_second"] == pytest.approx(20 * first["examples_per_second"])
+    assert losses(tmp_path)

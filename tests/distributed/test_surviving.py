@@ -1,0 +1,230 @@
+"""What may happen to a training, and what comes of it: kills, signals, full disks, bad numbers, stuck processes, no memory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain.journal import read_events
+
+REPOSITORY = Path(__file__).parents[2]
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+
+import kill_anywhere  # noqa: E402
+from distributed import forking  # noqa: E402
+
+TASK = '''
+import time
+from pathlib import Path
+
+import torch
+from snaketrain.tasks.text_classification import TextClassification
+
+
+class Odd(TextClassification):
+    """`calls` counts the steps of this process; what happens at which of them, the test says."""
+
+    def __init__(self, bad=(), sleep_from=None, rows=None, everywhere=True, slow=0.0):
+        self.bad, self.sleep_from, self.rows, self.calls = bad, sleep_from, rows, 0
+        self.everywhere, self.slow = everywhere, slow
+
+    def training_step(self, modules, batch):
+        self.calls += 1
+        loss = super().training_step(modules, batch)
+        time.sleep(self.slow)
+        if self.sleep_from and self.calls >= self.sleep_from and torch.distributed.get_rank() == 1:
+            time.sleep(600)
+        if self.rows and len(batch["ids"]) > self.rows:
+            raise torch.OutOfMemoryError(f"{len(batch['ids'])} rows are too many")
+        here = self.everywhere or torch.distributed.get_rank() == 1
+        return loss * float("nan") if here and self.calls in self.bad else loss
+'''
+
+
+@pytest.fixture(scope="module")
+def data(workspace) -> Path:
+    forking.preload()
+    return next((workspace / "results/data").glob("*/manifest.json"))
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory) -> Path:
+    """One process that nothing happens to."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert forking.run(kill_anywhere.arguments(data, folder, 1), 1, folder.with_suffix(".log")) == [0]
+    return folder
+
+
+def odd(folder: Path, **arguments) -> dict:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "odd.py").write_text(TASK)
+    return {"use": f"{folder.parent / 'odd.py'}:Odd", "arguments": arguments}
+
+
+def events(folder: Path, kind: str) -> list[dict]:
+    return [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == kind]
+
+
+@pytest.mark.parametrize(("processes", "trials"), [(1, 5), (2, 5)])
+def test_killed_anywhere_it_comes_to_the_same(data, tmp_path, processes, trials):
+    assert kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after):
+    """Without dropout, which draws other masks on other processes."""
+    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    words = kill_anywhere.arguments(data, tmp_path / "parts", 1)
+    words += [f"model.arguments.{name}={value}" for name, value in without.items()]
+    whole = [word.replace(str(tmp_path / "parts"), str(tmp_path / "whole")) for word in words]
+    assert forking.run(whole, before, tmp_path / "whole.log") == [0] * before
+    pids = forking.start(words, before, tmp_path / "parts.log")
+    wait_for(lambda: len(events(tmp_path / "parts", "train")) >= 4)
+    os.kill(pids[-1], signal.SIGTERM)  # one is enough: all agree
+    assert forking.wait(pids) == [75] * before
+    assert forking.run(words, after, tmp_path / "parts.log") == [0] * after
+    assert [event["processes"] for event in events(tmp_path / "parts", "attempt")] == [before, after]
+    expected, found = ({e["step"]: e["metrics"]["loss"] for e in events(tmp_path / name, "train")} for name in ("whole", "parts"))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_torchrun_that_gets_a_signal_lets_them_save(data, tmp_path, number):
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "600"]
+    torchrun += ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", str(forking.SCRIPT)]
+    words = kill_anywhere.arguments(data, tmp_path, 1, epochs=40)
+    process = subprocess.Popen(
+        [*torchrun, *words], env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    wait_for(lambda: len(events(tmp_path, "train")) >= 3)
+    process.send_signal(number)
+    output = process.communicate(timeout=120)[0].decode()
+    assert process.returncode != 0
+    (end,) = events(tmp_path, "end")
+    assert end["status"] == "STOPPED" and end["signals"]
+    assert f"step-{end['step']:08d}" in {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert f"at step {end['step']} of" in output and "Run the same command to go on" in output
+
+
+def test_a_second_interrupt_ends_at_once_and_loses_nothing_that_was_saved(data, tmp_path):
+    task = odd(tmp_path / "run", slow=3.0)
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, epochs=400, task=task)
+    (pid,) = forking.start(words, 1, tmp_path / "log")
+    wait_for(lambda: events(tmp_path / "run", "eval"))
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGINT)
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGINT)
+    started = time.monotonic()
+    assert forking.wait([pid], 60) != [75]
+    assert time.monotonic() - started < 2.5  # not at the end of the step
+
+
+def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(data, tmp_path, alone):
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(place)]).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        words = kill_anywhere.arguments(data, place / "run", 1)
+        assert forking.run(words, 1, tmp_path / "log") == [1]
+        told = (tmp_path / "log").read_text()
+        assert "the checkpoint cannot be saved" in told and "Those saved before are whole" in told
+        assert events(place / "run", "end")[-1]["status"] == "FAILED"
+        before = [path.name for path in (place / "run/checkpoints").glob("step-*")]
+        assert before and not list((place / "run/checkpoints").glob(".step-*"))
+        subprocess.run(["mount", "-o", "remount,size=50m", str(place)], check=True)
+        assert forking.run(words, 1, tmp_path / "log") == [0]
+        assert events(place / "run", "attempt")[-1]["resume_step"] == int(max(before).removeprefix("step-"))
+        assert kill_anywhere.same(kill_anywhere.result(place / "run"), kill_anywhere.result(alone))
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_steps_without_numbers_are_left_out_and_written_down(data, tmp_path, alone):
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20, 21]))
+    assert forking.run(words, 1, tmp_path / "log") == [0]
+    bad = events(tmp_path / "run", "bad_step")
+    assert [(event["step"], event["processes"]) for event in bad] == [(20, [0]), (21, [0])]
+    assert all(len(event["examples"]) > 1 for event in bad)
+    weights, told = kill_anywhere.result(tmp_path / "run")
+    expected = kill_anywhere.result(alone)[1]
+    assert all(told["train", step] == expected["train", step] for step in (3, 6, 9, 12, 15, 18))
+    assert told["train", 24] != expected["train", 24]
+    assert all(map(finite, weights.values()))
+    assert all(map(finite, (metrics["loss"] for metrics in told.values())))
+
+
+def test_a_bad_number_on_one_process_is_known_to_all(data, tmp_path):
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20], everywhere=False))
+    assert forking.run(words, 2, tmp_path / "log") == [0, 0]
+    assert [(event["step"], event["processes"]) for event in events(tmp_path / "run", "bad_step")] == [(20, [1])]
+
+
+def test_too_many_bad_steps_go_back_and_on_behind_them(data, tmp_path):
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20, 21, 22]), bad_steps_allowed=2)
+    assert forking.run(words, 1, tmp_path / "log") == [0]
+    (rollback,) = events(tmp_path / "run", "rollback")
+    assert (rollback["step"], rollback["to"]) == (22, 19)
+    assert kill_anywhere.result(tmp_path / "run")[1]["train", 24]["loss"] > 0
+
+
+def test_it_gives_up_after_some_rollbacks_and_names_the_examples(data, tmp_path):
+    task = odd(tmp_path / "run", bad=list(range(20, 99)))
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=task, bad_steps_allowed=1, rollbacks_allowed=2)
+    assert forking.run(words, 1, tmp_path / "log") == [1]
+    assert len(events(tmp_path / "run", "rollback")) == 2
+    last = events(tmp_path / "run", "bad_step")[-1]
+    error = events(tmp_path / "run", "end")[-1]["error"]
+    assert "2 steps in a row had losses or gradients that are not numbers" in error
+    assert str(sorted(last["examples"])[-1]) in error
+
+
+def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
+    words = [*kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", sleep_from=10))]
+    words[words.index("--settings") : words.index("--settings")] = ["--stall-seconds", "6"]
+    started = time.monotonic()
+    assert forking.run(words, 2, tmp_path / "log") == [1, 1]
+    assert time.monotonic() - started < 60
+    told = (tmp_path / "run/logs/rank-0.log").read_text()
+    assert "nothing has moved for 6 seconds (compute.stall_seconds)" in told
+    assert "process 0: waits in" in told and "process 1: busy in" in told and "odd.py" in told
+
+
+def test_out_of_memory_is_explained(data, tmp_path):
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", rows=4))
+    assert forking.run(words, 1, tmp_path / "log") == [1]
+    error = events(tmp_path / "run", "end")[-1]["error"]
+    assert "input_ids (16, " in error and "train.accumulate: 2" in error
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
+    """One process goes on by itself; of several, each attempt ends, and the next has smaller pieces."""
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", rows=4))
+    words.insert(0, "--reduce-batch-on-oom")
+    attempts = []
+    while (codes := forking.run(words, processes, tmp_path / "log")) != [0] * processes:
+        attempts.append(codes)
+        assert len(attempts) < 4, (tmp_path / "log").read_text()[-2000:]
+    assert len(attempts) == (0 if processes == 1 else 1)
+    assert (tmp_path / "run/pieces.txt").read_text() == ("4" if processes == 1 else "2")
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["facts"]["steps"] == 44
+
+
+def finite(value) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(value).all())
+
+
+def wait_for(condition, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.02)

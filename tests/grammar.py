@@ -1,0 +1,40 @@
+"""Texts of a known entropy: no language model can predict them better, and one that looks at a single word only is far from it."""
+
+import math
+import random
+from pathlib import Path
+
+WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
+END = "[END]"
+ENDS = 1 / 16  # chance that a text ends after a word, from the second on
+CHANCES = (0.7, 0.1, 0.1, 0.1)
+
+
+def write_texts(path: Path, texts: int, seed: int = 0) -> float:
+    """Write as many texts, one a line; the perplexity of who knows the grammar, from the chances of what was drawn, each END included.
+
+    The first two words of a text are any; each other one is one of four, which depend on both words before it.
+    """
+    rules, draw = random.Random(1), random.Random(seed)
+    follow = {(a, b): rules.sample(WORDS, len(CHANCES)) for a in WORDS for b in WORDS}
+    lines, surprise, tokens = [], 0.0, 0
+    for _ in range(texts):
+        words = draw.choices(WORDS, k=2)
+        chance = math.log(1 / len(WORDS)) * 2 + math.log(ENDS)
+        while draw.random() > ENDS:
+            number = draw.choices(range(len(CHANCES)), CHANCES)[0]
+            words.append(follow[words[-2], words[-1]][number])
+            chance += math.log(CHANCES[number] * (1 - ENDS))
+        lines.append(" ".join(words))
+        surprise, tokens = surprise - chance, tokens + len(words) + 1
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return math.exp(surprise / tokens)
+
+
+def write_word_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate([END, *WORDS, "[UNK]"])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))

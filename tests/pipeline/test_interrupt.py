@@ -1,0 +1,73 @@
+"""Ctrl-C, as a terminal sends it to snakemake and all below it: the training saves and ends, and the next start goes on from there."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
+
+TARGET = "results/runs/long/training/manifest.json"
+
+
+def events(folder: Path) -> list[dict]:
+    journal = folder / "results/runs/long/training/journal.jsonl"
+    whole_lines = journal.read_text().splitlines(keepends=True) if journal.exists() else []
+    return [json.loads(line) for line in whole_lines if line.endswith("\n")]
+
+
+def wait_until(happened, what: str, seconds: float = 240.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, f"{what}: not within {seconds:g} seconds"
+        time.sleep(0.1)
+
+
+def processes_in(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()).is_relative_to(folder):
+                found.append(" ".join(process.cmdline())[:200])
+        except (psutil.Error, OSError):  # it has just ended, or is another user's
+            continue
+    return found
+
+
+def test_ctrl_c_saves_and_the_next_start_goes_on(workspace, tmp_path):
+    """With two processes, which torchrun puts into sessions of their own, where Ctrl-C does not reach them."""
+    folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
+    changes = {"runs": {"long": {"train.epochs": 10}}, "compute": {"processes": 2, "threads": 2, "device": "cpu"}}
+    write_configuration(folder, read_configuration(folder) | changes)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2", TARGET]
+    with open(tmp_path / "printed.txt", "w") as printed:
+        running = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=folder, start_new_session=True)
+    try:
+        wait_until(lambda: any(event["event"] == "train" for event in events(folder)), "the training begins")
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(120) != 0
+        wait_until(lambda: processes_in(folder) == [], "all processes end", 60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+
+    stopped = events(folder)[-1]
+    assert (stopped["event"], stopped["status"]) == ("end", "STOPPED"), (tmp_path / "printed.txt").read_text()
+    assert (folder / f"results/runs/long/training/checkpoints/step-{stopped['step']:08}").is_dir()
+    assert not (folder / TARGET).exists()
+    log = (folder / "logs/train_model/long.log").read_text()
+    assert f"stopped by SIGINT at step {stopped['step']}" in log  # tee outlives the signal
+
+    snakemake(folder, TARGET)
+    found = events(folder)
+    steps = [event["step"] for event in found if event["event"] == "train"]
+    assert [event["resume_step"] for event in found if event["event"] == "attempt"] == [0, stopped["step"]]
+    assert steps == sorted(set(steps))
+    assert (found[-1]["event"], found[-1]["status"]) == ("end", "FINISHED")
+    assert found[-1]["step"] == json.loads((folder / TARGET).read_text())["facts"]["steps"] > stopped["step"]

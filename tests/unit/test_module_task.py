@@ -1,0 +1,339 @@
+"""Any module from the configuration: predictions by name, losses that add up whatever the batches, metrics as torchmetrics finds them."""
+
+import pytest
+import torch
+import torchmetrics
+from torch.nn import functional
+
+from snaketrain.configuration import BadConfiguration
+from snaketrain.pipeline import Pipeline
+from snaketrain.preflight import examine
+from snaketrain.tasks.losses import arguments_of, call
+from snaketrain.tasks.module import Module
+
+MINE = """
+import torch
+from torch import nn
+from snaketrain.tasks.metrics import Sum
+
+class Two(nn.Module):
+    def __init__(self, by_name=False):
+        super().__init__()
+        self.by_name = by_name
+        self.mean, self.spread = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, features, scale=1.0):
+        mean, spread = self.mean(features) * scale, self.spread(features)
+        return {"spread": spread, "mean": mean} if self.by_name else (mean, spread)
+
+def mean_square(prediction, target):
+    return (prediction - target).square().mean()
+
+def apart(spread, mean):
+    return (2 * spread - mean).flatten()
+
+def first_minus_second(a, b):
+    return (a - b).flatten()
+
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, spread):
+        return self.by * spread.mean()
+
+class Learning(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1, 1)
+
+def closeness(prediction, target, within=1.0):
+    return ((prediction - target).abs() < within).flatten().float()
+
+class Ratio(Sum):
+    def sums(self, prediction, target):
+        return {"prediction": prediction.sum(), "target": target.sum()}
+    def compute(self, sums):
+        return float(sums["prediction"] / sums["target"])
+
+class Data:
+    def __len__(self): return 3
+    def __getitem__(self, i): return 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(0)
+    features = torch.randn(10, 3)
+    return {"features": features, "target": features.sum(1), "width": features.std(1), "ids": torch.arange(10)}
+
+
+def made(use="mine.py:Two", model=None, **arguments):
+    torch.manual_seed(1)
+    task = Module(**arguments)
+    return task, task.build({"use": use, "arguments": model or {}}, None, {})
+
+
+def two(**arguments):
+    losses = {"mean": {"use": "torch.nn.MSELoss"}, "spread": {"use": "torch.nn.L1Loss", "target": "width", "weight": 0.5}}
+    return made(**({"predictions": ["mean", "spread"], "losses": losses} | arguments))
+
+
+def cut(batch, *sizes):
+    parts = {name: tensor.split(sizes) for name, tensor in batch.items()}
+    return [{name: split[number] for name, split in parts.items()} for number in range(len(sizes))]
+
+
+@torch.no_grad()
+def evaluated(task, modules, batches):
+    sums = {}
+    for part in batches:
+        for name, value in task.evaluation_step(modules, part).items():
+            sums[name] = sums.get(name, 0) + value.double()
+    return task.measure(sums)
+
+
+def test_each_named_prediction_has_its_loss_and_weight(batch):
+    task, modules = two()
+    mean, spread = (value.squeeze(1) for value in modules["model"](batch["features"]))
+    found = task.training_step(modules, batch)
+    assert found["mean"].item() == pytest.approx((mean - batch["target"]).square().sum().item(), rel=1e-6)
+    assert found["spread"].item() == pytest.approx(0.5 * (spread - batch["width"]).abs().sum().item(), rel=1e-6)
+    assert task.metrics == ("loss", "loss_mean", "loss_spread")
+    measured = evaluated(task, modules, [batch])
+    assert measured["loss"] == pytest.approx(sum(loss.item() for loss in found.values()) / 10)
+    assert measured["loss_mean"] + measured["loss_spread"] == pytest.approx(measured["loss"])
+
+
+def test_losses_add_up_however_the_batch_is_cut(batch):
+    task, modules = two(regularisers=[{"use": "mine.py:apart"}, {"use": "mine.py:Scaled", "arguments": {"by": 3}, "weight": 2}])
+    whole = task.training_step(modules, batch)
+    parts = [task.training_step(modules, part) for part in cut(batch, 1, 7, 2)]
+    assert whole.keys() == {"mean", "spread", "apart", "Scaled"}
+    for name, loss in whole.items():
+        assert loss.item() == pytest.approx(sum(part[name].item() for part in parts), rel=1e-5)
+
+
+def test_outputs_by_key_are_found_by_their_names(batch):
+    (in_order, modules), (by_name, others) = two(), two(model={"by_name": True})
+    assert in_order.training_step(modules, batch) == by_name.training_step(others, batch)
+
+
+def test_regularisers_are_called_by_keyword_if_the_names_match_and_else_by_position(batch):
+    regularisers = [{"use": "mine.py:apart"}, {"use": "mine.py:first_minus_second", "name": "turned", "predictions": ["spread", "mean"]}]
+    task, modules = two(regularisers=[*regularisers, {"use": "mine.py:first_minus_second"}])
+    mean, spread = modules["model"](batch["features"])
+    found = task.training_step(modules, batch)
+    assert found["apart"].item() == pytest.approx((2 * spread - mean).sum().item(), rel=1e-5)
+    assert found["turned"].item() == pytest.approx((spread - mean).sum().item(), rel=1e-5)
+    assert found["first_minus_second"].item() == pytest.approx((mean - spread).sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "every", "expected"),
+    [
+        (lambda a, b: (a, b), {"b": 2, "a": 1}, False, (1, 2)),
+        (lambda x, y: (x, y), {"b": 2, "a": 1}, False, (2, 1)),
+        (lambda a: a, {"b": 2, "a": 1}, False, 1),
+        (lambda a, y=0: (a, y), {"a": 1, "b": 2}, True, (1, 2)),
+        (lambda a, y=0: (a, y), {"a": 1, "b": 2}, False, (1, 0)),
+        (lambda **named: named, {"a": 1, "b": 2}, False, {"a": 1, "b": 2}),
+        (lambda *all: all, {"a": 1, "b": 2}, False, (1, 2)),
+        (lambda a, **named: (a, named), {"a": 1, "b": 2}, True, (1, {"b": 2})),
+    ],
+)
+def test_by_keyword_or_by_position(function, values, every, expected):
+    assert call(function, values, arguments_of(function), every) == expected
+
+
+def test_all_fields_but_the_targets_are_inputs_unless_some_are_named(batch):
+    task, modules = two()
+    assert task.predictions(modules, batch | {"scale": torch.tensor(0.0)})["mean"].abs().max() == 0
+    task, modules = two(inputs=["features"])
+    assert task.predictions(modules, batch | {"scale": torch.tensor(0.0)})["mean"].abs().max() > 0
+    task, modules = made(
+        "torch.nn.Linear", {"in_features": 3, "out_features": 1}, losses={"output": "torch.nn.MSELoss"}, inputs=["features"]
+    )
+    assert task.training_step(modules, batch)[""] > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("torch.nn.MSELoss", 10.0),
+        ("torch.nn.functional.mse_loss", 10.0),
+        ("mine.py:mean_square", 10.0),
+        ({"use": "torch.nn.SmoothL1Loss", "arguments": {"beta": 0.5}}, 7.5),
+    ],
+)
+@pytest.mark.parametrize("rows", [(), (1,), (4, 5)])
+def test_an_example_counts_as_the_mean_over_its_elements(loss, expected, rows):
+    task = Module(losses={"output": loss})
+    found = task.parts({"output": torch.ones(10, *rows)}, {"target": torch.zeros(10, *rows)})
+    assert found[""].item() == pytest.approx(expected)
+    if rows == (1,):  # and is not compared with all others
+        target = torch.arange(10.0)
+        found = task.parts({"output": target[:, None]}, {"target": target})
+        assert found[""].item() == 0
+
+
+def test_weights_of_classes_and_pixels():
+    weights, logits = [0.2, 1.0, 3.0], torch.randn(4, 3, 5, 5)
+    target = torch.randint(3, (4, 5, 5))
+    task = Module(losses={"output": {"use": "torch.nn.CrossEntropyLoss", "arguments": {"weight": weights, "label_smoothing": 0.1}}})
+    expected = functional.cross_entropy(logits, target, torch.tensor(weights), reduction="none", label_smoothing=0.1).mean((1, 2)).sum()
+    assert task.parts({"output": logits}, {"target": target})[""].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+METRICS = {
+    "accuracy": ("torchmetrics.Accuracy", {"task": "multiclass", "num_classes": 3, "average": "macro"}),
+    "f1": ("torchmetrics.classification.MulticlassF1Score", {"num_classes": 3}),
+    "iou": ("torchmetrics.JaccardIndex", {"task": "multiclass", "num_classes": 3}),
+    "area": ("torchmetrics.AUROC", {"task": "multiclass", "num_classes": 3, "thresholds": 50}),
+}
+
+
+@pytest.mark.parametrize("sizes", [(60,), (1, 40, 19)])
+def test_metrics_of_torchmetrics_are_those_of_all_examples_at_once(sizes):
+    torch.manual_seed(0)
+    batch = {"inputs": torch.randn(60, 5), "target": torch.randint(3, (60,))}
+    metrics = {name: {"use": use, "arguments": arguments} for name, (use, arguments) in METRICS.items()}
+    losses = {"output": {"use": "torch.nn.CrossEntropyLoss"}}
+    task, modules = made("torch.nn.Linear", {"in_features": 5, "out_features": 3}, losses=losses, metrics=metrics)
+    found = evaluated(task, modules, cut(batch, *sizes))
+    logits = modules["model"](batch["inputs"])
+    assert found["loss"] == pytest.approx(functional.cross_entropy(logits, batch["target"]).item(), rel=1e-6)
+    for name, (use, arguments) in METRICS.items():
+        expected = getattr(torchmetrics.classification if "classification" in use else torchmetrics, use.rpartition(".")[2])(**arguments)
+        assert found[name] == pytest.approx(expected(logits, batch["target"]).item(), abs=1e-6), name
+
+
+@pytest.mark.parametrize("sizes", [(10,), (3, 7)])
+def test_metrics_of_numbers_and_ones_own(batch, sizes):
+    metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "mae": "torchmetrics.MeanAbsoluteError"}
+    metrics |= {"spread_error": {"use": "torchmetrics.MeanSquaredError", "prediction": "spread", "target": "width"}}
+    metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}}, "ratio": "mine.py:Ratio"}
+    metrics |= {"level": {"use": "torchmetrics.MeanMetric", "target": None}}
+    task, modules = two(metrics=metrics)
+    assert task.metrics[-6:] == ("r2", "mae", "spread_error", "close", "ratio", "level")
+    found = evaluated(task, modules, cut(batch, *sizes))
+    mean, spread = (value.squeeze(1) for value in modules["model"](batch["features"]))
+    off = mean - batch["target"]
+    assert found["r2"] == pytest.approx(
+        1 - (off.square().sum() / (batch["target"] - batch["target"].mean()).square().sum()).item(), rel=1e-5
+    )
+    assert found["mae"] == pytest.approx(off.abs().mean().item(), rel=1e-5)
+    assert found["spread_error"] == pytest.approx((spread - batch["width"]).square().mean().item(), rel=1e-5)
+    assert found["close"] == pytest.approx((off.abs() < 0.5).float().mean().item())
+    assert found["ratio"] == pytest.approx((mean.sum() / batch["target"].sum()).item(), rel=1e-5)
+    assert found["level"] == pytest.approx(mean.mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ({"use": "torchmetrics.AUROC", "arguments": {"task": "binary"}}, "BinaryAUROC keeps `preds` of every batch"),
+        ({"use": "torchmetrics.PearsonCorrCoef"}, "does not add up|keeps `mean_x`"),
+        ({"use": "torchmetrics.MaxMetric"}, "MaxMetric does not add up its `max_value`"),
+        ({"use": "mine.py:Two"}, "mine.py:Two is neither of torchmetrics nor derived from snaketrain.tasks.metrics.Sum"),
+    ],
+)
+def test_metrics_that_cannot_be_added_up_are_refused(metric, words):
+    with pytest.raises(SystemExit, match=words):
+        Module(losses={"output": "torch.nn.MSELoss"}, metrics={"it": metric})
+
+
+def test_a_metric_of_several_values_is_refused(batch):
+    arguments = {"num_classes": 3, "average": "none"}
+    metrics = {"it": {"use": "torchmetrics.classification.MulticlassAccuracy", "arguments": arguments}}
+    task, modules = made(
+        "torch.nn.Linear", {"in_features": 3, "out_features": 3}, losses={"output": "torch.nn.CrossEntropyLoss"}, metrics=metrics
+    )
+    with pytest.raises(SystemExit, match="metrics.it: MulticlassAccuracy gives several values: let it give one"):
+        evaluated(task, modules, [{"inputs": batch["features"], "target": torch.arange(10) % 3}])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"predictions": ["mean"], "losses": {"mean": "torch.nn.MSELoss"}},
+            r"predictions: the model returns 2 values, but 1 are named \(mean\)",
+        ),
+        ({"inputs": ["feature"]}, "arguments.inputs: the data has no field 'feature'. It has: features, target, width. Name one"),
+        ({"losses": {"mean": {"use": "torch.nn.MSELoss", "target": "y"}}}, "losses.mean.target: the data has no field 'y'"),
+        (
+            {"losses": {"mean": {"use": "torch.nn.MSELoss", "arguments": {"reduction": "sum"}}}},
+            "losses.mean.arguments.reduction: remove it",
+        ),
+        ({"losses": {"mean": "mine.py:Learning"}}, "losses.mean.use: mine.py:Learning has parameters of its own"),
+    ],
+)
+def test_what_does_not_fit_is_told(batch, arguments, words):
+    with pytest.raises(SystemExit, match=words):
+        task, modules = two(**arguments)
+        task.training_step(modules, batch)
+
+
+def test_a_missing_key_and_what_is_no_module_are_told(batch):
+    with pytest.raises(SystemExit, match="returns no 'median', but spread, mean. Name some of these"):
+        task, modules = made(model={"by_name": True}, predictions=["median"], losses={"median": "torch.nn.MSELoss"})
+        task.training_step(modules, batch)
+    with pytest.raises(SystemExit, match="model.use: mine.py:Ratio makes a Ratio, not a torch.nn.Module"):
+        made("mine.py:Ratio", losses={"output": "torch.nn.MSELoss"})
+
+
+LOSSES = {"output": {"use": "torch.nn.MSELoss"}}
+CONFIGURATION = {"data": {"train": {"use": "mine.py:Data"}}, "model": {"use": "mine.py:Two"}}
+WRONG = [
+    ({}, "train.task.arguments.losses: is missing."),
+    ({"losses": {}}, "train.task.arguments.losses: Dictionary should have at least 1 item"),
+    ({"losses": {"output": {"use": "a.b", "targt": "y"}}}, "train.task.arguments.losses.output.targt: no such argument. Did you mean 'target'?"),
+    ({"losses": LOSSES, "metric": {}}, "train.task.arguments.metric: no such argument. Did you mean 'metrics'?"),
+    ({"losses": {"y": "torch.nn.MSELoss"}}, "train.task.arguments: losses.y: `predictions` names no 'y'. It has: output."),
+    ({"losses": LOSSES, "metrics": {"m": {"use": "mine.py:Ratio", "prediction": "outptu"}}}, "Did you mean 'output'? It has: output"),
+    ({"losses": LOSSES, "regularisers": [{"use": "mine.py:apart"}, {"use": "mine.py:apart"}]}, "two parts of the loss are named 'apart'"),
+    ({"losses": LOSSES, "metrics": {"loss": "mine.py:Ratio"}}, "metrics: 'loss' is the name of a loss: call the metric something else"),
+    ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Rato"}}, "train.task.arguments: `mine.py:Rato`: mine.py has no `Rato`. Did you mean `Ratio`?"),
+    ({"losses": {"output": "torch.nm.MSELoss"}}, "train.task.arguments: `torch.nm.MSELoss`: there is no module `torch.nm`"),
+    ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, ratio. Name one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(arguments, words) for arguments, *words in WRONG], ids=[words[0][:60] for _, *words in WRONG]
+)
+def test_mistakes_show_before_any_job(arguments, words):
+    with pytest.raises(BadConfiguration) as error:
+        examine(Pipeline(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}}))
+    told = [problem for problem in error.value.problems if words[0] in problem]
+    assert len(told) == 1 and all(word in told[0] for word in words), error.value.problems
+
+
+def test_a_metric_of_the_arguments_can_choose_the_checkpoint():
+    train = {"task": {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}}}
+    examine(Pipeline(CONFIGURATION | {"train": train, "select": {"metric": "ratio"}}))
+
+
+def test_classes_are_predicted_with_their_labels():
+    task = Module(losses={"output": "torch.nn.CrossEntropyLoss"})
+    modules = task.build({"use": "torch.nn.Linear", "arguments": {"in_features": 4, "out_features": 2}}, None, {"label_names": ["a", "b"]})
+    batch = {"inputs": torch.randn(6, 4), "target": torch.arange(6) % 2}
+    rows = task.predict(modules, batch)
+    assert rows["label"].tolist() == batch["target"].tolist() and torch.allclose(rows["probabilities"].sum(1), torch.ones(6))
+    task.label_names = []
+    assert task.predict(modules, batch).keys() == {"output"}
+
+
+def test_large_predictions_are_not_told_one_by_one():
+    task = Module(predictions=["small", "large"], losses={"small": "torch.nn.MSELoss"}, inputs=["inputs"])
+    task.build({"use": "torch.nn.Identity", "arguments": {}}, None, {})
+    modules = {"model": lambda inputs: (inputs[:, 0], inputs)}
+    assert task.predict(modules, {"inputs": torch.randn(3, 101)}).keys() == {"small"}
+    assert task.predict(modules, {"inputs": torch.randn(3, 100)}).keys() == {"small", "large"}

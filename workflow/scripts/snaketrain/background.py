@@ -1,0 +1,35 @@
+"""One piece of work at a time beside the training. What goes wrong in it is raised in the training, at the next occasion."""
+
+import threading
+from collections.abc import Callable
+
+
+class Background:
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        self.finish()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # also SystemExit, which a thread would swallow
+                self._error = error
+
+        # not a daemon: when the training ends by an error, what is being saved is still saved
+        self._thread = threading.Thread(target=run, name="background")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for it."""
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error:
+            raise error

@@ -1,0 +1,44 @@
+"""Steps whose loss or gradient is not a number: skipped, written down, and after too many in a row rolled back."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class BadSteps:
+    """Every process counts the same, since a bad loss on one makes the gradients of all bad."""
+
+    def __init__(self, allowed: int, rollbacks_allowed: int):
+        self.allowed, self.rollbacks_allowed = allowed, rollbacks_allowed
+        self.in_a_row: list[list[int]] = []  # the steps' examples
+        self.rollbacks = 0
+
+    def good(self) -> None:
+        self.in_a_row = []
+
+    def bad(self, examples: list[int]) -> bool:
+        """Whether it is time to roll back."""
+        self.in_a_row.append(examples)
+        if len(self.in_a_row) <= self.allowed:
+            return False
+        if self.rollbacks == self.rollbacks_allowed:
+            shown = sorted({example for step in self.in_a_row for example in step})
+            raise SystemExit(
+                f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not numbers, after {self.rollbacks} "
+                f"times of going back to an earlier checkpoint. The training examples of these steps: {', '.join(map(str, shown[:200]))}"
+                f"{', ...' if len(shown) > 200 else ''}. Look at them, lower train.learning_rate, or try train.precision: fp32."
+            )
+        self.in_a_row, self.rollbacks = [], self.rollbacks + 1
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {"in_a_row": self.in_a_row, "rollbacks": self.rollbacks}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
+
+
+def poison(loss: Tensor) -> Tensor:
+    """1, or not a number where the loss is none: an infinite loss may have finite gradients, which would go unnoticed."""
+    return torch.where(loss.detach().isfinite(), 1.0, torch.nan)

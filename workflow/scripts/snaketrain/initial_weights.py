@@ -1,0 +1,74 @@
+"""Starts a model from weights of an earlier run, whole or a part of them; not a resume: optimizer and step begin anew."""
+
+import logging
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from snaketrain.settings import InitialWeights
+
+MOST_NAMES = 10  # that are told of each kind
+
+
+def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeights) -> None:
+    """Copy what the names of both sides have in common once `part` is replaced by `into`; tell or refuse what has no counterpart."""
+    into = chosen.part if chosen.into is None else chosen.into
+    given = {
+        (into or "") + name.removeprefix(chosen.part or ""): tensor for name, tensor in read(folder).items() if within(name, chosen.part)
+    }
+    wanted = {name: tensor for name, tensor in named(modules).items() if within(name, into)}
+    fits = {name for name in given.keys() & wanted.keys() if given[name].shape == wanted[name].shape}
+    filled = {place(wanted[name]) for name in fits}
+    problems = {
+        "not in the file": [name for name, tensor in wanted.items() if name not in given and place(tensor) not in filled],
+        "not in the model": sorted(given.keys() - wanted.keys()),
+        "of another shape": [
+            f"{name} {list(given[name].shape)} -> {list(wanted[name].shape)}" for name in sorted((given.keys() & wanted.keys()) - fits)
+        ],
+    }
+    told = "; ".join(f"{len(names)} {what}: {shortened(names)}" for what, names in problems.items() if names)
+    if told and (chosen.strict or not fits):
+        raise SystemExit(
+            f"model.initial_weights: do not match the model: {told}. Correct `part` ({chosen.part}) and `into` ({into}), "
+            "or set `strict: false` to take what fits."
+        )
+    with torch.no_grad():
+        for name in fits:
+            wanted[name].copy_(given[name])
+    logging.info("initial weights: %d tensors of %s%s", len(fits), chosen.part or "the whole file", f"; {told}" if told else "")
+
+
+def read(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder; those of several modules begin with the name of their file, those of one model in several files do not."""
+    files = sorted(folder.rglob("*.safetensors"))
+    if not files:
+        raise SystemExit(
+            f"model.initial_weights.source: no .safetensors file in {folder}. Name a folder that has one, such as selection/model of a run."
+        )
+    one_model = len(files) == 1 or any(folder.rglob("*.safetensors.index.json"))
+    return {(name if one_model else f"{file.stem}.{name}"): tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def named(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
+    """The tensors to be filled, as `read` names them."""
+    return {
+        (name if len(modules) == 1 else f"{module_name}.{name}"): tensor
+        for module_name, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def within(name: str, prefix: str | None) -> bool:
+    return name.startswith(prefix or "")
+
+
+def place(tensor: Tensor) -> tuple:
+    """The same for tensors that share their memory: those that are tied are in a file only once."""
+    return tensor.data_ptr(), tensor.shape
+
+
+def shortened(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -1,0 +1,78 @@
+"""fairscale's FullyShardedDataParallel, on GPUs only: parameters, gradients and optimizer state are shared out. `fsdp` is its successor."""
+
+import contextlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairscale.nn import FullyShardedDataParallel, auto_wrap, enable_wrap
+from torch import Tensor, nn
+
+from snaketrain.blocks import blocks
+from snaketrain.shards import PartsScaler
+from snaketrain.strategies.base import Distributed
+
+WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # in the names of what is inside
+
+
+class FairscaleFsdp(Distributed):
+    """`wrap_blocks`: each block is put together only while it works; otherwise the whole model is. The others are as of `fsdp`."""
+
+    needs = "cuda"  # for its streams
+
+    def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
+        super().__init__(**where)
+        if self.device.type != self.needs:
+            raise SystemExit(f"train.strategy `fairscale_fsdp` needs GPUs, and the device is {self.device}: use `fsdp`, which needs none.")
+        self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
+        # not flattened into one vector: groups of parameters stay apart, and each has its own share of each process
+        self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}
+        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def place(self, module: nn.Module) -> nn.Module:
+        chosen = {id(block) for block in blocks(module)} if self.wrap_blocks else set()
+        options = self.options | {"compute_device": self.device, "state_dict_device": torch.device("cpu")}
+        with enable_wrap(auto_wrap_policy=None, wrapper_cls=FullyShardedDataParallel, **options):
+            module = auto_wrap(module, lambda module, recurse, **_: recurse or id(module) in chosen)
+        return FullyShardedDataParallel(module, **options).to(self.device)  # cut on the CPU, so that the whole need not fit
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+        if more_to_come and not self.exchange_each_piece and isinstance(module, FullyShardedDataParallel):
+            return module.no_sync()
+        return contextlib.nullcontext()
+
+    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
+        return module.clip_grad_norm_(longest)
+
+    # --- its own gathering of states wants one group of parameters, and changes the optimizer while it reads it
+
+    def state(self, module: nn.Module, optimizer: Any) -> tuple[dict, dict]:
+        return module.state_dict(), self.optimizer_state(optimizer, dict(module.named_parameters()))
+
+    @torch.no_grad()
+    def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
+        parameters = dict(module.named_parameters())
+        for name, tensor in [*parameters.items(), *module.named_buffers()]:
+            for wrapper in WRAPPERS:
+                name = name.replace(wrapper, "")
+            if name in weights:
+                tensor.copy_(self.part(weights[name], tensor))
+        for part in module.modules():
+            if isinstance(part, FullyShardedDataParallel):
+                part.has_full_params = False  # what it put together before is out of date
+        self.load_optimizer_state(optimizer, parameters, optimizer_state)
+
+    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+        if not parameter._is_sharded or value.shape != parameter.shape:
+            return value.cpu()
+        shares = [torch.empty_like(value) for _ in range(self.world_size)]
+        dist.all_gather(shares, value)
+        size = parameter._orig_size
+        return torch.cat(shares)[: size.numel()].view(size).cpu() if self.rank == 0 else None
+
+    def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
+        if not getattr(parameter, "_is_sharded", False) or value.shape != parameter._orig_size:
+            return value
+        share = parameter.numel()
+        padded = torch.nn.functional.pad(value.flatten(), (0, share * self.world_size - value.numel()))
+        return padded[share * self.rank : share * (self.rank + 1)]

@@ -1,0 +1,40 @@
+"""fairscale's OSS and ShardedDataParallel: each process keeps gradients and optimizer state of its share of the parameters only."""
+
+import contextlib
+from typing import Any
+
+from fairscale.nn.data_parallel import ShardedDataParallel
+from fairscale.optim.oss import OSS
+from torch import Tensor, nn
+
+from snaketrain.shards import PartsScaler
+from snaketrain.strategies.base import MakeOptimizer
+from snaketrain.strategies.zero1 import SharedOptimizer
+
+
+class FairscaleOss(SharedOptimizer):
+    """`buffer_mb`: small gradients are exchanged together, in buffers that every process keeps whole: faster, but more memory."""
+
+    def __init__(self, buffer_mb: float = 0, **where: Any):
+        super().__init__(**where)
+        self.buffer_numbers = int(buffer_mb * 2**20 / 4)
+        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
+        module = self.place(module)
+        optimizer = make_optimizer(dict(module.named_parameters()), sharded=OSS)
+        return ShardedDataParallel(module, optimizer, reduce_buffer_size=self.buffer_numbers), optimizer
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        return module.module if isinstance(module, ShardedDataParallel) else module
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+        return module.no_sync() if more_to_come and isinstance(module, ShardedDataParallel) else contextlib.nullcontext()
+
+    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
+        return optimizer.clip_grad_norm(longest)  # who knows the gradients of its own share only
+
+    def clear(self, module: nn.Module) -> None:
+        # the wrapper keeps the gradients that live in its buffers. The optimizer's zero_grad would let go of them, and
+        # from then on gradients would not be added up any more, without a word
+        module.zero_grad(set_to_none=True)

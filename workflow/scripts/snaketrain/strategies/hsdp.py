@@ -1,0 +1,17 @@
+"""As fsdp within groups of `shard` processes, and as ddp between the groups, so that most is exchanged where the network is fast."""
+
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from snaketrain.strategies.fsdp import Fsdp
+
+
+class Hsdp(Fsdp):
+    def __init__(self, shard: int, **options: Any):
+        super().__init__(**options)
+        self.shard = shard
+
+    def make_mesh(self) -> DeviceMesh:
+        sizes = (self.world_size // self.shard, self.shard)
+        return init_device_mesh(self.device.type, sizes, mesh_dim_names=("replicate", "shard"))

@@ -1,0 +1,77 @@
+"""The matrices of a model are cut, and `tensor` processes work on the same examples, each with its part of the matrices.
+
+Where there are more processes than that, the groups share the batch: each group with a whole model, or with `shard: true`
+with a share of it as fsdp does.
+"""
+
+from collections import Counter
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
+
+from snaketrain.strategies.fsdp import Fsdp
+
+STYLES = {  # under transformers' names for them
+    "colwise": ColwiseParallel(),
+    "rowwise": RowwiseParallel(),
+    "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
+    "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
+    "embedding_rowwise": RowwiseParallel(input_layouts=Replicate()),
+    "replicated_with_grad_allreduce": SequenceParallel(sequence_dim=2, use_local_output=True),  # a norm of single heads
+}
+HEADS = ("num_attention_heads", "num_key_value_heads", "encoder_attention_heads", "decoder_attention_heads")
+
+
+class TensorParallel(Fsdp):
+    """`plan`: a style for each pattern of names of modules, `{"*.fc1": colwise, "*.fc2": rowwise}`; none: the model's own."""
+
+    def __init__(self, tensor: int | None = None, shard: bool = False, plan: dict[str, str] | None = None, **options: Any):
+        super().__init__(**options)
+        self.tensor, self.shard, self.plan = tensor, shard, plan
+
+    def make_mesh(self) -> DeviceMesh:
+        self.replicas = self.tensor or self.world_size
+        copies, shares = (1, self.data_processes) if self.shard else (self.data_processes, 1)
+        return init_device_mesh(self.device.type, (copies, shares, self.replicas), mesh_dim_names=("replicate", "shard", "tensor"))
+
+    def place(self, module: nn.Module) -> nn.Module:
+        # without exchange, since all processes start with the same weights
+        parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
+        return self.shared_out(module, self.mesh["replicate", "shard"]) if self.data_processes > 1 else module.to(self.device)
+
+    def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
+        """How each of the modules that the plan names is cut. Tied weights stay whole, since only one of their uses would be cut."""
+        plan = self.plan or getattr(module, "_tp_plan", None)
+        if not plan:
+            raise SystemExit(
+                f"train.strategy.arguments.plan: is missing, and {type(module).__name__} has no plan for tensor parallelism of its own. "
+                'Say how matrices are cut, such as {"*.fc1": colwise, "*.fc2": rowwise}, or use `fsdp`.'
+            )
+        self.check_heads(module)
+        used = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+        found = {}
+        for pattern, style in plan.items():
+            if style not in STYLES:
+                raise SystemExit(
+                    f"train.strategy.arguments.plan: `{pattern}` is to be cut `{style}`, which is not one of {', '.join(STYLES)}. "
+                    "Give a plan of your own."
+                )
+            parts = {name: part for name, part in module.named_modules() if fnmatchcase(name, pattern)}
+            if self.plan and not parts:
+                names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+                raise SystemExit(f"train.strategy.arguments.plan: nothing matches `{pattern}`. Linear: {', '.join(names[:6])} ...")
+            free = [name for name, part in parts.items() if all(used[id(p)] == 1 for p in part.parameters())]
+            found |= dict.fromkeys(free, STYLES[style])
+        return found
+
+    def check_heads(self, module: nn.Module) -> None:
+        for name in HEADS:
+            heads = getattr(getattr(module, "config", None), name, None)
+            if isinstance(heads, int) and heads % self.replicas:
+                raise SystemExit(
+                    f"train.strategy.arguments.tensor: {self.replicas} does not divide the model's {name} ({heads}), and heads stay whole."
+                )

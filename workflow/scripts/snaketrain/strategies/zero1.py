@@ -1,0 +1,31 @@
+"""As ddp, but each process keeps the optimizer's state of its share of the parameters only, and hands on what it has updated."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from snaketrain.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.strategies.base import Distributed, MakeOptimizer
+from snaketrain.strategies.ddp import Ddp
+
+
+class SharedOptimizer(Distributed):
+    """Where each process has an optimizer of its own for its share of the parameters, as `optim` within the one that is seen."""
+
+    def optimizer_state(self, optimizer: Any, parameters: Parameters) -> dict[str, Any]:
+        shares = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(named_state(optimizer.optim, parameters, self.whole), shares)
+        state = {name: found for share in shares or [] for name, found in share.items()}
+        return {"state": state, "param_groups": named_groups(optimizer, parameters)}
+
+    def load_optimizer_state(self, optimizer: Any, parameters: Parameters, saved: dict[str, Any]) -> None:
+        load_named(optimizer.optim, parameters, saved, self.part)
+        for group, mine in zip(optimizer.param_groups, optimizer.optim.param_groups, strict=True):
+            group.update({key: value for key, value in mine.items() if key != "params"})
+
+
+class Zero1(SharedOptimizer, Ddp):
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
+        # what was updated is handed on in one piece, not parameter by parameter
+        return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)

@@ -1,0 +1,125 @@
+"""Any module on any data, from the configuration alone: predictions by name, a loss for each, regularisers and metrics.
+
+`module_settings.py` says what its arguments are.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snaketrain.loading import load
+from snaketrain.module_settings import ModuleSettings
+from snaketrain.pretrained import describe_model, make_model
+from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.losses import Summed, arguments_of, beside, call
+from snaketrain.tasks.metrics import make_metric
+
+WHERE = "train.task.arguments"
+MOST_SHOWN = 100  # values of a prediction for each example, in the table of predictions
+
+
+class Module(Task):
+    metrics = ()  # those that its arguments name
+
+    def __init__(self, **arguments: Any):
+        self.given = ModuleSettings.model_validate(arguments)
+        self.metrics = self.given.logged
+        self.losses = {name: Summed(each.use, each.arguments, f"{WHERE}.losses.{name}") for name, each in self.given.losses.items()}
+        self.regularisers = {
+            each.called: Summed(each.use, each.arguments, f"{WHERE}.regularisers ({each.called})") for each in self.given.regularisers
+        }
+        self.measured = {name: make_metric(name, each.use, each.arguments) for name, each in self.given.metrics.items()}
+
+    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+        cls = load(model["use"])
+        if folder is not None and not hasattr(cls, "from_pretrained"):
+            raise SystemExit(f"model.source: {model['use']} has no `from_pretrained`. Give its weights as model.initial_weights instead.")
+        of_transformers = folder is not None or getattr(cls, "config_class", None)
+        module = make_model(model, folder, {}, {}) if of_transformers else cls(**model["arguments"])
+        if not isinstance(module, nn.Module):
+            raise SystemExit(f"model.use: {model['use']} makes a {type(module).__name__}, not a torch.nn.Module. Name another.")
+        self.takes = arguments_of(module.forward)  # before a strategy wraps it
+        self.label_names = data.get("label_names") or []
+        return {"model": module}
+
+    def training_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        return self.parts(self.predictions(modules, batch), batch)
+
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        predictions = self.predictions(modules, batch)
+        parts = self.parts(predictions, batch)
+        sums = {"count": torch.tensor(self.count(batch)), "loss": sum(parts.values())}
+        sums |= {f"loss_{name}": loss for name, loss in parts.items() if name}
+        for name, metric in self.given.metrics.items():
+            prediction = predictions[metric.prediction or self.given.predictions[0]]
+            found = self.measured[name].sums(*beside(prediction, self.field(batch, metric.target, f"metrics.{name}.target")))
+            sums |= {f"{name}.{state}": total for state, total in found.items()}
+        return sums
+
+    def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        found = {name: float(sums[name] / sums["count"]) for name in self.metrics if name not in self.measured}
+        for name, metric in self.measured.items():
+            found[name] = metric.compute({key.removeprefix(f"{name}."): total for key, total in sums.items() if key.startswith(f"{name}.")})
+        return found
+
+    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        """The predictions, unless they are large; of classes, all that can be told of these."""
+        predictions = self.predictions(modules, batch)
+        if name := self.names_classes(predictions):
+            logits, labels = predictions[name], batch[self.given.losses[name].target]
+            losses = nn.functional.cross_entropy(logits, labels, reduction="none")
+            return {"probabilities": logits.softmax(-1), "label": labels, "loss": losses}
+        return {name: value for name, value in predictions.items() if value.numel() <= MOST_SHOWN * self.count(batch)}
+
+    def names_classes(self, predictions: dict[str, Tensor]) -> str | None:
+        """The prediction whose values are logits of the data's classes, if it is the only one."""
+        (name, loss), *others = self.given.losses.items()
+        logits = not others and loss.target and loss.use.endswith(("CrossEntropyLoss", "cross_entropy"))
+        return name if logits and predictions[name].shape[1:] == (len(self.label_names),) else None
+
+    def describe(self, modules: Modules, folder: Path) -> None:
+        if hasattr(getattr(modules["model"], "config", None), "save_pretrained"):
+            describe_model(modules["model"], folder)
+
+    def predictions(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        """What the model returns, by name, in full precision."""
+        names = self.given.inputs or [name for name in batch if name not in self.given.targets | {"ids"}]
+        inputs = {name: self.field(batch, name, "inputs") for name in names}
+        returned = self.named(call(modules["model"], inputs, self.takes, every=self.given.inputs is not None))
+        return {name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value for name, value in returned.items()}
+
+    def named(self, returned: Any) -> dict[str, Tensor]:
+        names = self.given.predictions
+        if isinstance(returned, dict):
+            if missing := [name for name in names if name not in returned]:
+                raise SystemExit(
+                    f"{WHERE}.predictions: the model returns no '{missing[0]}', but {', '.join(returned)}. Name some of these."
+                )
+            return {name: returned[name] for name in names}
+        values = returned if isinstance(returned, tuple | list) else [returned]
+        if len(values) != len(names):
+            count = f"{len(values)} values" if len(values) > 1 else "1 value"
+            raise SystemExit(
+                f"{WHERE}.predictions: the model returns {count}, but {len(names)} are named ({', '.join(names)}). Name each, in order."
+            )
+        return dict(zip(names, values, strict=True))
+
+    def parts(self, predictions: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """All that is added up to the loss, each with its weight; where there is one part only, it needs no name."""
+        examples, found = self.count(batch), {}
+        for name, loss in self.given.losses.items():
+            values = beside(predictions[name], self.field(batch, loss.target, f"losses.{name}.target"))
+            found[name] = loss.weight * self.losses[name](dict(enumerate(values)), examples, every=True)
+        for each in self.given.regularisers:
+            named = {name: predictions[name] for name in each.predictions or self.given.predictions}
+            found[each.called] = each.weight * self.regularisers[each.called](named, examples, every=each.predictions is not None)
+        return found if len(found) > 1 else {"": found.popitem()[1]}
+
+    @staticmethod
+    def field(batch: Batch, name: str | None, where: str) -> Tensor | None:
+        if name is not None and name not in batch:
+            known = ", ".join(known for known in batch if known != "ids")
+            raise SystemExit(f"{WHERE}.{where}: the data has no field '{name}'. It has: {known}. Name one of them.")
+        return None if name is None else batch[name]
