@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: help demo test check ui bench docs
+.PHONY: help demo test test-slurm check ui bench docs
 
 help:
 	@echo "make demo    run the embedded default, offline, within minutes"
 	@echo "make ui      open the MLflow UI on its results"
 	@echo "make test    all tests"
+	@echo "make test-slurm  trainings on a SLURM cluster of its own, and what may happen to them (root)"
 	@echo "make check   the linters"
 	@echo "make bench   the figures of the README"
 	@echo "make docs    write config/README.md and the README's rule graph again"
@@ -34,6 +35,9 @@ ui: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest tests/unit tests/pipeline tests/distributed --durations=5
+
+test-slurm: .venv/installed
+	$(BIN)/python -m pytest tests/slurm --durations=5
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 # The table of contents: read the settings, include a rule file for each stage, say what `all` is.
 import os
 import sys
+from pathlib import Path
 
 # `--configfile` replaces the default; Snakemake by itself would merge the two, data and runs included
 if not workflow.overwrite_configfiles:
@@ -43,6 +44,7 @@ include: "workflow/rules/train_model.smk"
 include: "workflow/rules/select_checkpoint.smk"
 include: "workflow/rules/evaluate_model.smk"
 include: "workflow/rules/compare_runs.smk"
+include: "workflow/rules/on_cluster.smk"
 include: "workflow/rules/follow_runs.smk"
 
 

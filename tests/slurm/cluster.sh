@@ -107,7 +107,7 @@ start_node() {
     ip netns exec "$1" unshare --uts sh -c "hostname $1 && exec slurmd -N $1"
 }
 
-ready() { sinfo --noheader --nodes "$1" --format %t | grep -qE '^(idle|mix|alloc)$'; }
+ready() { sinfo --noheader --nodes "$1" --format %t 2> /dev/null | grep -qE '^(idle|mix|alloc)$'; }
 
 end_process() { # pidfile
     alive "$1" || return 0

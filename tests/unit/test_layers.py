@@ -20,6 +20,8 @@ GROUND = {
     "snaketrain.loading",
     "snaketrain.inheriting",
     "snaketrain.launching",
+    "snaketrain.cluster",
+    "snaketrain.cluster_watch",
     "snaketrain.pipeline",
     "snaketrain.preflight",
     "snaketrain.ranks",

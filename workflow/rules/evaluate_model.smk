@@ -29,7 +29,7 @@ rule evaluate_model:
         "logs/evaluate_model/{run}.log",
     threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     resources:
-        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute),
+        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute, saves=False),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         device=lambda wildcards, input: pipeline.runs[wildcards.run].compute.device,

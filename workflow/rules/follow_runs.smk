@@ -18,6 +18,7 @@ def finish_following():
 
 
 onstart:
+    see_to_cluster()
     FOLLOWERS.append(follow("--while-pid", str(os.getpid())))
 
 

@@ -12,7 +12,7 @@ rule train_model:
         "logs/train_model/{run}.log",
     threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
     resources:
-        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute),
+        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute, saves=True),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
         # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale

@@ -7,13 +7,15 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
-from snaketrain.ownership import end_previous_owner, sign
+from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.settings import Model, Train
+from snaketrain.stopping import Stopping
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
 
 LENGTH = ("train.epochs=", "train.steps=")
@@ -40,7 +42,7 @@ def arguments():
 
 
 def main() -> int:
-    started = time.time()
+    started, stop = time.time(), Stopping()  # a signal that comes while torch is still being loaded counts as well
     args = arguments()
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
@@ -66,12 +68,10 @@ def main() -> int:
     from snaketrain.patience import Patience
     from snaketrain.plan import Plan, make_schedule
     from snaketrain.progress import Progress
-    from snaketrain.stopping import Stopping
     from snaketrain.strategies import make_strategy
     from snaketrain.watching import Watch
     from snaketrain.window import Window
 
-    stop = Stopping()
     torch.use_deterministic_algorithms(settings.deterministic)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
@@ -106,7 +106,8 @@ def main() -> int:
         Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch,
     )  # fmt: skip
     start = training.resume()
-    training.journal = Journal(folder / "journal.jsonl", start, first, steps=plan.steps, processes=strategy.world_size)
+    about = {"steps": plan.steps, "processes": strategy.world_size}
+    training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
@@ -116,15 +117,17 @@ def main() -> int:
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
+    signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
     training.journal.write(
-        "end", status=status, step=reached, signals=stop.signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
+        "end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
     )
+    strategy.wait()  # a launcher ends all when one process fails, as those do that stop early
     strategy.finish()
     if not complete:
         logging.warning(
             "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
             args.run_name,
-            ", ".join(stop.signals) or "another process",
+            ", ".join(signals) or "another process",
             reached,
             plan.steps,
         )

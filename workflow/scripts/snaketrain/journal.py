@@ -6,6 +6,7 @@ Only the first process writes it; what each had to do alone is in `logs/rank-N.j
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ Event = dict[str, Any]
 
 
 class Journal:
-    def __init__(self, path: Path, resume_step: int, writes: bool, **about: Any):
-        self.writes, self.attempt = writes, 1
+    def __init__(self, path: Path, resume_step: int, writes: bool, check: Callable[[], None] = lambda: None, **about: Any):
+        """`check` raises where nothing may be written any more."""
+        self.writes, self.attempt, self.check = writes, 1, check
         if not writes:
             return
         if path.exists():
@@ -24,12 +26,14 @@ class Journal:
 
     def write(self, event: str, **content: Any) -> None:
         if self.writes:
+            self.check()
             line = {"event": event, **content, "time": round(time.time(), 3), "attempt": self.attempt}
             self.file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
         """To the disk itself, which a crash of the machine spares."""
         if self.writes:
+            self.check()
             os.fsync(self.file.fileno())
 
 

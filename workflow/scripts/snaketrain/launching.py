@@ -38,6 +38,16 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     return f"{environment(threads_each(compute))} {shlex.join(torchrun('--standalone', '--nproc-per-node', compute.processes))}"
 
 
+def out_of_reach(compute: Compute) -> str | None:
+    """Why a training cannot run where Snakemake starts it itself."""
+    if min(compute.node_counts) == 1 or compute.launcher == "srun":
+        return None
+    return (
+        f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
+        "to train on this machine alone."
+    )
+
+
 def threads_each(compute: Compute) -> int:
     return max(1, compute.threads // compute.processes)
 
@@ -48,15 +58,15 @@ def torchrun(*options: Any) -> list[str]:
     return [program, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600", *map(str, options)]
 
 
-def resources_of(compute: Callable[[Any], Compute]) -> dict[str, Callable[[Any], Any]]:
+def resources_of(compute: Callable[[Any], Compute], saves: bool) -> dict[str, Callable[[Any], Any]]:
     """The resources of a rule as functions of its wildcards."""
-    return {name: lambda wildcards, name=name: asked(compute(wildcards))[name] for name in asked(Compute())}
+    return {name: lambda wildcards, name=name: asked(compute(wildcards), saves)[name] for name in asked(Compute(), saves)}
 
 
-def asked(compute: Compute) -> dict[str, Any]:
-    """What a training asks of SLURM; other executors ignore it."""
+def asked(compute: Compute, saves: bool) -> dict[str, Any]:
+    """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
     extra = [f"-N{compute.nodes}", "--ntasks-per-node=1", "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
-    if compute.save_before_limit_seconds:
+    if saves and compute.save_before_limit_seconds:
         extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
     if compute.partition:
         extra.append(f"-p{shlex.quote(compute.partition)}")
@@ -69,8 +79,21 @@ def asked(compute: Compute) -> dict[str, Any]:
         "gres": f"gpu:{compute.gpus}" if compute.gpus else None,
         "mem_mb": compute.memory_mb,
         "runtime": compute.minutes,
-        "slurm_extra": " ".join([*extra, compute.sbatch]).strip(),
+        "slurm_extra": " ".join([*extra, *further_options(compute.sbatch)]),
     }
+
+
+def further_options(sbatch: str) -> list[str]:
+    """In short form and in one word where the plugin takes an option for a mistake: it has resources for these, but no setting has."""
+    short = {"--constraint": "-C", "--qos": "-q", "--account": "-A"}
+    words, found = shlex.split(sbatch), []
+    while words:
+        name, _, value = words.pop(0).partition("=")
+        if name in short or name in short.values():
+            found.append(shlex.quote(short.get(name, name) + (value or (words.pop(0) if words else ""))))
+        else:
+            found.append(shlex.quote(f"{name}={value}" if value else name))
+    return found
 
 
 def say_where_to_look(uri: str | None) -> None:

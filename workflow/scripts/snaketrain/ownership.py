@@ -1,5 +1,9 @@
-"""One writer for each training folder: a process left over from a killed workflow is ended before a new one starts."""
+"""One writer for each training folder: a process left over from a killed workflow is ended before a new one starts.
 
+Where it cannot be ended, since it runs on a node that is cut off, it finds out before it writes again, and ends by itself.
+"""
+
+import functools
 import json
 import logging
 import os
@@ -7,6 +11,7 @@ import platform
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +20,13 @@ from snaketrain.manifests import write_json
 PATIENCE_SECONDS = 120  # to save and end; after that it is killed
 
 
+class TakenOver(Exception):
+    """Another process writes to the folder now."""
+
+
 def end_previous_owner(folder: Path) -> None:
     """Whoever still writes to the folder saves and ends."""
-    try:
-        owner = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        owner = {}
-    ours = _ourselves()
+    owner, ours = _owner(folder), _ourselves()
     if owner.get("job") and owner["job"] != ours["job"]:
         _end_job(owner["job"], folder)
     elif not owner.get("job") and owner.get("host") == ours["host"] and owner.get("pid") != ours["pid"]:
@@ -33,6 +38,26 @@ def sign(folder: Path) -> None:
     write_json(folder / "owner.json", _ourselves())
 
 
+def is_ours(folder: Path) -> bool:
+    return _owner(folder) == _ourselves()
+
+
+def check(folder: Path) -> None:
+    """Before each write: SLURM starts a job again elsewhere when it hears no more of its node, where we may live on."""
+    if not is_ours(folder):
+        owner = _owner(folder)
+        who = f"job {owner['job']}" if owner.get("job") else f"process {owner.get('pid')}"
+        raise TakenOver(f"{folder}: {who} on {owner.get('host')} writes here now, so this one ends")
+
+
+def _owner(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+@functools.cache  # a process whose torchrun was killed has another parent, but is still the same
 def _ourselves() -> dict[str, Any]:
     # what started us ends all of us: torchrun, where it is there
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
@@ -52,7 +77,9 @@ def _state(job: str) -> str:
         done = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
     except FileNotFoundError:
         return ""  # no SLURM here
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode and "Invalid job id" not in done.stderr:
+        return "UNKNOWN"  # SLURM did not answer
+    return done.stdout.strip()
 
 
 def _end_process(owner: dict[str, Any], folder: Path) -> None:
@@ -77,7 +104,7 @@ def _started(pid: int) -> int | None:
     return None if state == "Z" else int(fields[18])
 
 
-def _wait(over: Any, what: str) -> bool:
+def _wait(over: Callable[[], bool], what: str) -> bool:
     end = time.monotonic() + PATIENCE_SECONDS
     while not over():
         if time.monotonic() > end:

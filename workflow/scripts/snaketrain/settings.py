@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -317,6 +318,21 @@ class Evaluate(Section):
     bins: Positive = Field(10, description="of the reliability plot")
 
 
+SBATCH_SETTINGS = {
+    **dict.fromkeys(("--nodes", "-N"), "compute.nodes"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node", "--ntasks-per-gpu"), "compute.processes"),
+    **dict.fromkeys(("--cpus-per-task", "-c", "--cpus-per-gpu"), "compute.threads"),
+    **dict.fromkeys(("--gres", "--gpus", "-G"), "compute.gpus"),
+    **dict.fromkeys(("--mem", "--mem-per-cpu"), "compute.memory_mb"),
+    **dict.fromkeys(("--time", "-t"), "compute.minutes"),
+    **dict.fromkeys(("--partition", "-p"), "compute.partition"),
+    **dict.fromkeys(("--signal",), "compute.save_before_limit_seconds"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e"), "slurm-logdir of the profile"),
+    **dict.fromkeys(("--clusters", "-M"), "slurm_cluster of the profile"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-requeue of the profile"),
+}
+
+
 class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
@@ -352,6 +368,18 @@ class Compute(Section):
         first, _, last = value.partition("-")
         if last and int(last) < int(first):
             raise ValueError(f"{value} goes down: write the smaller number first")
+        return value
+
+    @field_validator("sbatch")
+    @classmethod
+    def _no_other_setting(cls, value: str) -> str:
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"is not what a shell takes: {error}") from None
+        for word in words:
+            if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
+                raise ValueError(f"`{word.partition('=')[0]}` is asked for by {setting}: use that instead")
         return value
 
     @property

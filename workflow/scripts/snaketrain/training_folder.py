@@ -15,6 +15,7 @@ from typing import Any
 from snaketrain import stages
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
+from snaketrain.ownership import is_ours
 from snaketrain.ranks import Ranks
 
 
@@ -53,9 +54,15 @@ def _finished(folder: Path) -> bool:
     return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
 
 
-def stopped_by(folder: Path) -> list[str]:
-    """The signals that stopped the last attempt early; none if it went to its end, or was killed."""
-    events = read_events(folder / "journal.jsonl")[0]
+def end_of_journal(folder: Path) -> int:
+    """Where the next attempt begins to write."""
+    journal = folder / "journal.jsonl"
+    return journal.stat().st_size if journal.is_file() else 0
+
+
+def stopped_by(folder: Path, since: int) -> list[str]:
+    """The signals that stopped the attempt which began there; none if it went to its end, or was killed."""
+    events = read_events(folder / "journal.jsonl", since)[0]
     last = events[-1] if events else {}
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
 
@@ -98,7 +105,7 @@ def record_start(
 
 def record_failure(folder: Path, error: BaseException) -> None:
     """The last line of a training that failed; of several processes, the first one's."""
-    if Ranks.of_environment().rank == 0 and (folder / "run.json").exists():
+    if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
         last = {
             "event": "end",
             "status": "FAILED",

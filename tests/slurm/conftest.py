@@ -1,0 +1,51 @@
+"""A SLURM cluster of its own for these tests, and one workflow that nothing disturbed, to compare with."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm import lab
+
+PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "ip": "iproute2"}
+SIZE = {"NODES": "4", "CPUS": "4"}
+
+
+def why_not() -> str | None:
+    if os.geteuid():
+        return "a cluster of one's own needs root, for network namespaces and the nodes' names"
+    if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
+        return f"a cluster of one's own needs, on Debian or Ubuntu: apt-get install --no-install-recommends {' '.join(missing)}"
+    return None
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> lab.Cluster:
+    if reason := why_not():
+        pytest.skip(reason)
+    cluster = lab.Cluster(tmp_path_factory.mktemp("cluster"))
+    cluster.act("start", environment=SIZE)
+    yield cluster
+    cluster.act("stop")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(cluster, tmp_path_factory) -> Path:
+    """The whole workflow on two nodes with two processes each."""
+    folder = lab.make(tmp_path_factory.mktemp("undisturbed"))
+    lab.Workflow(folder).finish()
+    return folder
+
+
+@pytest.fixture
+def workspace(undisturbed, tmp_path) -> Path:
+    """The same with its data prepared and nothing trained yet; a step takes long enough to be disturbed."""
+    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.lock", ".mlflow.json", "snakemake.out")
+    left_out = shutil.ignore_patterns(*of_results)
+    folder = Path(shutil.copytree(undisturbed, tmp_path / "workspace", ignore=left_out))
+    lab.set_pace(folder, 0.3)
+    yield folder
+    subprocess.run(["scancel", "--quiet", "--user", str(os.getuid())], check=False)
+    lab.until(lambda: not lab.slurm("squeue", "--noheader"), "all jobs have ended")

@@ -1,0 +1,21 @@
+"""snakemake that looks at its SLURM jobs every second; by itself it does so less and less often, down to every three minutes."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import snakemake_executor_plugin_slurm
+from snakemake.cli import main
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
+from snaketrain import cluster_watch
+
+
+async def sleep(self):
+    await asyncio.sleep(1)
+
+
+snakemake_executor_plugin_slurm.Executor.sleep = sleep
+cluster_watch.SECONDS_BETWEEN_LOOKS = 1
+sys.argv[0] = "snakemake"
+main()

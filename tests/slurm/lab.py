@@ -1,0 +1,147 @@
+"""A workspace on the cluster: start snakemake in it, wait until something has come about, disturb it, look at what is left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.workspace import configuration, make_workspace, read_configuration, write_configuration
+from safetensors.numpy import load_file
+
+from snaketrain.journal import read_events
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+STEPS = 60
+RUN = "results/runs/patient"
+TRAINING = f"{RUN}/training"
+HELD_SECONDS = 5  # SLURM lets a job wait so long before it starts again: cred_expire in cluster.sh; 120 as a rule
+LONG_SECONDS = 240  # for what takes seconds on a machine that does nothing else
+
+
+def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: int = 10, **compute) -> Path:
+    """A workspace of one run."""
+    config = configuration()
+    config["model"] = {"use": "patient.py:Words", "arguments": {"size": 32}}
+    config["train"] = {
+        "task": {"use": "patient.py:Patient"},
+        "batch_size": 16,
+        "steps": steps,
+        "evaluate_every": evaluate_every,
+        "learning_rate": 1e-3,
+    }
+    config["compute"] = {"nodes": "2", "processes": 2, "threads": 2, "device": "cpu", "memory_mb": 2000, "minutes": 20} | compute
+    config["tracking"] = {"experiment": "patient", "log_every_steps": 1}
+    config["runs"] = {"patient": {}}
+    make_workspace(folder, **config)
+    shutil.copy(HERE / "patient.py", folder)
+    return set_pace(folder, pace)
+
+
+def set_pace(folder: Path, seconds: float) -> Path:
+    (folder / "pace.new").write_text(str(seconds))
+    (folder / "pace.new").rename(folder / "pace.txt")  # never empty
+    return folder
+
+
+class Workflow:
+    """A snakemake over the SLURM profile, in a process group of its own, as a terminal would have it."""
+
+    def __init__(self, folder: Path, *options: str):
+        self.folder = folder
+        self.output = open(folder / "snakemake.out", "a")  # noqa: SIM115 - open as long as the process
+        words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--profile", REPOSITORY / "profiles/slurm"]
+        faster = ["--slurm-init-seconds-before-status-checks", 1]
+        self.command = [str(word) for word in (sys.executable, HERE / "fast_snakemake.py", *words, *faster, *options)]
+        self.process = subprocess.Popen(self.command, cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True)
+
+    def finish(self) -> str:
+        """What it printed, if it succeeded."""
+        until(lambda: self.process.poll() is not None, "snakemake ends", 2 * LONG_SECONDS, self)
+        assert self.process.returncode == 0, self.printed()[-6000:]
+        return self.printed()
+
+    def printed(self) -> str:
+        return (self.folder / "snakemake.out").read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        """As from a terminal: to all processes that it has started here."""
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+        self.output.close()
+
+
+def until(condition: Callable, what: str, seconds: float = LONG_SECONDS, workflow: Workflow | None = None):
+    """The first true answer of `condition`."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        if workflow and workflow.process.poll() not in (None, 0):
+            raise AssertionError(f"snakemake failed before {what}:\n{workflow.printed()[-6000:]}")
+        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain until {what}\n{state()}" + (
+            f"\n{workflow.printed()[-6000:]}" if workflow else ""
+        )
+        time.sleep(0.2)
+    return answer
+
+
+def state() -> str:
+    return slurm("squeue", "--states=all", "--format=%i %T %N %r %k") + slurm("sinfo", "--Node")
+
+
+def slurm(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def events(folder: Path, kind: str) -> list[dict]:
+    return [event for event in read_events(folder / TRAINING / "journal.jsonl")[0] if event["event"] == kind]
+
+
+def steps(folder: Path) -> list[int]:
+    return [event["step"] for event in events(folder, "train")]
+
+
+def attempts(folder: Path) -> int:
+    return len(events(folder, "attempt"))
+
+
+def job_of(folder: Path) -> str:
+    """The SLURM job that signed the training's folder."""
+    return json.loads((folder / TRAINING / "owner.json").read_text())["job"]
+
+
+def nodes_of(job: str) -> list[str]:
+    """The first one runs the job's script, and rank 0."""
+    return slurm("scontrol", "show", "hostnames", slurm("squeue", "--noheader", "--job", job, "--format", "%N").strip()).split()
+
+
+def weights(folder: Path, step: int = STEPS) -> dict:
+    return load_file(folder / TRAINING / f"checkpoints/step-{step:08d}/model.safetensors")
+
+
+def configured(folder: Path, **changes) -> Path:
+    """The workspace with other settings: `compute={...}` and the like are merged into what is there."""
+    config = read_configuration(folder)
+    for section, settings in changes.items():
+        config[section] |= settings
+    write_configuration(folder, config)
+    return folder
+
+
+class Cluster:
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def act(self, action: str, *node: str, environment: dict[str, str] | None = None) -> None:
+        """As the script cluster.sh knows them: start, stop, crash, start-node, cut, heal."""
+        command = [HERE / "cluster.sh", action, self.folder, *node]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=os.environ | (environment or {}))
+        assert done.returncode == 0, f"{action} {' '.join(node)}: {done.stdout}{done.stderr}"

@@ -1,0 +1,40 @@
+"""A task that takes its time, so that there is some to disturb it: `pace.txt` holds the seconds of each step, and may change."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from snaketrain.tasks.base import Task
+
+
+class Words(nn.Module):
+    """The mean of its words decides. It imports nothing large, since four processes on two cores would all have to."""
+
+    def __init__(self, words: int, size: int = 32, drop: float = 0.1):
+        super().__init__()
+        self.words, self.drop, self.classes = nn.Embedding(words, size), nn.Dropout(drop), nn.Linear(size, 2)
+
+    def forward(self, ids, mask):
+        mask = mask.unsqueeze(-1)
+        return self.classes(self.drop((self.words(ids) * mask).sum(1) / mask.sum(1)))
+
+
+class Patient(Task):
+    metrics = ("loss", "accuracy")
+
+    def build(self, model, folder, data):
+        return {"model": Words(data["vocab_size"], **model["arguments"])}
+
+    def training_step(self, modules, batch):
+        time.sleep(float(Path("pace.txt").read_text()))
+        return self.losses(modules, batch)[0].sum()
+
+    def evaluation_step(self, modules, batch):
+        losses, right = self.losses(modules, batch)
+        return {"count": torch.tensor(len(right)), "loss": losses.sum(), "accuracy": right.sum()}
+
+    def losses(self, modules, batch):
+        answers = modules["model"](batch["input_ids"], batch["attention_mask"])
+        return nn.functional.cross_entropy(answers, batch["labels"], reduction="none"), answers.argmax(1) == batch["labels"]

@@ -1,0 +1,50 @@
+"""What a user sees when the cluster will not, or not yet: one line with the reason, and what to do."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, slurm, until
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (
+            {"partition": "nowhere"},
+            r"train_model patient: SLURM would refuse it: Invalid partition name specified\. Remedy: set compute\.partition",
+        ),
+        ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
+        ({"nodes": "9"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
+        ({"gpus": 8}, r"train_model patient: SLURM would refuse it: .*gres.*Remedy: lower compute\.gpus"),
+        ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_slurm_would_refuse_is_told_before_any_job(workspace, compute, expected):
+    workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    assert workflow.process.returncode == 1
+    assert re.search(expected, workflow.printed())
+    assert "has been submitted" not in workflow.printed() and "Traceback" not in workflow.printed()
+
+
+def test_why_a_job_waits(workspace):
+    """Longer than the partition allows: sbatch takes it, and it would wait for ever."""
+    workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json")
+    told = r"SLURM job (\d+) \(train_model patient\) waits since \d+ minutes \(PartitionTimeLimit\): .* lower compute\.minutes.* Log: (\S+)"
+    found = until(lambda: re.search(told, workflow.printed()), "it is told why the job waits", workflow=workflow)
+    assert found[2].endswith(f"logs/slurm/rule_train_model/patient/{found[1]}.log")
+    slurm("scancel", found[1])
+    until(lambda: f"SLURM job {found[1]} (train_model patient) ended as CANCELLED" in workflow.printed(), "its end is told")
+    workflow.end()
+
+
+def test_several_nodes_without_slurm_are_told_before_any_job(workspace):
+    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", workspace, "--cores", "2"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=workspace)
+    assert done.returncode == 1
+    assert "compute.nodes: is 2, and more than one node needs SLURM. Use `--profile profiles/slurm`" in done.stderr
+    assert "rule train_model" not in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,54 @@
+"""The workflow on a real cluster of several nodes, where nothing goes wrong."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+from pipeline.workspace import read_configuration, write_configuration
+
+from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, make, steps
+
+
+def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
+    logs = {path.parent.parent.name: path for path in undisturbed.glob("logs/slurm/*/*/*.log")}
+    assert sorted(logs) == ["rule_evaluate_model", "rule_prepare_data", "rule_select_checkpoint", "rule_train_model"]
+    assert len({path.stem for path in logs.values()}) == 4  # the jobs' numbers
+    for stage in ("train_model", "evaluate_model"):
+        assert "2 processes on each of train1, train2" in logs[f"rule_{stage}"].read_text()
+    assert [event["processes"] for event in events(undisturbed, "attempt")] == [4]
+    assert steps(undisturbed) == list(range(1, STEPS + 1))
+    ranks = sorted(path.name for path in (undisturbed / TRAINING / "logs").iterdir())
+    assert ranks == [f"rank-{rank}.log" for rank in range(4)]
+    results = json.loads((undisturbed / RUN / "evaluation/test_results.json").read_text())
+    assert results["examples"] == 36 and 0 <= results["accuracy"] <= 1
+    assert (undisturbed / "results/comparison/runs.csv").is_file()
+
+
+def test_logs_hold_no_noise_of_connections(undisturbed):
+    for log in undisturbed.glob("logs/slurm/rule_train_model/*/*.log"):
+        assert "[c10d]" not in log.read_text()
+
+
+def test_a_second_time_there_is_nothing_to_do(undisturbed):
+    assert "Nothing to be done" in Workflow(undisturbed).finish()
+
+
+def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):
+    folder = make(tmp_path, nodes="1", processes=1, threads=1)
+    config = read_configuration(folder)
+    config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
+    write_configuration(folder, config)
+    Workflow(folder).finish()
+    assert len(list(folder.glob("logs/slurm/rule_prepare_data/*/*.log"))) == 1
+    assert len(list(folder.glob("results/data/*/manifest.json"))) == 1
+    starts, ends = [], []
+    for journal in folder.glob("results/runs/*/training/journal.jsonl"):
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        starts.append(lines[0]["time"])
+        ends.append(lines[-1]["time"])
+    jobs = {path.stem for path in folder.glob("logs/slurm/rule_train_model/*/*.log")}
+    assert len(starts) == len(jobs) == 6
+    assert max(starts) < min(ends)  # all six at the same time
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        assert store.execute("select count(*) from tags where value like 'train:%'").fetchone() == (6,)
+        assert store.execute("select count(*) from tags where value like 'prepare:%'").fetchone() == (1,)

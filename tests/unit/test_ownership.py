@@ -1,0 +1,123 @@
+"""One writer for each training folder: the one before is ended, a stranger never."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from snaketrain import ownership
+
+WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(60)"
+
+
+@pytest.fixture
+def other():
+    """A process that ends with 75 when it is told to."""
+    process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(autouse=True)
+def outside_of_slurm(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    ownership._ourselves.cache_clear()
+    yield
+    ownership._ourselves.cache_clear()
+
+
+def sign(folder, pid, **changes):
+    owner = ownership._ourselves() | {"pid": pid, "started": ownership._started(pid)} | changes
+    (folder / "owner.json").write_text(json.dumps(owner))
+
+
+def test_a_left_over_process_is_told_to_end_and_waited_for(tmp_path, other):
+    sign(tmp_path, other.pid)
+    ownership.end_previous_owner(tmp_path)
+    assert other.wait(1) == 75
+
+
+def test_one_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
+    monkeypatch.setattr(ownership, "PATIENCE_SECONDS", 0.5)
+    other.send_signal(signal.SIGSTOP)
+    sign(tmp_path, other.pid)
+    ownership.end_previous_owner(tmp_path)
+    assert other.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "changes", [{"started": 1}, {"started": None}, {"host": "elsewhere"}], ids=["recycled number", "unknown start", "other host"]
+)
+def test_a_stranger_is_left_alone(tmp_path, other, changes):
+    sign(tmp_path, other.pid, **changes)
+    ownership.end_previous_owner(tmp_path)
+    time.sleep(0.2)
+    assert other.poll() is None
+
+
+def test_nothing_to_end(tmp_path, other):
+    ownership.end_previous_owner(tmp_path)  # nobody has signed
+    (tmp_path / "owner.json").write_text('{"job": ')  # torn
+    ownership.end_previous_owner(tmp_path)
+    ownership.sign(tmp_path)
+    ownership.end_previous_owner(tmp_path)  # ourselves
+    other.kill()
+    other.wait()
+    sign(tmp_path, other.pid, started=5)
+    ownership.end_previous_owner(tmp_path)  # over long ago
+
+
+def test_whoever_was_taken_over_writes_no_more(tmp_path, other):
+    ownership.sign(tmp_path)
+    ownership.check(tmp_path)
+    sign(tmp_path, other.pid, job="12", host="train3")
+    with pytest.raises(ownership.TakenOver, match="job 12 on train3 writes here now"):
+        ownership.check(tmp_path)
+
+
+def test_a_process_stays_the_same_when_its_torchrun_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    ownership.sign(tmp_path)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    ownership.check(tmp_path)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """squeue and scancel of a job that ends a while after it was cancelled; writes down what it was asked."""
+    (tmp_path / "bin").mkdir()
+    squeue = '#!/bin/sh\n[ ! -s $HERE/cancelled ] || rm -f $HERE/state\ncat $HERE/state 2>/dev/null || { echo "Invalid job id specified" >&2; exit 1; }\n'
+    for name, script in {"squeue": squeue, "scancel": '#!/bin/sh\necho "$@" >> $HERE/cancelled\n'}.items():
+        (tmp_path / "bin" / name).write_text(script.replace("$HERE", str(tmp_path)))
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_a_left_over_job_is_cancelled_and_waited_for(slurm):
+    (slurm / "state").write_text("RUNNING\n")
+    sign(slurm, 1, job="12")
+    ownership.end_previous_owner(slurm)
+    assert (slurm / "cancelled").read_text() == "12\n"
+
+
+def test_a_job_that_is_over_is_not(slurm):
+    sign(slurm, 1, job="12")
+    ownership.end_previous_owner(slurm)
+    assert not (slurm / "cancelled").exists()
+
+
+def test_our_own_job_that_was_queued_again_is_not_cancelled(slurm, monkeypatch):
+    (slurm / "state").write_text("RUNNING\n")
+    sign(slurm, 1, job="12", host="train1")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    ownership._ourselves.cache_clear()
+    ownership.end_previous_owner(slurm)
+    assert not (slurm / "cancelled").exists()

@@ -1,0 +1,153 @@
+"""How trainings are started, and what they ask of SLURM."""
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from pydantic import ValidationError
+
+import start_on_nodes
+from snaketrain import launching
+from snaketrain.settings import Compute
+from start_on_nodes import Job
+
+TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
+
+
+def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
+    return shlex.split(launching.launch(compute, in_slurm_job))
+
+
+def test_one_process_is_plain_python():
+    found = words(Compute(threads=3))
+    assert "OMP_NUM_THREADS=3" in found and found[-1].rpartition("/")[2].startswith("python")
+    assert not any("torchrun" in word for word in found)
+
+
+def test_processes_of_one_machine_share_its_threads_under_torchrun():
+    found = words(Compute(processes=2, threads=8))
+    assert "OMP_NUM_THREADS=4" in found
+    start = next(i for i, word in enumerate(found) if word.endswith("/torchrun"))
+    assert found[start + 1 :] == [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_in_a_slurm_job_all_start_on_its_nodes(processes):
+    found = words(Compute(nodes="2", processes=processes, threads=4), in_slurm_job=True)
+    assert found[-6:] == [found[-6], "--processes", str(processes), "--threads", "4", "--"]
+    assert found[-6].endswith("/start_on_nodes.py")
+
+
+def test_torchrun_can_be_chosen_within_a_slurm_job():
+    assert words(Compute(processes=2, launcher="torchrun"), in_slurm_job=True) == words(Compute(processes=2))
+
+
+@pytest.mark.parametrize(("nodes", "told"), [("1", False), ("1-4", False), ("2", True), ("2-4", True)])
+def test_several_nodes_need_slurm(nodes, told):
+    problem = launching.out_of_reach(Compute(nodes=nodes))
+    assert bool(problem) is told
+    assert not told or (f"compute.nodes: is {nodes}" in problem and "--profile profiles/slurm" in problem)
+
+
+# --- what is asked of SLURM
+
+
+def submitted(compute: Compute, saves: bool = True) -> list[str]:
+    """The plugin's own command line, after its own checks."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+    from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+    class Resources(dict):
+        __getattr__ = dict.__getitem__
+
+    asked = {name: value for name, value in launching.asked(compute, saves).items() if value is not None}
+    job = SimpleNamespace(resources=Resources(asked), threads=compute.threads, rule=SimpleNamespace(name="train_model"))
+    validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**asked)))
+    names = {"run_uuid": "x", "slurm_logfile": "log", "comment_str": "x", "account": "", "partition": "-p normal", "workdir": ""}
+    return shlex.split(get_submit_command(job, names, SimpleNamespace(requeue=True, qos=None, reservation=None)) + set_gres_string(job))
+
+
+def last(command: list[str], option: str) -> str:
+    """sbatch takes the last one."""
+    found = [word.partition("=")[2] or command[i + 1] for i, word in enumerate(command) if word.partition("=")[0] == option]
+    return found[-1]
+
+
+def test_a_training_asks_for_one_torchrun_a_node():
+    found = submitted(Compute(nodes="1-4", processes=4, threads=8, memory_mb=64000, minutes=90, save_before_limit_seconds=300))
+    assert "-N1-4" in found
+    assert last(found, "--ntasks-per-node") == "1"
+    assert last(found, "--cpus-per-task") == "8"
+    assert (last(found, "--mem"), last(found, "-t"), last(found, "--signal")) == ("64000", "90", "USR1@300")
+    assert {"--requeue", "--open-mode=append"} <= set(found)
+    assert not any("gpu" in word for word in found)
+
+
+def test_an_evaluation_is_not_told_that_its_time_runs_out():
+    assert not any(word.startswith("--signal") for word in submitted(Compute(), saves=False))
+
+
+def test_gpus_are_asked_for_by_node():
+    found = submitted(Compute(nodes="2", processes=4, gpus=4))
+    assert last(found, "--gres") == "gpu:4"
+    assert not any(word.startswith("--ntasks-per-gpu") for word in found)
+
+
+def test_partition_and_further_options_come_last_and_pass_the_plugins_checks():
+    found = submitted(
+        Compute(partition="a100", sbatch="--constraint=ib --exclusive --qos fast -A lab --mail-user=me@here --exclude='n[1-3],n7'")
+    )
+    assert found[-6:] == ["-Cib", "--exclusive", "-qfast", "-Alab", "--mail-user=me@here", "--exclude=n[1-3],n7"]
+    assert [word for word in found if word.startswith("-p")] == ["-p", "-pa100"]
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "setting"),
+    [("--time=10", "compute.minutes"), ("--exclusive --mem 5G", "compute.memory_mb"), ("-p big", "compute.partition"), ("'--x", "shell")],
+)
+def test_options_that_are_settings_are_refused(sbatch, setting):
+    with pytest.raises(ValidationError, match=setting):
+        Compute(sbatch=sbatch)
+
+
+# --- inside of a job
+
+
+def command_of(job: Job, processes: int = 2) -> list[str]:
+    return start_on_nodes.step(argparse.Namespace(processes=processes, threads=4), job, ["train model.py", "--output", "f/manifest.json"])
+
+
+def port(job: Job) -> int:
+    return int(re.search(r":(\d+) ", command_of(job)[-1])[1])
+
+
+def test_one_torchrun_on_each_node_that_the_job_was_given():
+    found = command_of(Job("7", 0, ("a1", "a2", "a3")))
+    assert found[0] == "srun"
+    assert found[found.index("--nodes") + 1] == found[found.index("--ntasks") + 1] == "3"
+    assert found[found.index("--cpus-per-task") + 1] == "4"
+    assert found[-3:-1] == ["bash", "-c"]
+    assert "--nnodes 3 --nproc-per-node 2" in found[-1] and "--rdzv-endpoint a1:" in found[-1]
+    assert found[-1].endswith("'train model.py' --output f/manifest.json")
+
+
+def test_each_start_of_a_job_meets_at_a_place_of_its_own():
+    starts = [Job("7", 0, ("a1",)), Job("7", 1, ("a1",)), Job("8", 0, ("a1",))]
+    assert len({port(job) for job in starts}) == len({re.search(r"--rdzv-id (\S+)", command_of(job)[-1])[1] for job in starts}) == 3
+    assert all(20000 <= port(Job(str(number), restarts, ("a1",))) < 32000 for number in (1, 99999, 12345678) for restarts in (0, 1, 500))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_shell_of_each_node_fills_in_its_own_number(tmp_path):
+    script = command_of(Job("7", 0, ("a1", "a2")))[-1].replace(shlex.quote(launching.torchrun()[0]), "printf '%s\\n'").replace("exec ", "")
+    done = {}
+    for node in (0, 1):
+        environment = {"SLURM_NODEID": str(node), "SLURMD_NODENAME": f"a{node + 1}", "PATH": "/usr/bin:/bin"}
+        done[node] = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "is_host=1,join_timeout=600" in done[0] and "is_host=0,join_timeout=600" in done[1]
+    assert done[1][done[1].index("--local-addr") + 1] == "a2"

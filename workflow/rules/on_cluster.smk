@@ -1,0 +1,26 @@
+# Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
+# thread tells why jobs wait or have ended.
+from snaketrain import cluster, cluster_watch
+
+
+def tell(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def see_to_cluster():
+    under_slurm = workflow.executor_plugin.name == "slurm"
+    jobs = list(workflow.dag.needrun_jobs())
+    try:
+        if under_slurm:
+            submitted = [job for job in jobs if not job.is_local]
+            problems = cluster.refusals(submitted, workflow.executor_settings)
+        else:
+            computes = [pipeline.runs[job.wildcards.run].compute for job in jobs if job.rule.name in ("train_model", "evaluate_model")]
+            problems = [problem for compute in computes if (problem := launching.out_of_reach(compute))]
+        if problems:
+            raise BadConfiguration(problems)
+        if under_slurm:
+            cluster.end_left_over(submitted, tell)
+            cluster_watch.Watch(Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs"), tell).start()
+    except (BadConfiguration, cluster.SlurmMissing) as error:
+        raise WorkflowError(str(error)) from None
