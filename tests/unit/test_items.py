@@ -10,10 +10,11 @@ from snaketrain import meaning, tracked
 from snaketrain.data.formats import BadData
 from snaketrain.data.item_splits import prepare_items
 from snaketrain.data.items import Items, make_dataset, open_items
+from snaketrain.learner import build, make_task
 from snaketrain.manifests import Manifest
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
-from snaketrain.settings import Data
+from snaketrain.settings import Data, Model, Train
 
 SOURCE = """
 import random
@@ -199,3 +200,10 @@ def test_mlflow_is_told_the_fields_as_tensors(here):
     features = TensorDatasetSchema.from_dict(told).features
     assert features.input_names() == ["drawn", "training", "number"]
     assert [spec.shape for spec in features.inputs] == [(-1, 3), (-1,), (-1,)]
+
+
+def test_a_task_that_needs_text_says_so(here):
+    facts, _ = prepared(here)
+    train, model = Train(), Model(use="transformers.BertForSequenceClassification")
+    with pytest.raises(SystemExit, match="train.task: needs `vocab_size`, which is not known of this data. Name another task; or"):
+        build(make_task(train), train, model, None, facts)
