@@ -3,12 +3,13 @@
 import json
 import os
 import time
+import traceback
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest, write_json
-from snaketrain.ranks import Ranks
+from snaketrain.ranks import Ranks, leave
 from snaketrain.settings import Evaluate, Model, Train
 
 SPLITS = ("dev", "test")
@@ -106,4 +107,9 @@ def withheld(facts: dict, split: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        leave(1)
+    leave(0)

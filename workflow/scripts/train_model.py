@@ -5,7 +5,6 @@ Under torchrun every process runs this; `--output` is written by the first one, 
 
 import logging
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
+from snaketrain.ranks import leave
 from snaketrain.settings import Model, Train
 from snaketrain.stopping import Stopping
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
@@ -171,4 +171,4 @@ if __name__ == "__main__":
     except Exception as error:
         tell_failure(error)
         code = 1
-    sys.exit(code)
+    leave(code)

@@ -163,7 +163,7 @@ class Distributed(Strategy):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def finish(self) -> None:
-        dist.destroy_process_group()
+        self.wait()  # the first one may be the meeting point of the others
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss * self.data_processes)  # gradients are averaged over the processes; ours is a sum

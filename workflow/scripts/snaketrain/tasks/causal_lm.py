@@ -3,17 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from snaketrain.pretrained import describe_model, make_model
 from snaketrain.probing import sees_later_tokens, sees_other_texts
 from snaketrain.tasks.base import Batch, Modules, Task
-
-NO_TARGET = -100
-CHUNK = 2**24  # logits that are turned into losses at a time
+from snaketrain.token_losses import NO_TARGET, token_losses
 
 
 class CausalLm(Task):
@@ -39,7 +34,7 @@ class CausalLm(Task):
         return {"model": module}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return losses_of(*self.predictions(modules, batch)).sum()
+        return token_losses(*self.predictions(modules, batch)).sum()
 
     def count(self, batch: Batch) -> int:
         self.check(batch)
@@ -49,7 +44,7 @@ class CausalLm(Task):
         self.check(batch)
         logits, targets = self.predictions(modules, batch)
         right = logits.argmax(-1) == targets
-        return {"count": (targets != NO_TARGET).sum(), "loss": losses_of(logits, targets).sum(), "right": right.sum()}
+        return {"count": (targets != NO_TARGET).sum(), "loss": token_losses(logits, targets).sum(), "right": right.sum()}
 
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
@@ -61,7 +56,7 @@ class CausalLm(Task):
             return {}
         logits, targets = self.predictions(modules, batch)
         tokens = (targets != NO_TARGET).sum(1)
-        return {"loss": losses_of(logits, targets).sum(1) / tokens, "tokens": tokens}
+        return {"loss": token_losses(logits, targets).sum(1) / tokens, "tokens": tokens}
 
     def describe(self, modules: Modules, folder: Path) -> None:
         describe_model(modules["model"], folder)
@@ -98,23 +93,6 @@ class CausalLm(Task):
                 f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
                 "make train.block_length smaller, or for a random start set model.arguments.max_position_embeddings."
             )
-
-
-def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """The loss at each position, 0 where there is no target.
-
-    A chunk at a time, and for the gradients once more: all logits of a large vocabulary in float32 would be the largest tensor of a training.
-    """
-    rows = max(1, CHUNK // logits.shape[-1])
-    if targets.numel() <= rows:
-        return _losses(logits.flatten(0, -2), targets.flatten()).view_as(targets)
-    pieces = zip(logits.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
-    losses = [checkpoint(_losses, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-    return torch.cat(losses).view_as(targets)
-
-
-def _losses(logits: Tensor, targets: Tensor) -> Tensor:
-    return cross_entropy(logits.float(), targets, reduction="none", ignore_index=NO_TARGET)
 
 
 def _check_head(module: nn.Module, use: str, vocabulary: int) -> None:
