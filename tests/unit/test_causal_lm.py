@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from snaketrain import token_losses
 from snaketrain.data.batches import Piece
 from snaketrain.data.examples import Examples
 from snaketrain.data.layouts import Blocks, Packed
@@ -14,8 +15,7 @@ from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.loop import take_step
 from snaketrain.strategies.single import Single
-from snaketrain.tasks import causal_lm
-from snaketrain.tasks.causal_lm import CausalLm, losses_of
+from snaketrain.tasks.causal_lm import CausalLm
 
 VOCABULARY = 40
 FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}
@@ -144,21 +144,21 @@ def test_only_answers_are_learnt_unless_prompts_are_wanted(task, modules, texts,
     assert every.count(batch) == sum(map(len, texts)) - len(texts)
 
 
-def test_losses_in_chunks_are_those_at_once(monkeypatch):
+@pytest.mark.parametrize("chunk", [2**24, 4 * VOCABULARY, 1])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_losses_in_chunks_are_those_of_pytorch(monkeypatch, chunk, kind):
     torch.manual_seed(2)
-    logits, targets = torch.randn(3, 7, VOCABULARY, requires_grad=True), torch.randint(0, VOCABULARY, (3, 7))
+    monkeypatch.setattr(token_losses, "CHUNK", chunk)
+    logits, targets = torch.randn(3, 7, VOCABULARY).to(kind).requires_grad_(), torch.randint(0, VOCABULARY, (3, 7))
     targets[0, 3:] = -100
-    found = []
-    for chunk in (2**24, 4 * VOCABULARY, 1):
-        monkeypatch.setattr(causal_lm, "CHUNK", chunk)
-        losses = losses_of(logits, targets)
-        (gradient,) = torch.autograd.grad(losses.sum(), logits)
-        found.append((losses.detach(), gradient))
-    expected = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
-    for losses, gradient in found:
-        assert torch.equal(losses, expected.detach())
-        torch.testing.assert_close(gradient, found[0][1])
-    assert found[0][0][0, 3:].eq(0).all()
+    weights = torch.rand(3, 7)
+    losses = token_losses.token_losses(logits, targets)
+    expected = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    gradients = [torch.autograd.grad((each * weights).sum(), logits)[0] for each in (losses, expected)]
+    assert losses.dtype == torch.float32 and gradients[0].dtype == kind
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(*gradients)
+    assert losses[0, 3:].eq(0).all() and gradients[0][0, 3:].eq(0).all()
 
 
 def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, examples):
