@@ -168,6 +168,14 @@ def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, example
     assert task.predict(modules, Packed(examples()).batch([0, 2])) == task.predict(modules, Blocks(examples(), 8).batch([0])) == {}
 
 
+def test_data_of_a_class_of_its_own_needs_tokens_only():
+    task = CausalLm()
+    modules = task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"vocab_size": VOCABULARY}}, None, {"label_names": []})
+    tokens = torch.randint(0, VOCABULARY, (3, 6))
+    expected = torch.cat([alone(modules["model"], text) for text in tokens.tolist()]).sum().item()
+    assert task.training_step(modules, {"input_ids": tokens}).item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_text_of_one_token_has_nothing_to_learn(task, modules, examples):
     for data in (examples(), Packed(examples())):
         batch = data.batch([1])

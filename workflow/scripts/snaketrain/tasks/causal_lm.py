@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from snaketrain.pretrained import describe_model, make_model
@@ -20,10 +21,11 @@ class CausalLm(Task):
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         # without a padding token: where there is none, an ordinary one stands for it, whose embedding must be learnt
-        text = {"vocab_size": data["vocab_size"], "pad_token_id": None, "bos_token_id": None, "eos_token_id": data["end_token_id"]}
+        text = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": data.get("end_token_id")}
+        text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not tell it
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
-        _check_head(module, self.use, data["vocab_size"])
+        _check_head(module, self.use, data.get("vocab_size", 0))
         # FlashAttention needs a GPU, so that it cannot be tried here, and tells texts apart only where there is a single row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
         if not self.one_row and sees_later_tokens(module):
@@ -72,7 +74,9 @@ class CausalLm(Task):
 
     def targets(self, batch: Batch) -> Tensor:
         """The token after each, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
-        wanted = batch["position_ids"] > 0 if "position_ids" in batch else batch["attention_mask"] > 0
+        wanted = (
+            batch["position_ids"] > 0 if "position_ids" in batch else batch.get("attention_mask", torch.ones_like(batch["input_ids"])) > 0
+        )
         if "token_type_ids" in batch and not self.learn_prompts:
             wanted = wanted & (batch["token_type_ids"] > 0)
         tokens = batch["input_ids"].masked_fill(~wanted, NO_TARGET)
