@@ -91,8 +91,8 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
-        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)
-        rows = predict(learner, examples, batch_size, f"{args.run_name}: {split}")
+        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size, train.batch_tokens)
+        rows = predict(learner, examples, batch_size, train.batch_tokens, f"{args.run_name}: {split}")
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)

@@ -161,7 +161,7 @@ class Training:
 
     def evaluate(self) -> dict[str, float]:
         with self.window.paused():
-            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.watch.beat)
+            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.settings.batch_tokens, self.watch.beat)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.journal.sync()  # a checkpoint must not know more than the journal
