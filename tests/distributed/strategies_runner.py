@@ -47,12 +47,17 @@ MODELS = {
     "bart": Model(use="transformers.BartForSequenceClassification", arguments=BART),  # with tied embeddings
     "llama": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA),
     "pair": Model(use="torch.nn.Sequential"),
+    "larger": Model(
+        use="transformers.LlamaForSequenceClassification",
+        arguments=LLAMA | {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 256},
+    ),
 }
 # what each model's trainings try besides: clipping for sure, groups, frozen parameters, recomputed activations, two modules
 TRAIN = {
     "bert": {"clip_norm": 0.1, "weight_decay": 0.1, "groups": [{"match": "bert.embeddings.*", "rate_scale": 0.5, "weight_decay": 0.0}]},
     "bart": {"freeze": ["model.encoder.layers.0.*", "*layernorm_embedding*"]},
     "llama": {"recompute_activations": True},
+    "larger": {},
     "pair": {"task": f"{Path(__file__).with_name('pair_task.py')}:Pair"},
 }
 
@@ -202,6 +207,41 @@ def overflowed(job: Job) -> dict[str, Any]:
     }
 
 
+def measured(job: Job) -> list[dict[str, int]]:
+    """The bytes that each process holds when gradients are there, and of the optimizer's state after a step."""
+    training = job.start()
+    learner, strategy = training.learner, training.learner.strategy
+    ((name, module),) = learner.modules.items()
+    update, held = strategy.update, {}
+
+    def measuring(*given: Any) -> torch.Tensor:
+        parameters = list(module.parameters())
+        gathered = [p._full_param_padded for p in parameters if hasattr(p, "_full_param_padded")]  # fairscale's, freed or not
+        held["parameters"] = storage_bytes([*parameters, *gathered])
+        held["gradients"] = storage_bytes([p.grad for p in parameters if p.grad is not None])
+        return update(*given)
+
+    strategy.update = measuring
+    ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
+    take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
+    optimizer = getattr(learner.optimizers[name], "optim", learner.optimizers[name])
+    state = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
+    held["optimizer"] = storage_bytes(state)
+    everyones: list[Any] = [held]
+    if strategy.world_size > 1:
+        everyones = [None] * strategy.world_size
+        dist.all_gather_object(everyones, held)
+    return everyones
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    storages = [local_part(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}.values())
+
+
+KINDS = {"trained": trained, "overflowed": overflowed, "measured": measured}
+
+
 def main(jobs: Path, results: Path) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -209,7 +249,7 @@ def main(jobs: Path, results: Path) -> None:
     found = {}
     for name, kind, job in json.loads(jobs.read_text()):
         if dist.get_rank() == 0 or job["strategy"] not in OF_ONE_PROCESS:
-            found[name] = {"trained": trained, "overflowed": overflowed}[kind](Job(**job))
+            found[name] = KINDS[kind](Job(**job))
         dist.barrier()
     if dist.get_rank() == 0:
         results.write_text(json.dumps(found))

@@ -46,7 +46,7 @@ RESUMED = [
 
 
 def job(strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, **train: Any) -> dict:
-    plan = ARGUMENTS[model] if strategy == "tensor_parallel" else {}
+    plan = ARGUMENTS.get(model, {}) if strategy == "tensor_parallel" else {}
     where = str(checkpoints) if checkpoints else None
     return {"strategy": strategy, "model": model, "arguments": plan | (arguments or {}), "train": train, "checkpoints": where}
 
@@ -60,9 +60,10 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
         found += [(strategy, "pair", {}) for strategy in EVERYWHERE if strategy != "tensor_parallel"]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
-    found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS if strategy != "tensor_parallel"]
-    found += [("tensor_parallel", "llama", {}), ("tensor_parallel", "bert", {"tensor": 2})]
-    return [*found, ("tensor_parallel", "bart", {"tensor": 2, "shard": True}), *(("hsdp", model, {"shard": 2}) for model in MODELS)]
+    found = [("fsdp", model, {}) for model in MODELS]
+    found += [("ddp", "bert", {}), ("zero1", "bart", {}), ("fairscale_oss", "bart", {}), ("fairscale_fsdp", "bert", {})]
+    found += [("hsdp", "bart", {"shard": 2}), ("tensor_parallel", "llama", {})]
+    return [*found, ("tensor_parallel", "bert", {"tensor": 2}), ("tensor_parallel", "bart", {"tensor": 2, "shard": True})]
 
 
 def name_of(strategy: str, model: str, arguments: dict) -> str:
