@@ -36,6 +36,7 @@ def training(workspace) -> Workflow:
     """A workflow whose training is well on its way, past its first checkpoint."""
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
+    set_pace(workspace, 1.5)  # it must not come to its end before it is disturbed
     yield workflow
     workflow.end()
 
