@@ -88,6 +88,7 @@ def test_node_crashes(cluster, training, undisturbed, which):
     finally:
         cluster.act("start-node", node)
     assert_as_undisturbed(training.folder, undisturbed)
+    assert f"SLURM job {job} (train_model patient) was queued again, since {node} died" in training.printed()
     assert job_of(training.folder) == job
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import start_on_nodes
 from snaketrain import launching
-from snaketrain.settings import Compute
+from snaketrain.settings import Compute, Settings
 from start_on_nodes import Job
 
 TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
@@ -51,6 +51,16 @@ def test_several_nodes_need_slurm(nodes, told):
     problem = launching.out_of_reach(Compute(nodes=nodes))
     assert bool(problem) is told
     assert not told or (f"compute.nodes: is {nodes}" in problem and "--profile profiles/slurm" in problem)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "env"])
+def test_launchers_of_one_machine_are_no_launchers_of_several_nodes(launcher):
+    with pytest.raises(
+        ValidationError, match=rf"compute.launcher `{launcher}` starts processes on .*: set compute.nodes: 1, or launcher: auto"
+    ):
+        Settings.model_validate(
+            {"data": {"train": {"path": "x"}, "tokenizer": {"path": "x"}}, "compute": {"nodes": 2, "launcher": launcher}}
+        )
 
 
 # --- what is asked of SLURM
