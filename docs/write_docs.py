@@ -17,7 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.settings import Section, Settings, Source, Use  # noqa: E402
+from snaketrain.module_settings import ModuleSettings  # noqa: E402
+from snaketrain.settings import Section, Settings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
@@ -30,12 +31,25 @@ PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true
 
 
 def reference() -> str:
-    """The introduction, then a table for each section and for the two kinds of value that have settings of their own."""
+    """The introduction, then a table for each section, for the kinds of value that have settings of their own, and for the task `module`."""
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip()]
     for name, field in Settings.model_fields.items():
         parts.append(table(f"`{name}`", field.annotation))
-    parts += ["# Values with settings of their own", table("Source", Source), table("Use", Use)]
+    sections = [field.annotation for field in Settings.model_fields.values()]
+    values = [value for value in inside(Settings) if value not in sections]
+    parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]
+    parts += ["# Arguments of the task `module`", table("train.task.arguments", ModuleSettings)]
+    parts += [table(value.__name__, value) for value in inside(ModuleSettings) if value not in values]
     return "\n\n".join(parts) + "\n"
+
+
+def inside(annotation: Any) -> list[type[Section]]:
+    """The classes of settings that a class, or another annotation, is made of, each once."""
+    fields = annotation.model_fields.values() if isinstance(annotation, type) and issubclass(annotation, Section) else []
+    found = [annotation] if fields and annotation not in (Settings, ModuleSettings) else []
+    for part in [field.annotation for field in fields] or get_args(annotation):
+        found += inside(part)
+    return list(dict.fromkeys(found))
 
 
 def table(title: str, section: type[Section]) -> str:

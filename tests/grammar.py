@@ -5,20 +5,20 @@ import random
 from pathlib import Path
 
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
-END = "[END]"
+END = "<|endoftext|>"
 ENDS = 1 / 16  # chance that a text ends after a word, from the second on
 CHANCES = (0.7, 0.1, 0.1, 0.1)
 
 
-def write_texts(path: Path, texts: int, seed: int = 0) -> float:
-    """Write as many texts, one a line; the perplexity of who knows the grammar, from the chances of what was drawn, each END included.
+def texts(count: int, seed: int = 0) -> tuple[list[str], float]:
+    """So many texts, and the perplexity of who knows the grammar: from the chances of all that was drawn, each END included.
 
     The first two words of a text are any; each other one is one of four, which depend on both words before it.
     """
     rules, draw = random.Random(1), random.Random(seed)
     follow = {(a, b): rules.sample(WORDS, len(CHANCES)) for a in WORDS for b in WORDS}
     lines, surprise, tokens = [], 0.0, 0
-    for _ in range(texts):
+    for _ in range(count):
         words = draw.choices(WORDS, k=2)
         chance = math.log(1 / len(WORDS)) * 2 + math.log(ENDS)
         while draw.random() > ENDS:
@@ -27,8 +27,12 @@ def write_texts(path: Path, texts: int, seed: int = 0) -> float:
             chance += math.log(CHANCES[number] * (1 - ENDS))
         lines.append(" ".join(words))
         surprise, tokens = surprise - chance, tokens + len(words) + 1
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return math.exp(surprise / tokens)
+    return lines, math.exp(surprise / tokens)
+
+
+def write_texts(path: Path, count: int, seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{text}\n" for text in texts(count, seed)[0]), encoding="utf-8")
 
 
 def write_word_tokenizer(folder: Path) -> None:

@@ -74,7 +74,7 @@ def test_finished_means_nothing_to_do(finished):
 
 def test_layout_comments_and_order_rerun_nothing(finished):
     edit(finished, "snaketrain/loop.py", "def take_step(", "# a remark\n\n\ndef take_step(")
-    edit(finished, "snaketrain/loop.py", '"""One optimizer step', '"""Reworded. One optimizer step')
+    edit(finished, "snaketrain/loop.py", '"""One step of each optimizer', '"""Reworded. One step of each optimizer')
     edit(finished, "train_model.py", '"""Train one run', '"""Reworded. Train one run')
     path = finished / "config/config.yaml"
     config = yaml.safe_load(path.read_text())
@@ -130,7 +130,7 @@ def test_model_reruns_training(finished):
         ("snaketrain/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
         ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
         ("snaketrain/tasks/label_kinds.py", "logits > 0", "logits > 0.5"),
-        ("snaketrain/schedules.py", "1.0 - progress", "1.0 - progress * progress"),
+        ("snaketrain/schedules.py", "return 1.0 - done / steps", "return 1.0 - (done / steps) ** 2"),
     ],
 )
 def test_trainer_code_reruns_training(finished, file, old, new):

@@ -30,14 +30,14 @@ RUNS = {
 def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("kinds")
     usual = configuration()
-    common = {"dev_fraction": 0.2, "test_fraction": 0.2, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
+    common = {"dev_fraction": 0.15, "test_fraction": 0.2, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
     write_raw(folder, random.Random(1))
     make_workspace(
         folder,
         data="pairs",
         datasets={name: common | given for name, given in DATASETS.items()},
         model=usual["model"] | {"arguments": usual["model"]["arguments"] | SMALL_BUT_QUICK},
-        train=usual["train"] | {"epochs": 16, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
+        train=usual["train"] | {"epochs": 12, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
         runs=RUNS,
     )
     snakemake(folder)

@@ -117,6 +117,16 @@ def test_batches_of_so_many_tokens(padded):
     assert Batches(known, 42, 1, tokens=400, padded=padded).count(0) == len(batches)
 
 
+@pytest.mark.parametrize("size", [1, 16, 1000])
+def test_evaluations_keep_to_the_tokens_too(size):
+    known = lengths(1000)
+    batches = in_order(known, size, tokens=400)
+    assert sorted(np.concatenate(batches)) == list(range(1000))
+    assert max(known[b].max() * len(b) for b in batches) <= 400 and max(map(len, batches)) <= size
+    assert sum(known[b].max() * len(b) for b in batches) > 0.85 * sum(min(400, size * known[b].max()) for b in batches)
+    assert [len(b) for b in in_order([5, 500, 5], 8, tokens=100)] == [1, 2]
+
+
 def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():
     assert sorted(map(len, Batches([5, 500, 5], 42, 1, tokens=100).of(0))) == [1, 2]
 

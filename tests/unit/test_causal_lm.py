@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from snaketrain import token_losses
 from snaketrain.data.batches import Piece
 from snaketrain.data.examples import Examples
 from snaketrain.data.layouts import Blocks, Packed
@@ -14,8 +15,7 @@ from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.loop import take_step
 from snaketrain.strategies.single import Single
-from snaketrain.tasks import causal_lm
-from snaketrain.tasks.causal_lm import CausalLm, losses_of
+from snaketrain.tasks.causal_lm import CausalLm
 
 VOCABULARY = 40
 FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}
@@ -144,21 +144,21 @@ def test_only_answers_are_learnt_unless_prompts_are_wanted(task, modules, texts,
     assert every.count(batch) == sum(map(len, texts)) - len(texts)
 
 
-def test_losses_in_chunks_are_those_at_once(monkeypatch):
+@pytest.mark.parametrize("chunk", [2**24, 4 * VOCABULARY, 1])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_losses_in_chunks_are_those_of_pytorch(monkeypatch, chunk, kind):
     torch.manual_seed(2)
-    logits, targets = torch.randn(3, 7, VOCABULARY, requires_grad=True), torch.randint(0, VOCABULARY, (3, 7))
+    monkeypatch.setattr(token_losses, "CHUNK", chunk)
+    logits, targets = torch.randn(3, 7, VOCABULARY).to(kind).requires_grad_(), torch.randint(0, VOCABULARY, (3, 7))
     targets[0, 3:] = -100
-    found = []
-    for chunk in (2**24, 4 * VOCABULARY, 1):
-        monkeypatch.setattr(causal_lm, "CHUNK", chunk)
-        losses = losses_of(logits, targets)
-        (gradient,) = torch.autograd.grad(losses.sum(), logits)
-        found.append((losses.detach(), gradient))
-    expected = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
-    for losses, gradient in found:
-        assert torch.equal(losses, expected.detach())
-        torch.testing.assert_close(gradient, found[0][1])
-    assert found[0][0][0, 3:].eq(0).all()
+    weights = torch.rand(3, 7)
+    losses = token_losses.token_losses(logits, targets)
+    expected = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    gradients = [torch.autograd.grad((each * weights).sum(), logits)[0] for each in (losses, expected)]
+    assert losses.dtype == torch.float32 and gradients[0].dtype == kind
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(*gradients)
+    assert losses[0, 3:].eq(0).all() and gradients[0][0, 3:].eq(0).all()
 
 
 def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, examples):
@@ -168,38 +168,12 @@ def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, example
     assert task.predict(modules, Packed(examples()).batch([0, 2])) == task.predict(modules, Blocks(examples(), 8).batch([0])) == {}
 
 
-def test_no_embedding_is_left_out_of_the_training(modules):
-    assert modules["model"].get_input_embeddings().padding_idx is None
-    assert modules["model"].config.eos_token_id == 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts", "message"),
-    [
-        ({"use": "transformers.BertLMHeadModel"}, {}, "BertLMHeadModel sees the tokens that it is to predict"),
-        ({"use": "transformers.LlamaForSequenceClassification"}, {}, "does not predict tokens. Name a class such as"),
-        ({"use": "transformers.AutoModelForCausalLM"}, {}, "cannot start at random"),
-        ({"arguments": LLAMA["arguments"] | {"vocab_size": 30}}, {}, "data.tokenizer: has 40 tokens, but the model 30"),
-    ],
-)
-def test_models_that_cannot_be_trained_so(task, changes, facts, message):
-    with pytest.raises(SystemExit, match=message):
-        task.build(LLAMA | changes, None, FACTS | facts)
-
-
-def test_models_that_mix_the_texts_of_a_row_are_not_packed(task, examples):
-    arguments = {"hidden_size": 32, "num_hidden_layers": 1, "n_head": 2, "pad_token_id": None}
-    task.build({"use": "transformers.BloomForCausalLM", "arguments": arguments}, None, FACTS)
-    assert task.count(examples().batch([0])) == 4
-    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row see each other"):
-        task.count(Packed(examples()).batch([0, 2]))
-
-
-@pytest.mark.parametrize("layout", [lambda data: data, Packed, lambda data: Blocks(data, 30)])
-def test_texts_longer_than_the_model_can_take(task, examples, layout):
-    task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"max_position_embeddings": 20}}, None, FACTS)
-    with pytest.raises(SystemExit, match="LlamaForCausalLM has 20 positions, but (29|30) are needed"):
-        task.count(layout(examples()).batch([0] if isinstance(layout(examples()), Blocks) else [5]))
+def test_data_of_a_class_of_its_own_needs_tokens_only():
+    task = CausalLm()
+    modules = task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"vocab_size": VOCABULARY}}, None, {"label_names": []})
+    tokens = torch.randint(0, VOCABULARY, (3, 6))
+    expected = torch.cat([alone(modules["model"], text) for text in tokens.tolist()]).sum().item()
+    assert task.training_step(modules, {"input_ids": tokens}).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_text_of_one_token_has_nothing_to_learn(task, modules, examples):

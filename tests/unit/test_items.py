@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from snaketrain import meaning
+from snaketrain import meaning, tracked
 from snaketrain.data.formats import BadData
 from snaketrain.data.item_splits import prepare_items
 from snaketrain.data.items import Items, make_dataset, open_items
+from snaketrain.learner import build, make_task
 from snaketrain.manifests import Manifest
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
-from snaketrain.settings import Data
+from snaketrain.settings import Data, Model, Train
 
 SOURCE = """
 import random
@@ -190,3 +191,19 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         (here / file).write_text(old + "\n# a remark\n")
         assert found == list(stale)
         assert {stage: strings(stage) for stage in stages} == before
+
+
+def test_mlflow_is_told_the_fields_as_tensors(here):
+    from mlflow.data.schema import TensorDatasetSchema
+
+    told = tracked.schema(prepared(here, "mine.py:Noisy")[0])
+    features = TensorDatasetSchema.from_dict(told).features
+    assert features.input_names() == ["drawn", "training", "number"]
+    assert [spec.shape for spec in features.inputs] == [(-1, 3), (-1,), (-1,)]
+
+
+def test_a_task_that_needs_text_says_so(here):
+    facts, _ = prepared(here)
+    train, model = Train(), Model(use="transformers.BertForSequenceClassification")
+    with pytest.raises(SystemExit, match="train.task: needs `vocab_size`, which is not known of this data. Name another task; or"):
+        build(make_task(train), train, model, None, facts)

@@ -3,12 +3,13 @@
 import json
 import os
 import time
+import traceback
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest, write_json
-from snaketrain.ranks import Ranks
+from snaketrain.ranks import Ranks, leave
 from snaketrain.settings import Evaluate, Model, Train
 
 SPLITS = ("dev", "test")
@@ -90,8 +91,8 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
-        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size)
-        rows = predict(learner, examples, batch_size, f"{args.run_name}: {split}")
+        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size, train.batch_tokens)
+        rows = predict(learner, examples, batch_size, train.batch_tokens, f"{args.run_name}: {split}")
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)
@@ -106,4 +107,9 @@ def withheld(facts: dict, split: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        leave(1)
+    leave(0)

@@ -5,7 +5,6 @@ Under torchrun every process runs this; `--output` is written by the first one, 
 
 import logging
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
+from snaketrain.ranks import leave
 from snaketrain.settings import Model, Train
 from snaketrain.stopping import Stopping
 from snaketrain.training_folder import claim, log_to, record_failure, record_start
@@ -108,6 +108,7 @@ def main() -> int:
     start = training.resume()
     about = {"steps": plan.steps, "processes": strategy.world_size}
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
+    training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
     reached = training.run()
@@ -169,4 +170,4 @@ if __name__ == "__main__":
     except Exception as error:
         tell_failure(error)
         code = 1
-    sys.exit(code)
+    leave(code)

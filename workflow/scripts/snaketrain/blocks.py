@@ -15,6 +15,9 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 def recompute_activations(module: nn.Module) -> None:
     """Each block keeps its input only, and computes the rest again when its gradients are due."""
+    for part in module.modules():
+        if getattr(getattr(part, "config", None), "use_cache", False):
+            part.config.use_cache = False  # keys and values of earlier tokens, which a second time would be added once more
     for block in blocks(module) or [module]:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 

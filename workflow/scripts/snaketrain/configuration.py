@@ -5,6 +5,7 @@ Runs start from the common sections and change some of them; a sweep makes one r
 
 import copy
 import difflib
+import functools
 import itertools
 import json
 import re
@@ -153,9 +154,14 @@ def _label(key: str, values: list, value: Any) -> str:
     return f"{str(key).rpartition('.')[2]}={text}"
 
 
+@functools.cache
+def _names() -> TypeAdapter:
+    return TypeAdapter(Name)  # making it takes longer than all names of a large sweep
+
+
 def _bad_name(name: str) -> str | None:
     try:
-        TypeAdapter(Name).validate_python(name)
+        _names().validate_python(name)
     except ValidationError:
         return f"{name!r} cannot be a name: it names a folder, so use letters, digits and . _ - = + only, beginning with a letter or digit."
     return None

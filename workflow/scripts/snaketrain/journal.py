@@ -1,6 +1,7 @@
 """What happened in a training, a JSON object a line: the truth that MLflow, TensorBoard and the comparison follow.
 
-Only the first process writes it. Lines reach the file at once, so a killed process loses nothing it has written down.
+Only the first process writes it; what each had to do alone is in `logs/rank-N.jsonl`. Lines reach the file at once, so a
+killed process loses nothing it has written down.
 """
 
 import json

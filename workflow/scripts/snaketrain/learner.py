@@ -32,6 +32,16 @@ class Learner:
         return self.plain_modules() | {name: self.modules[name] for name in names}
 
 
+class Facts(dict):
+    """What is known of the data, and a plain word where a task needs what is not."""
+
+    def __missing__(self, name: str) -> Any:
+        raise SystemExit(
+            f"train.task: needs `{name}`, which is not known of this data. Name another task; or if the data is a dataset class, "
+            f"give it a method `facts` that returns a dictionary with `{name}`."
+        )
+
+
 def make_task(train: Train) -> Task:
     return load(train.task.use, "tasks")(**train.task.arguments)
 
@@ -41,7 +51,7 @@ def build(
 ) -> dict[str, nn.Module]:
     """The task's modules on the CPU, the same in every process; `initial` is the folder of `model.initial_weights`."""
     torch.manual_seed(train.seed)
-    modules = task.build(model.model_dump(), weights, facts)
+    modules = task.build(model.model_dump(), weights, Facts(facts))
     if initial:
         start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)

@@ -42,6 +42,7 @@ class Training:
     watch: Any
     step: int = 0  # the last one that was taken
     journal: Any = None
+    own_journal: Any = None  # of this process alone
     stopping: bool = False
 
     @property
@@ -104,7 +105,7 @@ class Training:
         self.watch.beat()
         if self.norm.isfinite():
             self.bad_steps.good()
-            self.window.add(losses, count, len(ids))
+            self.window.add(losses, count, mine, len(ids))
         else:
             self.skip(step, ids, losses)
 
@@ -143,6 +144,7 @@ class Training:
         step, plan = self.step, self.plan
         self.tell_saved()
         if self.window.examples and (self.progress.logs_at(step) or step == plan.steps):
+            self.own_journal.write("train", step=step, metrics=self.window.own(self.learner.task.counts))
             figures = self.window.close(self.learner.task.counts)
             figures |= {"learning_rate": self.rate, "gradient_norm": self.norm.item(), "epoch": plan.epochs_done(step)}
             self.journal.write("train", step=step, metrics=figures)
@@ -159,7 +161,7 @@ class Training:
 
     def evaluate(self) -> dict[str, float]:
         with self.window.paused():
-            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.watch.beat)
+            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.settings.batch_tokens, self.watch.beat)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.journal.sync()  # a checkpoint must not know more than the journal

@@ -41,6 +41,8 @@ class Metric(Use):
 
 
 class ModuleSettings(Section):
+    """Any `torch.nn.Module` on any data. An example's loss is the mean over its elements; each part is logged by its name, `loss_<name>`."""
+
     predictions: list[str] = Field(
         ["output"], description="names of what the model returns: in order, or keys where it returns them by name"
     )

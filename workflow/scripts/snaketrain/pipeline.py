@@ -39,7 +39,7 @@ class Pipeline:
 
     @cached_property
     def datasets(self) -> dict[str, Data]:
-        return {data_name(run.data): run.data for run in self.runs.values()}
+        return {name: self.runs[run].data for run, name in self._data_names.items()}
 
     @property
     def tracking(self) -> Tracking:
@@ -52,8 +52,12 @@ class Pipeline:
     # --- where it is
 
     @cached_property
+    def _data_names(self) -> dict[str, str]:
+        return {run: data_name(settings.data) for run, settings in self.runs.items()}
+
+    @cached_property
     def _data(self) -> dict[str, str]:
-        return {run: f"{RESULTS}/data/{data_name(settings.data)}/manifest.json" for run, settings in self.runs.items()}
+        return {run: f"{RESULTS}/data/{name}/manifest.json" for run, name in self._data_names.items()}
 
     @cached_property
     def _weights(self) -> dict[str, list[str]]:

@@ -12,12 +12,12 @@ from snaketrain.learner import Learner
 Rows = dict[str, np.ndarray]
 
 
-def predict(learner: Learner, examples: Any, batch_size: int, name: str) -> Rows:
+def predict(learner: Learner, examples: Any, batch_size: int, tokens: int | None, name: str) -> Rows:
     """The rows in the order of the examples, and their `ids`; those of the other processes' examples are on the first process only."""
     strategy, mine = learner.strategy, {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
     with torch.inference_mode():
-        for piece, batch in evaluation_batches(learner, examples, batch_size):
+        for piece, batch in evaluation_batches(learner, examples, batch_size, tokens):
             predicted = learner.task.predict(learner.plain_modules(), batch)  # by all, since a model may be spread over all
             if not piece.filler:
                 mine["ids"].append(np.array(piece.ids, np.int64))

@@ -41,23 +41,12 @@ def examine(pipeline: Pipeline) -> None:
 
 def names(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and schedules that do not exist; a metric that the task does not log."""
-    task_file = None
-    arguments, of_module = run.train.task.arguments, None
+    task_file = of_module = None
     if run.train.task.use == "module":  # all that it is lies in its arguments
-        wrong = module_settings.problems(arguments)
+        wrong = module_settings.problems(run.train.task.arguments)
         yield from wrong
-        of_module = None if wrong else module_settings.ModuleSettings(**arguments)
-    for setting, use, place in (
-        ("train.task.use", run.train.task.use, "tasks"),
-        ("model.use", run.model.use, None),
-        ("train.optimizer.use", run.train.optimizer.use, None),
-        ("train.schedule.use", run.train.schedule.use, "schedules"),
-        ("train.strategy.use", run.train.strategy.use, "strategies"),
-        *((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use),
-        *(("train.task.arguments", use, None) for use in (of_module.uses if of_module else uses_in(arguments))),
-    ):
-        if use == "auto":
-            continue
+        of_module = None if wrong else module_settings.ModuleSettings(**run.train.task.arguments)
+    for setting, use, place in named_code(run, of_module):
         try:
             if place is None and "." not in use and ":" not in use:
                 raise NotFound(f"`{use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
@@ -80,6 +69,19 @@ def names(run: Settings) -> Iterator[str]:
             f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
             f"It logs: {', '.join(metrics)}. Name one of them."
         )
+
+
+def named_code(run: Settings, of_module: module_settings.ModuleSettings | None) -> Iterator[tuple[str, str, str | None]]:
+    """Every setting that names code, the name, and the place of short names."""
+    yield "train.task.use", run.train.task.use, "tasks"
+    yield "model.use", run.model.use, None
+    yield "train.optimizer.use", run.train.optimizer.use, None
+    yield "train.schedule.use", run.train.schedule.use, "schedules"
+    if run.train.strategy.use != "auto":
+        yield "train.strategy.use", run.train.strategy.use, "strategies"
+    yield from ((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use)
+    uses = of_module.uses if of_module else uses_in(run.train.task.arguments)
+    yield from (("train.task.arguments", use, None) for use in uses)
 
 
 def misnamed_arguments(setting: str, file: Path, name: str, given: dict[str, Any], filled_in: tuple[str, ...]) -> Iterator[str]:

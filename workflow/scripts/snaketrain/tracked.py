@@ -78,16 +78,25 @@ def data_points(facts: dict[str, Any], time: float) -> list[Point]:
 def dataset(run: dict[str, Any], prepared: Manifest | None) -> dict[str, str]:
     """The arguments of `Store.dataset`, in the JSON that MLflow's pages read."""
     data, facts = run["data"], prepared.facts if prepared else {}
-    kind = {"classes": "string", "number": "double"}.get(facts.get("label_kind"), "long")
-    columns = [{"type": "string", "name": "text", "required": True}, {"type": kind, "name": "label", "required": True}]
     profile = {"num_rows": data.get("examples"), "label_names": facts.get("label_names"), "splits": facts.get("splits")}
     return {
         "name": str(data.get("name") or "data"),
         "digest": str(data["content"])[:36],
         "source": json.dumps({"uri": str(data.get("path", ""))}),
-        "schema": json.dumps({"mlflow_colspec": columns}),
+        "schema": json.dumps(schema(facts)),
         "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
     }
+
+
+def schema(facts: dict[str, Any]) -> dict[str, Any]:
+    """Of an example: a text and its label, or the fields of a dataset class."""
+    if "datasets" in facts:
+        fields = facts["splits"]["train"]["fields"]
+        specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
+        features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
+        return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
+    kind = {"classes": "string", "number": "double"}.get(facts.get("label_kind"), "long")
+    return {"mlflow_colspec": [{"type": "string", "name": "text", "required": True}, {"type": kind, "name": "label", "required": True}]}
 
 
 def follows(later: Manifest, earlier: Manifest) -> bool:

@@ -16,7 +16,7 @@ class Window:
     def reopen(self) -> None:
         """Begin anew."""
         self.losses: dict[str, Tensor] = {}
-        self.counted, self.examples, self.seconds, self.began = 0.0, 0, 0.0, time.perf_counter()
+        self.counted, self.examples, self.here, self.seconds, self.began = 0.0, 0, 0.0, 0.0, time.perf_counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -25,8 +25,9 @@ class Window:
         yield
         self.began = time.perf_counter()
 
-    def add(self, losses: dict[str, Tensor], counted: float, examples: int) -> None:
-        self.counted, self.examples = self.counted + counted, self.examples + examples
+    def add(self, losses: dict[str, Tensor], counted: float, here: float, examples: int) -> None:
+        """A step: this process's losses; what all processes counted, and what this one did; and all examples."""
+        self.counted, self.here, self.examples = self.counted + counted, self.here + here, self.examples + examples
         for name, loss in losses.items():
             self.losses[name] = self.losses.get(name, 0.0) + loss
 
@@ -37,9 +38,13 @@ class Window:
         seconds = self.seconds + time.perf_counter() - self.began
         return figures | {f"{counts}_per_second": self.counted / seconds, "examples_per_second": self.examples / seconds}
 
+    def own(self, counts: str) -> dict[str, float]:
+        """The mean loss of this process alone, and how much it had to do."""
+        return {"loss": float(sum(self.losses.values())) / max(1.0, self.here), counts: self.here}
+
     def state(self) -> dict[str, Any]:
         """Of all processes, since a training may be stopped between two lines of the journal."""
-        mine = {"losses": self.losses, "counted": self.counted, "examples": self.examples, "seconds": self.seconds}
+        mine = {"seconds": self.seconds, "losses": self.losses, "counted": self.counted, "here": self.here, "examples": self.examples}
         return {"processes": self.strategy.everyones(mine)}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -47,6 +52,7 @@ class Window:
         processes, strategy = state["processes"], self.strategy
         mine = [processes[strategy.data_rank]] if len(processes) == strategy.data_processes else processes * (strategy.data_rank == 0)
         for part in mine:
+            self.here += part["here"]
             for name, loss in part["losses"].items():
                 self.losses[name] = self.losses.get(name, 0.0) + loss.to(strategy.device)
         self.counted, self.examples, self.seconds = (processes[0][key] for key in ("counted", "examples", "seconds"))

@@ -71,10 +71,14 @@ class Batches:
         yield ids[start:]
 
 
-def in_order(lengths: Sequence[int], batch_size: int) -> list[np.ndarray]:
-    """Every example once, longest first, so that memory runs out in the first batch or never."""
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+def in_order(lengths: Sequence[int], batch_size: int, tokens: int | None = None) -> list[np.ndarray]:
+    """Every example once, longest first, so that memory runs out in the first batch or never; at most so many, and so many tokens."""
+    order, batches, start = np.argsort(-np.asarray(lengths), kind="stable"), [], 0
+    while start < len(order):
+        size = batch_size if tokens is None else min(batch_size, max(1, tokens // max(1, int(lengths[order[start]]))))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
 
 
 def deal(batch: np.ndarray, lengths: Sequence[int], pieces: int, rank: int, world_size: int) -> list[Piece]:

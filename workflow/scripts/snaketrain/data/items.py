@@ -12,6 +12,8 @@ from torch.utils.data import default_collate
 from snaketrain.loading import NotFound, load
 from snaketrain.manifests import Manifest
 
+ALL_BITS = 2**64 - 1
+
 
 class Items:
     """`chosen` are the places in the dataset of the split's examples.
@@ -41,7 +43,7 @@ class Items:
         return {name: self._tensor(name, value) for name, value in named.items()} | {"ids": torch.tensor(ids)}
 
     def _item(self, number: int, epoch: int | None) -> Any:
-        seed_all([number] if epoch is None else [self.seed, epoch, number])
+        seed_all(*((number,) if epoch is None else (self.seed, epoch, number)))
         return self.dataset[int(self.chosen[number])]
 
     def _named(self, values: Any) -> dict[str, Any]:
@@ -82,11 +84,21 @@ def make_dataset(use: str, arguments: dict[str, Any], setting: str) -> Any:
     return dataset
 
 
-def seed_all(parts: list[int]) -> None:
-    torch_seed, numpy_seed, python_seed = map(int, np.random.SeedSequence(parts).generate_state(3))
-    torch.default_generator.manual_seed(torch_seed)  # that of the CPU alone, where items are made
-    np.random.seed(numpy_seed)
-    random.seed(python_seed)
+def seed_all(*parts: int) -> None:
+    seed = 0
+    for part in parts:
+        seed = spread(seed + part)
+    torch.default_generator.manual_seed(seed >> 1)  # that of the CPU alone, where items are made
+    np.random.seed(seed >> 32)
+    random.seed(seed)
+
+
+def spread(number: int) -> int:
+    """Splitmix64: neighbouring numbers to ones that have nothing in common, much faster than numpy's SeedSequence."""
+    mixed = (number + 0x9E3779B97F4A7C15) & ALL_BITS
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & ALL_BITS
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & ALL_BITS
+    return mixed ^ (mixed >> 31)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Strategy:
         """Called once, before anything else."""
 
     def finish(self) -> None:
-        """Called once, after everything else; no process goes before all have come here."""
+        """Called once, after everything else."""
 
     @property
     def data_rank(self) -> int:
@@ -163,10 +163,7 @@ class Distributed(Strategy):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def finish(self) -> None:
-        # A launcher ends all processes when one ends with an error, as those do that stop early. And torch waits for its threads
-        # while it holds Python's lock, which they may still need to let go of the tensors exchanged last: a barrier has none
-        dist.barrier()
-        dist.destroy_process_group()
+        self.wait()  # the first one may be the meeting point of the others
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss * self.data_processes)  # gradients are averaged over the processes; ours is a sum

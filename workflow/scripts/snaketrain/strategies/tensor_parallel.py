@@ -53,6 +53,7 @@ class TensorParallel(Fsdp):
             )
         self.check_heads(module)
         used = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+        matrices = {name: part for name, part in module.named_modules() if list(part.parameters(recurse=False))}
         found = {}
         for pattern, style in plan.items():
             if style not in STYLES:
@@ -60,11 +61,10 @@ class TensorParallel(Fsdp):
                     f"train.strategy.arguments.plan: `{pattern}` is to be cut `{style}`, which is not one of {', '.join(STYLES)}. "
                     "Give a plan of your own."
                 )
-            parts = {name: part for name, part in module.named_modules() if fnmatchcase(name, pattern)}
-            if self.plan and not parts:
-                names = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-                raise SystemExit(f"train.strategy.arguments.plan: nothing matches `{pattern}`. Linear: {', '.join(names[:6])} ...")
-            free = [name for name, part in parts.items() if all(used[id(p)] == 1 for p in part.parameters())]
+            names = [name for name in matrices if fnmatchcase(name, pattern)]
+            if self.plan and not names:
+                raise SystemExit(f"train.strategy.arguments.plan: nothing matches `{pattern}`. There are: {', '.join(matrices)}.")
+            free = [name for name in names if all(used[id(parameter)] == 1 for parameter in matrices[name].parameters())]
             found |= dict.fromkeys(free, STYLES[style])
         return found
 

@@ -5,15 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from snaketrain.pretrained import describe_model, make_model
 from snaketrain.probing import sees_later_tokens, sees_other_texts
 from snaketrain.tasks.base import Batch, Modules, Task
-
-NO_TARGET = -100
-CHUNK = 2**24  # logits that are turned into losses at a time
+from snaketrain.token_losses import NO_TARGET, token_losses
 
 
 class CausalLm(Task):
@@ -25,10 +21,11 @@ class CausalLm(Task):
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         # without a padding token: where there is none, an ordinary one stands for it, whose embedding must be learnt
-        text = {"vocab_size": data["vocab_size"], "pad_token_id": None, "bos_token_id": None, "eos_token_id": data["end_token_id"]}
+        text = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": data.get("end_token_id")}
+        text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not tell it
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
-        _check_head(module, self.use, data["vocab_size"])
+        _check_head(module, self.use, data.get("vocab_size", 0))
         # FlashAttention needs a GPU, so that it cannot be tried here, and tells texts apart only where there is a single row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
         if not self.one_row and sees_later_tokens(module):
@@ -39,7 +36,7 @@ class CausalLm(Task):
         return {"model": module}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return losses_of(*self.predictions(modules, batch)).sum()
+        return token_losses(*self.predictions(modules, batch)).sum()
 
     def count(self, batch: Batch) -> int:
         self.check(batch)
@@ -49,7 +46,7 @@ class CausalLm(Task):
         self.check(batch)
         logits, targets = self.predictions(modules, batch)
         right = logits.argmax(-1) == targets
-        return {"count": (targets != NO_TARGET).sum(), "loss": losses_of(logits, targets).sum(), "right": right.sum()}
+        return {"count": (targets != NO_TARGET).sum(), "loss": token_losses(logits, targets).sum(), "right": right.sum()}
 
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
@@ -61,7 +58,7 @@ class CausalLm(Task):
             return {}
         logits, targets = self.predictions(modules, batch)
         tokens = (targets != NO_TARGET).sum(1)
-        return {"loss": losses_of(logits, targets).sum(1) / tokens, "tokens": tokens}
+        return {"loss": token_losses(logits, targets).sum(1) / tokens, "tokens": tokens}
 
     def describe(self, modules: Modules, folder: Path) -> None:
         describe_model(modules["model"], folder)
@@ -77,7 +74,9 @@ class CausalLm(Task):
 
     def targets(self, batch: Batch) -> Tensor:
         """The token after each, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
-        wanted = batch["position_ids"] > 0 if "position_ids" in batch else batch["attention_mask"] > 0
+        wanted = (
+            batch["position_ids"] > 0 if "position_ids" in batch else batch.get("attention_mask", torch.ones_like(batch["input_ids"])) > 0
+        )
         if "token_type_ids" in batch and not self.learn_prompts:
             wanted = wanted & (batch["token_type_ids"] > 0)
         tokens = batch["input_ids"].masked_fill(~wanted, NO_TARGET)
@@ -98,23 +97,6 @@ class CausalLm(Task):
                 f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
                 "make train.block_length smaller, or for a random start set model.arguments.max_position_embeddings."
             )
-
-
-def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """The loss at each position, 0 where there is no target.
-
-    A chunk at a time, and for the gradients once more: all logits of a large vocabulary in float32 would be the largest tensor of a training.
-    """
-    rows = max(1, CHUNK // logits.shape[-1])
-    if targets.numel() <= rows:
-        return _losses(logits.flatten(0, -2), targets.flatten()).view_as(targets)
-    pieces = zip(logits.flatten(0, -2).split(rows), targets.flatten().split(rows), strict=True)
-    losses = [checkpoint(_losses, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-    return torch.cat(losses).view_as(targets)
-
-
-def _losses(logits: Tensor, targets: Tensor) -> Tensor:
-    return cross_entropy(logits.float(), targets, reduction="none", ignore_index=NO_TARGET)
 
 
 def _check_head(module: nn.Module, use: str, vocabulary: int) -> None:

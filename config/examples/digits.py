@@ -1,0 +1,39 @@
+"""For image_classification.yaml: 1,797 scanned digits of 8 x 8 pixels, which come with scikit-learn, and a small network."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+
+class Digits(torch.utils.data.Dataset):
+    label_names = [str(digit) for digit in range(10)]  # noqa: RUF012 - told with the results
+    training = False  # set by the trainer: True for the batches that are learnt from
+
+    def __init__(self, shift: int = 0):
+        images, labels = load_digits(return_X_y=True)
+        self.images = torch.tensor(images.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32)
+        self.labels, self.shift = labels, shift
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = self.images[index]
+        if self.training and self.shift:  # by a few pixels; what is drawn depends on seed, epoch and index only
+            down, right = torch.randint(2 * self.shift + 1, (2,)).tolist()
+            image = pad(image, [self.shift] * 4)[:, down : down + 8, right : right + 8]
+        return image, int(self.labels[index])
+
+
+class SmallCnn(nn.Sequential):
+    def __init__(self, channels: int = 16, classes: int = 10):
+        super().__init__(
+            nn.Conv2d(1, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * channels * 16, classes),
+        )

@@ -1,0 +1,74 @@
+"""For gan.yaml: two modules that learn against each other. A task of one's own, with its data, in one file."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from snaketrain.tasks.base import Batch, Modules, Task
+
+MODES, NOISE = 8, 8
+
+
+class Ring(torch.utils.data.Dataset):
+    """Points around eight places on a circle, each with noise to make another one of.
+
+    The noise is drawn anew in each epoch, and is the same on any number of processes, as all that a dataset draws.
+    """
+
+    def __init__(self, count: int):
+        draw = torch.Generator().manual_seed(0)
+        angles = torch.randint(MODES, (count,), generator=draw) * 2 * math.pi / MODES
+        self.points = torch.stack([angles.cos(), angles.sin()], 1) + 0.1 * torch.randn(count, 2, generator=draw)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"points": self.points[index], "noise": torch.randn(NOISE)}
+
+
+def perceptron(before: int, width: int, after: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(before, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2), nn.Linear(width, after))
+
+
+class Gan(Task):
+    metrics = ("distance",)
+
+    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+        width = model["arguments"]["width"]
+        draw = torch.Generator().manual_seed(0)
+        self.frequencies = torch.randn(2, 64, generator=draw) * 3
+        return {"generator": perceptron(NOISE, width, 2), "discriminator": perceptron(2, width, 1)}
+
+    def steps(self, modules: Modules) -> list:
+        """With each batch the discriminator learns first, then the generator; a module learns only from its own loss."""
+        return [(self.discriminate, ["discriminator"]), (self.generate, ["generator"])]
+
+    def discriminate(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        made = modules["generator"](batch["noise"]).detach()
+        real, false = modules["discriminator"](torch.cat([batch["points"], made])).chunk(2)
+        return {"discriminator": softplus(-real).sum() + softplus(false).sum()}
+
+    def generate(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        made = modules["generator"](batch["noise"])
+        return {"generator": softplus(-modules["discriminator"](made)).sum()}
+
+    # how far what is made is from what is real: waves of many directions and lengths, averaged over either, must agree
+
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        made = modules["generator"](batch["noise"])
+        return {"count": torch.tensor(len(made)), "real": self.waves(batch["points"]).sum(0), "made": self.waves(made).sum(0)}
+
+    def waves(self, points: Tensor) -> Tensor:
+        turned = points.float() @ self.frequencies.to(points.device)
+        return torch.cat([turned.cos(), turned.sin()], 1)
+
+    def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        return {"distance": float((sums["real"] - sums["made"]).square().mean().sqrt() / sums["count"])}
+
+    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        return {"made": modules["generator"](batch["noise"])}

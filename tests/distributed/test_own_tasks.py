@@ -1,0 +1,178 @@
+"""Tasks from the configuration and of one's own: the same losses on any number of processes, and all that a task may override."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from distributed.running import REPOSITORY, command, losses, train
+from safetensors.numpy import load_file
+
+from snaketrain.data.item_splits import prepare_items
+from snaketrain.journal import read_events
+from snaketrain.manifests import Manifest, write_manifest
+from snaketrain.settings import Data, Model
+
+EXAMPLES = REPOSITORY / "config/examples"
+CNN = Model(use=f"{EXAMPLES}/digits.py:SmallCnn", arguments={"channels": 4})
+ACCURACY = {"use": "torchmetrics.classification.MulticlassAccuracy", "arguments": {"num_classes": 10, "average": "macro"}}
+DIGITS = {"use": "module", "arguments": {"losses": {"output": "torch.nn.CrossEntropyLoss"}, "metrics": {"accuracy": ACCURACY}}}
+AVERAGING = """
+import torch
+import torch.distributed
+from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
+
+from snaketrain.tasks.module import Module
+
+
+class Averaging(Module):
+    wraps = False
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.average, self.steps_taken, self.ended, self.workers = {}, 0, [], 0
+
+    def build(self, model, folder, data):
+        (module,) = super().build(model, folder, data).values()
+        several = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        return {"model": DistributedDataParallel(module) if several else module}
+
+    def on_worker_start(self):
+        self.workers += 1
+
+    def on_epoch_start(self, epoch, modules):
+        assert self.workers == 1
+        self.model = modules["model"]
+        if not self.average:
+            self.average = {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+
+    def train_epoch(self, epoch, steps):
+        for step in steps:
+            step()
+            self.steps_taken += 1
+            for name, tensor in self.model.named_parameters():
+                self.average[name].lerp_(tensor.detach(), 0.1)
+
+    def on_epoch_end(self, epoch, modules):
+        self.ended.append(epoch)
+
+    def evaluation_step(self, modules, batch):
+        return super().evaluation_step({"model": lambda inputs: functional_call(modules["model"], self.average, (inputs,))}, batch)
+
+    def state(self):
+        return {"average": self.average, "steps_taken": self.steps_taken, "ended": self.ended}
+
+    def load_state(self, state):
+        self.average, self.steps_taken, self.ended = state["average"], state["steps_taken"], state["ended"]
+"""
+
+
+def prepared(folder: Path, **train) -> Path:
+    """The manifest of a dataset class, as the stage writes it."""
+    facts = prepare_items(Data.model_validate({"name": "items", "train": train, "limit_train": 300, "limit_dev": 37}), folder)
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", [], {}, {}, facts))
+    return folder / "manifest.json"
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    return prepared(tmp_path_factory.mktemp("digits"), use=f"{EXAMPLES}/digits.py:Digits", arguments={"shift": 1})
+
+
+@pytest.fixture
+def averaging(tmp_path) -> dict:
+    (tmp_path / "averaging.py").write_text(AVERAGING)
+    return {"use": f"{tmp_path}/averaging.py:Averaging", "arguments": DIGITS["arguments"]}
+
+
+def curves(folder: Path, event: str) -> dict[tuple[int, str], float]:
+    """All losses, or all metrics of the evaluations, by step and name."""
+    lines = [line for line in read_events(folder / "journal.jsonl")[0] if line["event"] == event]
+    return {(line["step"], name): v for line in lines for name, v in line["metrics"].items() if event == "eval" or name.startswith("loss")}
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2)])
+def test_two_modules_learn_the_same_on_any_number_of_processes(tmp_path, processes, accumulate):
+    """Each learns from its own loss only: under DDP the other one is handed over unwrapped, and its gradients are dropped."""
+    data = prepared(tmp_path, use=f"{EXAMPLES}/gan_task.py:Ring", arguments={"count": 500})
+    settings = {"task": f"{EXAMPLES}/gan_task.py:Gan", "model": Model(use="torch.nn.Sequential", arguments={"width": 16}), "batch_size": 16}
+    settings |= {"groups": [{"match": "discriminator.*", "rate_scale": 2.0}], "epochs": 2, "learning_rate": 5e-3, "schedule": "constant"}
+    train(data, tmp_path / "alone", **settings)
+    train(data, tmp_path / "several", processes, accumulate=accumulate, **settings)
+    expected, found = (curves(tmp_path / name, "train") for name in ("alone", "several"))
+    assert {name for _, name in expected} == {"loss", "loss_discriminator", "loss_generator"}
+    assert max(step for step, _ in expected) > 30
+    assert found == pytest.approx(expected, rel=1e-5)
+    distances = [curves(tmp_path / name, "eval") for name in ("alone", "several")]
+    assert distances[1] == pytest.approx(distances[0], rel=1e-4)
+    assert distances[0][max(distances[0])] < 0.95 * distances[0][0, "distance"]  # the generator has learnt
+    assert expected[max(expected)[0], "loss_discriminator"] < 0.95 * expected[1, "loss_discriminator"]  # and the other one
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_module_from_the_configuration_learns_the_same(digits, tmp_path, processes):
+    """What the dataset draws for an item is the same on any number of processes, and torchmetrics counts each example once."""
+    train(digits, tmp_path / "alone", model=CNN, task=DIGITS)
+    train(digits, tmp_path / "several", processes, model=CNN, task=DIGITS)
+    assert losses(tmp_path / "several") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+    expected, found = (curves(tmp_path / name, "eval") for name in ("alone", "several"))
+    assert {name for _, name in expected} == {"loss", "accuracy"}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_task_with_hooks_and_state_goes_on_where_it_was(digits, tmp_path, averaging):
+    settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
+    train(digits, tmp_path / "whole", **settings)
+    process = subprocess.Popen(command(digits, tmp_path / "parts", **settings), env=os.environ | {"OMP_NUM_THREADS": "1"})
+    end = time.monotonic() + 120
+    while len(losses(tmp_path / "parts")) < 25:  # within an epoch, and after several
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    train(digits, tmp_path / "parts", **settings)
+    assert len([line for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]) == 2
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert curves(tmp_path / "parts", "eval") == curves(tmp_path / "whole", "eval")  # of the averaged weights
+    kept, expected = (torch.load(last_checkpoint(tmp_path / name) / "task.memory.pt", weights_only=True) for name in ("parts", "whole"))
+    assert kept["steps_taken"] == max(losses(tmp_path / "whole")) and kept["ended"] == list(range(10))
+    assert all(torch.equal(kept["average"][name], tensor) for name, tensor in expected["average"].items())
+    learnt = load_file(last_checkpoint(tmp_path / "whole") / "model.safetensors")
+    assert not all((learnt[name] == tensor.numpy()).all() for name, tensor in expected["average"].items())
+
+
+def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp_path, averaging):
+    settings = {"model": CNN, "task": averaging}
+    train(digits, tmp_path / "alone", **settings)
+    train(digits, tmp_path / "training", 2, **settings)
+    assert losses(tmp_path / "training") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+    assert (
+        load_file(last_checkpoint(tmp_path / "training") / "model.safetensors").keys()
+        == load_file(last_checkpoint(tmp_path / "alone") / "model.safetensors").keys()
+    )
+    stages = {
+        "select_checkpoint": ["--settings", 'select.metric="loss"', 'select.mode="min"'],
+        "evaluate_model": ["--run-name", "test", "--device", "cpu", "--settings", "evaluate.batch_size=7"],
+    }
+    for stage, options in stages.items():
+        folder = {"select_checkpoint": "selection", "evaluate_model": "evaluation"}[stage]
+        inputs = {"--training": "training", "--selection": "selection", "--output": folder}
+        paths = [word for option, name in inputs.items() for word in (option, f"{tmp_path}/{name}/manifest.json")]
+        paths = paths if stage == "evaluate_model" else [*paths[:2], *paths[4:]]
+        script = REPOSITORY / f"workflow/scripts/{stage}.py"
+        done = subprocess.run([sys.executable, script, *paths, "--data", digits, *options], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    winner = json.loads((tmp_path / "selection/selection.json").read_text())["winner"]["metrics"]
+    results = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
+    assert results["metrics"] == pytest.approx(winner, rel=1e-5)
+    assert results["baselines"]["majority"]["accuracy"] < 0.3 and "confusion" in results  # labels that only the task knows
