@@ -62,6 +62,7 @@ def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115 - pytest has others
         sys.argv = [str(SCRIPT), *arguments]
         runpy.run_path(str(SCRIPT), run_name="__main__")
         code = 0

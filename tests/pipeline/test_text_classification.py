@@ -2,14 +2,17 @@
 
 import csv
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 
-from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
+from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, UNKIND, configuration, make_workspace, snakemake
 
 EXAMPLES = 600
 TOPICS = {"cast": ["actor"], "content": ["plot", "story"], "praise": KIND, "scorn": UNKIND}
@@ -40,7 +43,7 @@ def finished(tmp_path_factory) -> Path:
         train=usual["train"] | {"epochs": 12, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
         runs=RUNS,
     )
-    snakemake(folder)
+    snakemake(folder, timeout=1200)
     return folder
 
 
@@ -138,6 +141,24 @@ def test_transformers_takes_the_winners_for_what_they_are(finished):
         assert found == pytest.approx({name: float(row[f"p_{name}"]) for name in TOPICS}, abs=1e-4)
     for row in results_of(finished, "grades")[1][:5]:
         assert loaded["grades"]([row["text"]])[0]["score"] == pytest.approx(float(row["predicted"]), abs=1e-3)
+
+
+@pytest.mark.parametrize(("run", "processes"), [("topics", 2), ("grades", 3)])
+def test_several_processes_find_the_same(finished, tmp_path, run, processes):
+    """Odd numbers: the splits are divided neither by the processes nor by the batch size."""
+    before = finished / "results/runs" / run
+    data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))
+    paths = {"--output": tmp_path / "manifest.json", "--data": data, "--training": before / "training/manifest.json"}
+    paths |= {"--selection": before / "selection/manifest.json", "--run-name": run, "--device": "cpu"}
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+    words = [str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *(str(word) for pair in paths.items() for word in pair)]
+    settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
+    done = subprocess.run([*torchrun, *words, *settings], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    for split in ("dev", "test"):
+        expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))
+        assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+        assert found["examples"] == expected["examples"] and found["baselines"] == expected["baselines"]
 
 
 def test_runs_of_all_kinds_are_compared(finished):

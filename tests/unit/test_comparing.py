@@ -119,6 +119,7 @@ def test_runs_of_different_tasks_stand_side_by_side(tmp_path):
     assert done.returncode == 0, done.stderr
     assert told in done.stdout
     page = (results / "comparison/index.html").read_text()
+    assert 'class="best"' not in page, "of two tasks none is the best"
     assert '<th scope="col">mae</th>' in page and '<th scope="col">macro F1</th>' in page
     table = pd.read_csv(results / "comparison/runs.csv", dtype=str, keep_default_na=False).set_index("run")
     assert table.loc["a", "test_mae"] == "" and float(table.loc["n", "test_mae"]) < float(table.loc["m", "test_mae"])
@@ -150,6 +151,7 @@ def test_the_script(tmp_path):
     assert lines[1].split()[:3] == ["good", "0.950", "0.950"] and lines[2].split()[:4] == ["bad<b>", "0.600", "–", "–"]
     assert "good is better than bad<b>: dev accuracy 0.950 against 0.600" in done.stdout
     page = (results / "comparison/index.html").read_text()
+    assert page.count('class="best"') == 1
     assert "bad&lt;b&gt;" in page and "bad<b>" not in page
     assert "http" not in page and "<script" not in page, "the page must work offline"
     assert (results / "comparison/manifest.json").is_file()

@@ -16,7 +16,7 @@ from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.ranks import leave
 from snaketrain.settings import Model, Train
 from snaketrain.stopping import Stopping
-from snaketrain.training_folder import claim, log_to, record_failure, record_start
+from snaketrain.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
@@ -80,9 +80,10 @@ def main() -> int:
     batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
     if first:
-        purpose = digest("train", [s for s in sorted(args.settings) if not (plan.open_ended and s.startswith(LENGTH))], inputs)
+        indifferent = (*WAYS, *LENGTH) if plan.open_ended else WAYS
+        purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
         end_previous_owner(folder)
-        claim(folder, purpose, args.code, plan.steps)
+        claim(folder, purpose, ways_of(args), plan.steps)
         sign(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder

@@ -18,19 +18,26 @@ from snaketrain.manifests import Manifest, write_json
 from snaketrain.ownership import is_ours
 from snaketrain.ranks import Ranks
 
+WAYS = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
 
-def claim(folder: Path, purpose: str, code: list[str], steps: int) -> None:
+
+def ways_of(args: argparse.Namespace) -> list[str]:
+    """By which code and in which way the training is computed; an unfinished one may go on in another way."""
+    return [*args.code, *(string for string in args.settings if string.startswith(WAYS))]
+
+
+def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> None:
     """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
 
-    Other settings or data are another training, and so are fewer steps than were taken already. Other code goes on with
-    an unfinished one, and says so.
+    Other settings or data are another training, and so are fewer steps than were taken already. Other code or another
+    strategy goes on with an unfinished one, and says so.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
     taken = max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
-    if before and (before["purpose"] != purpose or (before["code"] != code and _finished(folder)) or taken > steps):
+    if before and (before["purpose"] != purpose or (before["ways"] != ways and _finished(folder)) or taken > steps):
         aside = (
             folder.parent
             / "superseded"
@@ -40,10 +47,10 @@ def claim(folder: Path, purpose: str, code: list[str], steps: int) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         print(f"{folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
-    elif before and before["code"] != code:
-        changed = sorted(set(code) ^ set(before["code"]))
+    elif before and before["ways"] != ways:
+        changed = sorted(set(ways) ^ set(before["ways"]))
         print(
-            f"{folder}: the code changed during this training; it goes on with the new one ({', '.join(changed)})",
+            f"{folder}: code or strategy changed during this training; it goes on with the new one ({', '.join(changed)})",
             file=sys.stderr,
             flush=True,
         )
@@ -77,7 +84,7 @@ def record_start(
         folder / "run.json",
         {
             "purpose": purpose,
-            "code": args.code,
+            "ways": ways_of(args),
             "run": args.run_name,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,

@@ -1,0 +1,122 @@
+"""Tokens that are learnt per second by a small Llama, on texts as long as those of instruction data: padded, packed, in blocks.
+
+The layouts take turns in one run, so that a busy machine slows all of them down; told is the median over the rounds, in seconds of
+CPU and of the clock. Every batch but those of "any order" holds at most `--tokens` tokens, padding included.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+from snaketrain.data.batches import Batches, Piece  # noqa: E402
+from snaketrain.data.examples import Examples  # noqa: E402
+from snaketrain.data.layouts import Blocks, Packed  # noqa: E402
+from snaketrain.learner import Learner, build, make_learner  # noqa: E402
+from snaketrain.loop import take_step  # noqa: E402
+from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.strategies import make_strategy  # noqa: E402
+from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
+
+ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS = "padded, any order", "padded, like lengths", "packed, one row", "packed", "blocks"
+LLAMA = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4}
+MEDIAN, SPREAD, SHORTEST, LONGEST = 150, 0.9, 8, 1024  # tokens of a text: log-normal, and cut
+
+
+def write_texts(path: Path, texts: int, vocabulary: int) -> Examples:
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(np.log(MEDIAN), SPREAD, texts).astype(int), SHORTEST, LONGEST)
+    rows = [random.integers(1, vocabulary, length).tolist() for length in lengths]
+    table = pyarrow.table({"input_ids": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())), "label": [-100] * texts})
+    with pyarrow.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+    return Examples(path, pad_token_id=0)
+
+
+def batches(layout: str, examples: Examples, tokens: int, block: int) -> Iterator[tuple[Piece, dict[str, torch.Tensor]]]:
+    data: Any = Packed(examples) if layout in (PACKED, ONE_ROW) else Blocks(examples, block) if layout == BLOCKS else examples
+    made = Batches(data.lengths, 0, 1, tokens, padded=layout in (PADDED, BLOCKS, ANY_ORDER))
+    for epoch in range(1000):
+        parts = made.of(epoch)
+        if layout == ANY_ORDER:  # as many texts in each, as they come
+            parts = np.array_split(np.random.default_rng(epoch).permutation(len(data)), len(parts))
+        yield from ((Piece(tuple(map(int, ids))), data.batch(ids, epoch)) for ids in parts)
+
+
+def make(vocabulary: int, device: str) -> Learner:
+    train = Train(task="causal_lm", learning_rate=1e-3)
+    model = Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"max_position_embeddings": LONGEST})
+    task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision="auto")
+    modules = build(task, train, model, None, {"vocab_size": vocabulary, "end_token_id": None})
+    return make_learner(task, train, modules, strategy)
+
+
+def measure(learner: Learner, source: Iterator, steps: int) -> dict[str, float]:
+    """What `steps` steps take, and how many tokens they learn."""
+    work = [next(source) for _ in range(steps)]
+    learnt = sum(learner.task.count(batch) for _, batch in work)
+    cells = sum(batch["input_ids"].numel() for _, batch in work)
+    clock, cpu = time.perf_counter(), time.process_time()
+    for piece, batch in work:
+        take_step(learner, [(piece, batch)], learner.task.count(batch), 1e-3)[1].item()
+    return {"tokens": learnt, "cells": cells, "clock": time.perf_counter() - clock, "cpu": time.process_time() - cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=4000, help="%(default)s")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a batch (%(default)s)")
+    parser.add_argument("--block", type=int, default=512, help="tokens of a block (%(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=4000, help="%(default)s")
+    parser.add_argument("--steps", type=int, default=2, help="of each layout in a round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="%(default)s")
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores (%(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/packing.json", help="%(default)s")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    learner = make(args.vocabulary, args.device)
+    with tempfile.TemporaryDirectory(prefix="packing-") as folder:
+        examples = write_texts(Path(folder) / "texts.arrow", args.texts, args.vocabulary)
+        sources = {name: batches(name, examples, args.tokens, args.block) for name in (ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS)}
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
+        for _ in range(args.rounds + 1):
+            for name, source in sources.items():
+                learner.task.one_row = name == ONE_ROW
+                rounds[name].append(measure(learner, source, args.steps))
+    found = {name: figures(each[1:]) for name, each in rounds.items()}  # without the first, which warms up
+    for name, row in found.items():
+        print(f"{name:22} {row['tokens_per_cpu_second']:8.0f} tokens/CPU s {row['tokens_per_second']:8.0f} tokens/s  "
+              f"padding {row['padding']:4.0%}  against like lengths {row['tokens_per_cpu_second'] / found[PADDED]['tokens_per_cpu_second']:.2f}")  # fmt: skip
+    about = {
+        "device": str(learner.strategy.device),
+        "precision": learner.strategy.precision,
+        "cores": os.cpu_count(),
+        "threads": args.threads,
+    }
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(about | {"layouts": found}, indent=2) + "\n")
+    print(f"written to {args.output}")
+
+
+def figures(rounds: list[dict[str, float]]) -> dict[str, float]:
+    speeds = {name: statistics.median(each["tokens"] / each[name] for each in rounds) for name in ("cpu", "clock")}
+    share = sum(each["tokens"] for each in rounds) / sum(each["cells"] for each in rounds)
+    return {"tokens_per_cpu_second": round(speeds["cpu"]), "tokens_per_second": round(speeds["clock"]), "padding": round(1 - share, 4)}
+
+
+if __name__ == "__main__":
+    main()

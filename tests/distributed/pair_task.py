@@ -1,0 +1,46 @@
+"""A task of two modules that learn in turn, each from the other: a judge tells first tokens from what a maker makes of second ones."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from snaketrain.tasks.base import Task
+
+
+def layers(inputs: int, outputs: int) -> nn.Module:
+    inner = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])  # two blocks
+    return nn.Sequential(nn.Linear(inputs, 16), Chain(inner), nn.Linear(16, outputs))
+
+
+class Chain(nn.Module):
+    def __init__(self, blocks: nn.ModuleList):
+        super().__init__()
+        self.blocks = blocks
+
+    def forward(self, rows):
+        for block in self.blocks:
+            rows = torch.tanh(block(rows))
+        return rows
+
+
+class Pair(Task):
+    def build(self, model, folder, data):
+        self.tokens = data["vocab_size"]
+        return {"maker": layers(self.tokens, self.tokens), "judge": layers(self.tokens, 1)}
+
+    def steps(self, modules):
+        return [(self.judge, ["judge"]), (self.maker, ["maker"])]
+
+    def judge(self, modules, batch):
+        made = modules["maker"](self.rows(batch, 1)).detach()
+        true, false = modules["judge"](self.rows(batch, 0)), modules["judge"](made)
+        return {"true": functional.softplus(-true).sum(), "false": functional.softplus(false).sum()}
+
+    def maker(self, modules, batch):
+        return {"maker": functional.softplus(-modules["judge"](modules["maker"](self.rows(batch, 1)))).sum()}
+
+    def evaluation_step(self, modules, batch):
+        return {"count": torch.tensor(len(batch["labels"])), "loss": self.maker(modules, batch)["maker"]}
+
+    def rows(self, batch, place):
+        return functional.one_hot(batch["input_ids"][:, place], self.tokens).float()

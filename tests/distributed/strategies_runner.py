@@ -1,0 +1,220 @@
+"""Many small trainings in one start of the processes: each job of a file under its strategy, on examples that are made up here.
+
+torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.json
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "workflow/scripts")]
+
+import fairscale_on_cpu  # noqa: E402
+from safetensors.torch import load_model  # noqa: E402
+
+from snaketrain.bad_steps import BadSteps  # noqa: E402
+from snaketrain.checkpoints import Checkpoints  # noqa: E402
+from snaketrain.data.batches import Batches, Piece  # noqa: E402
+from snaketrain.learner import Learner, build, make_learner, make_task  # noqa: E402
+from snaketrain.loading import load  # noqa: E402
+from snaketrain.loop import Training, evaluate, take_step  # noqa: E402
+from snaketrain.out_of_memory import Pieces  # noqa: E402
+from snaketrain.patience import Patience  # noqa: E402
+from snaketrain.plan import Plan, folder_name, make_schedule  # noqa: E402
+from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.shards import local_part  # noqa: E402
+from snaketrain.strategies import OF_ONE_PROCESS  # noqa: E402
+from snaketrain.window import Window  # noqa: E402
+
+VOCABULARY, PAD, END = 24, 0, 2
+FACTS = {"label_kind": "class", "label_names": ["no", "yes"], "vocab_size": VOCABULARY, "pad_token_id": PAD}
+BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+BART = {"d_model": 32, "bos_token_id": 1, "eos_token_id": END, "decoder_start_token_id": END, "dropout": 0.0, "init_std": 0.1}
+for side, number in (("encoder", 2), ("decoder", 1)):
+    BART |= {f"{side}_layers": number, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 64}
+LLAMA = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64}
+MODELS = {
+    "bert": Model(
+        use="transformers.BertForSequenceClassification",
+        arguments=BERT | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    ),
+    "bart": Model(use="transformers.BartForSequenceClassification", arguments=BART),  # with tied embeddings
+    "llama": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA),
+    "pair": Model(use="torch.nn.Sequential"),
+}
+# what each model's trainings try besides: clipping for sure, groups, frozen parameters, recomputed activations, two modules
+TRAIN = {
+    "bert": {"clip_norm": 0.1, "weight_decay": 0.1, "groups": [{"match": "bert.embeddings.*", "rate_scale": 0.5, "weight_decay": 0.0}]},
+    "bart": {"freeze": ["model.encoder.layers.0.*", "*layernorm_embedding*"]},
+    "llama": {"recompute_activations": True},
+    "pair": {"task": f"{Path(__file__).with_name('pair_task.py')}:Pair"},
+}
+
+
+class Examples:
+    """Sequences of two to twelve tokens; the label is whether the first one is of the upper half."""
+
+    def __init__(self, count: int, seed: int):
+        random = np.random.default_rng(seed)
+        self.tokens = [[*random.integers(3, VOCABULARY, random.integers(1, 12)).tolist(), END] for _ in range(count)]
+        self.lengths = np.array([len(tokens) for tokens in self.tokens])
+        self.asked: list[tuple[int, ...]] = []
+
+    def batch(self, ids: tuple[int, ...], epoch: int = 0) -> dict[str, torch.Tensor]:
+        self.asked.append(tuple(ids))
+        longest = max(self.lengths[list(ids)])
+        padded = torch.tensor([self.tokens[i] + [PAD] * (longest - len(self.tokens[i])) for i in ids])
+        labels = torch.tensor([int(self.tokens[i][0] > VOCABULARY // 2) for i in ids])
+        return {"input_ids": padded, "attention_mask": (padded != PAD).long(), "labels": labels}
+
+
+@dataclass
+class Notes:
+    """Journal, progress bar, watch and stop button: writes down what the training tells it, and which examples it asked for."""
+
+    examples: Examples
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    ids: list[list[tuple[int, ...]]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def write(self, event: str, **facts: Any) -> None:
+        if event == "train":
+            self.losses.append(facts["metrics"]["loss"])
+            self.norms.append(facts["metrics"]["gradient_norm"])
+        elif event == "eval":
+            self.metrics = facts["metrics"]
+
+    def requested(self) -> bool:
+        self.ids.append(self.examples.asked[:])
+        self.examples.asked.clear()
+        return False
+
+    def logs_at(self, step: int) -> bool:
+        return True
+
+    def sync(self) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def show(self, *_: Any) -> None: ...
+
+    def evaluated(self, *_: Any) -> None: ...
+
+
+class Nothing:
+    """In the place of checkpoints, and of the journal of each process."""
+
+    def restore(self, *_: Any) -> int:
+        return 0
+
+    def newly_saved(self) -> list[int]:
+        return []
+
+    def save(self, *_: Any) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def write(self, *_: Any, **__: Any) -> None: ...
+
+
+@dataclass
+class Job:
+    """A training of twenty steps, two epochs of which each has a smaller batch, and what it is made of."""
+
+    strategy: str
+    model: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    checkpoints: str | None = None
+    device: str = "cpu"
+
+    def start(self) -> Training:
+        plan = {"batch_size": 16, "steps": 20, "learning_rate": 3e-3, "warmup": 4, "evaluate_every": 10}
+        train = Train(**(plan | TRAIN[self.model] | self.train))
+        strategy = load(self.strategy, "strategies")(**self.arguments, device=self.device, precision=train.precision)
+        strategy.start()
+        examples = Examples(154, seed=0)
+        batches = Batches(examples.lengths, train.seed, train.batch_size)
+        plan = Plan.of(train, batches, make_schedule(load("linear", "schedules"), {}))
+        task, notes = make_task(train), Notes(examples)
+        built = build(task, train, MODELS[self.model], None, FACTS)
+        checkpoints = Checkpoints(Path(self.checkpoints), "loss", "min", 3) if self.checkpoints else Nothing()
+        training = Training(
+            make_learner(task, train, built, strategy), examples, Examples(21, seed=1), train, plan, batches, Pieces(Path(), train.accumulate, False),
+            Window(strategy), Patience("loss", "min", None), BadSteps(0, 0), checkpoints, notes, notes, notes, journal=notes,
+        )  # fmt: skip
+        training.own_journal = Nothing()
+        training.resume()
+        return training
+
+
+def trained(job: Job) -> dict[str, Any]:
+    """Losses and gradient norms by step, the examples of each step, and the metrics at the end."""
+    training = job.start()
+    started, strategy, notes = training.step, training.learner.strategy, training.journal
+    training.run()
+    seen = [
+        sorted({i for pieces in shares for piece in pieces for i in piece}) for shares in zip(*strategy.everyones(notes.ids), strict=True)
+    ]
+    found = {"start": started, "losses": notes.losses, "norms": notes.norms, "metrics": notes.metrics, "ids": seen}
+    return found | ({"placed": placed(job, training)} if job.checkpoints else {})
+
+
+def placed(job: Job, training: Training) -> dict[str, float]:
+    """The metrics of the saved weights in a new module, as evaluate_model finds them."""
+    learner, strategy = training.learner, training.learner.strategy
+    strategy.wait()  # for what the first process writes
+    modules = build(learner.task, training.settings, MODELS[job.model], None, FACTS)
+    for name, module in modules.items():
+        load_model(module, Path(job.checkpoints) / folder_name(training.step) / f"{name}.safetensors")
+        modules[name] = strategy.place(module)
+    with torch.inference_mode():
+        return evaluate(Learner(learner.task, strategy, modules, {}, None), training.dev_data, 8)
+
+
+def overflowed(job: Job) -> dict[str, Any]:
+    """What becomes of the weights, and of the scale in all processes, if the last process's part of a gradient is infinite."""
+    training = job.start()
+    learner, strategy = training.learner, training.learner.strategy
+    ((name, module),) = learner.modules.items()
+    backward = strategy.backward
+
+    def spoiled(loss: torch.Tensor) -> None:
+        backward(loss)
+        if strategy.rank == strategy.world_size - 1:
+            local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
+
+    strategy.backward = spoiled
+    before = {key: tensor.clone() for key, tensor in strategy.state(module, learner.optimizers[name])[0].items()}
+    ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
+    take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
+    after = strategy.state(module, learner.optimizers[name])[0]
+    return {
+        "unchanged": all(torch.equal(before[key], tensor) for key, tensor in after.items()),
+        "scales": strategy.everyones(strategy.scaler.get_scale()),
+    }
+
+
+def main(jobs: Path, results: Path) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    fairscale_on_cpu.install()
+    found = {}
+    for name, kind, job in json.loads(jobs.read_text()):
+        if dist.get_rank() == 0 or job["strategy"] not in OF_ONE_PROCESS:
+            found[name] = {"trained": trained, "overflowed": overflowed}[kind](Job(**job))
+        dist.barrier()
+    if dist.get_rank() == 0:
+        results.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,213 @@
+"""Every strategy gives the losses of `single`, on one, two and four processes; and what one strategy saved, another goes on with.
+
+Many small trainings share one start of the processes, in the order of their number: `strategies_runner.py` runs them.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import running
+
+from snaketrain.journal import read_events
+
+RUNNER = Path(__file__).with_name("strategies_runner.py")
+BERT_PLAN = {
+    "*.self.[qkv]*": "colwise",
+    "*.attention.output.dense": "rowwise",
+    "*.intermediate.*": "colwise",
+    "*.?.output.dense": "rowwise",
+}
+BART_PLAN = {"*.[qkv]_proj": "colwise", "*attn.out_proj": "rowwise", "*.fc1": "colwise", "*.fc2": "rowwise"}
+ARGUMENTS = {"bert": {"plan": BERT_PLAN}, "bart": {"plan": BART_PLAN}, "llama": {}}  # of tensor_parallel: Llama brings its own plan
+MODELS = tuple(ARGUMENTS)
+SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
+EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
+IN_PIECES = {1: {"bart"}, 2: {"llama"}, 4: {"bert"}}  # the models whose batches are worked off in two pieces
+# who saves half way, and who goes on from there: the number of processes before and after, the strategies, and the model
+SAVED = (
+    {("single", 1, "bart"), ("single", 1, "llama")} | {(strategy, 2, "bart") for strategy in EVERYWHERE} | {("tensor_parallel", 2, "llama")}
+)
+RESUMED = [
+    *(("single", 1, strategy, 2, "bart") for strategy in ("zero1", "fairscale_oss", "fairscale_fsdp", "fsdp")),
+    ("single", 1, "tensor_parallel", 2, "llama"),
+    *((strategy, 2, "single", 4, "bart") for strategy in ("fsdp", "fairscale_fsdp", "ddp")),
+    *((strategy, 2, "ddp", 4, "bart") for strategy in ("zero1", "fairscale_oss")),
+    ("tensor_parallel", 2, "single", 4, "llama"),
+    ("tensor_parallel", 2, "fsdp", 4, "bart"),
+]
+
+
+def job(strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, **train: Any) -> dict:
+    plan = ARGUMENTS[model] if strategy == "tensor_parallel" else {}
+    where = str(checkpoints) if checkpoints else None
+    return {"strategy": strategy, "model": model, "arguments": plan | (arguments or {}), "train": train, "checkpoints": where}
+
+
+def cases(processes: int) -> list[tuple[str, str, dict]]:
+    """Strategy, model and arguments of the trainings on so many processes; benchmarks/strategies.py runs all combinations."""
+    if processes == 1:
+        alone = [(strategy, model, {}) for strategy in ("single", "data_parallel") for model in MODELS]
+        return alone + [(strategy, "bart", {}) for strategy in EVERYWHERE]
+    if processes == 2:
+        found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
+        found += [(strategy, "pair", {}) for strategy in EVERYWHERE if strategy != "tensor_parallel"]
+        return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
+    found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS if strategy != "tensor_parallel"]
+    found += [("tensor_parallel", "llama", {}), ("tensor_parallel", "bert", {"tensor": 2})]
+    return [*found, ("tensor_parallel", "bart", {"tensor": 2, "shard": True}), *(("hsdp", model, {"shard": 2}) for model in MODELS)]
+
+
+def name_of(strategy: str, model: str, arguments: dict) -> str:
+    return " ".join([strategy, model, *(f"{key}={value}" for key, value in arguments.items())])
+
+
+def run(folder: Path, processes: int, jobs: dict[str, tuple[str, dict]]) -> dict[str, Any]:
+    (folder / f"jobs-{processes}.json").write_text(json.dumps([[name, kind, job] for name, (kind, job) in jobs.items()]))
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+    files = [str(folder / f"{kind}-{processes}.json") for kind in ("jobs", "results")]
+    done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    return json.loads(Path(files[1]).read_text())
+
+
+def trainings(folder: Path, processes: int) -> dict[str, tuple[str, dict]]:
+    jobs = {}
+    for strategy, model, arguments in cases(processes):
+        saves = (strategy, processes, model) in SAVED and not arguments
+        checkpoints = folder / f"{strategy}-{processes}-{model}" if saves else None
+        pieces = 2 if model in IN_PIECES[processes] and strategy != "single" else 1
+        jobs[name_of(strategy, model, arguments)] = "trained", job(strategy, model, checkpoints, arguments, accumulate=pieces)
+    for before, few, after, many, model in RESUMED:
+        if many == processes:
+            half_way = folder / f"{before}-{few}-{model}-{after}-{many}"
+            shutil.copytree(folder / f"{before}-{few}-{model}/step-00000010", half_way / "step-00000010")
+            jobs[f"{before} {after} {model}"] = "trained", job(after, model, checkpoints=half_way)
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("strategies")
+
+
+@pytest.fixture(scope="module")
+def one(folder) -> dict[str, Any]:
+    others = {"single pair": ("trained", job("single", "pair")), "ten steps": ("trained", job("single", "bert", steps=10))}
+    return run(folder, 1, trainings(folder, 1) | others)
+
+
+@pytest.fixture(scope="module")
+def two(folder, one) -> dict[str, Any]:
+    halves = {f"fp16 {strategy}": ("trained", job(strategy, "bert", precision="fp16", steps=10)) for strategy in EVERYWHERE}
+    spoiled = {f"overflow {strategy}": ("overflowed", job(strategy, "bert", precision="fp16")) for strategy in SHARED_OUT}
+    return run(folder, 2, trainings(folder, 2) | halves | spoiled)
+
+
+@pytest.fixture(scope="module")
+def four(folder, two) -> dict[str, Any]:
+    return run(folder, 4, trainings(folder, 4))
+
+
+ALL_CASES = [(processes, *case) for processes in (1, 2, 4) for case in cases(processes) if case[0] != "single"]
+
+
+@pytest.mark.parametrize(("processes", "strategy", "model", "arguments"), ALL_CASES, ids=lambda value: str(value).replace(" ", ""))
+def test_losses_norms_and_examples_are_those_of_single(one, two, four, processes, strategy, model, arguments):
+    found = {1: one, 2: two, 4: four}[processes][name_of(strategy, model, arguments)]
+    expected = one[f"single {model}"]
+    assert len(found["losses"]) == 20
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    assert found["ids"] == expected["ids"]  # of each step, in whatever order
+
+
+def test_each_epoch_has_each_example_once(one):
+    ids = one["single bert"]["ids"]
+    for epoch in (ids[:10], ids[10:]):
+        assert sorted(i for step in epoch for i in step) == list(range(154))
+        assert sorted(len(step) for step in epoch) == [10] + [16] * 9  # one batch is smaller
+
+
+def test_something_is_learnt(one):
+    for model in MODELS:
+        losses = one[f"single {model}"]["losses"]
+        assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+
+
+@pytest.mark.parametrize(("before", "few", "after", "many", "model"), RESUMED)
+def test_what_one_strategy_saved_another_goes_on_with(one, two, four, before, few, after, many, model):
+    found, expected = {2: two, 4: four}[many][f"{before} {after} {model}"], one[f"single {model}"]
+    assert found["start"] == 10
+    assert found["losses"] == pytest.approx(expected["losses"][10:], rel=1e-5)
+
+
+@pytest.mark.parametrize(("strategy", "processes", "model"), sorted(SAVED))
+def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processes, model):
+    found = {1: one, 2: two}[processes][f"{strategy} {model}"]
+    assert found["placed"] == pytest.approx(found["metrics"], rel=1e-5)
+
+
+def test_saved_files_are_alike(folder, four):
+    """The same names, tied weights once, and groups of parameters in which nothing is lost."""
+    import torch
+    from safetensors.torch import load_file
+
+    def saved(strategy, processes):
+        place = folder / f"{strategy}-{processes}-bart/step-00000010"
+        return load_file(place / "model.safetensors"), torch.load(place / "model.optimizer.pt", weights_only=True)
+
+    weights, state = saved("single", 1)
+    decay = {name: group["weight_decay"] for group in state["param_groups"] for name in group["params"]}
+    for strategy in EVERYWHERE:
+        their_weights, their_state = saved(strategy, 2)
+        assert {name: tensor.shape for name, tensor in their_weights.items()} == {name: tensor.shape for name, tensor in weights.items()}
+        assert their_state["state"].keys() == state["state"].keys()
+        assert {name: group["weight_decay"] for group in their_state["param_groups"] for name in group["params"]} == decay
+        for name, entries in state["state"].items():
+            for key, value in entries.items():
+                torch.testing.assert_close(their_state["state"][name][key], value, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", EVERYWHERE)
+def test_half_precision_learns_alike(one, two, strategy):
+    found, expected = two[f"fp16 {strategy}"]["losses"], one["ten steps"]["losses"]
+    assert found == pytest.approx(expected, rel=2e-3)
+    assert found != pytest.approx(expected, rel=1e-6)  # it is half precision
+
+
+@pytest.mark.parametrize("strategy", SHARED_OUT)
+def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy):
+    found = two[f"overflow {strategy}"]
+    assert found["unchanged"]
+    assert set(found["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
+
+
+def test_an_interrupted_training_goes_on_under_another_strategy(workspace, tmp_path):
+    """By the command line. A finished one is what its settings say, and starts again."""
+    data = next((workspace / "results/data").glob("*/manifest.json"))
+    folder, longer = tmp_path / "run/training", {"epochs": 6}
+    whole = running.train(data, tmp_path / "whole", **longer)
+    first = running.command(data, folder, 2, strategy="fsdp", **longer)
+    process = subprocess.Popen(first, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(running.losses(folder)) < 5:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    stopped = max(running.losses(folder))
+    assert 5 <= stopped < max(whole)
+    found = running.train(data, folder, 2, strategy={"use": "fairscale_oss", "arguments": {"buffer_mb": 1}}, accumulate=2, **longer)
+    assert found == pytest.approx(whole, rel=1e-5)
+    assert [event["resume_step"] for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "attempt"] == [0, stopped]
+    assert not (tmp_path / "run/superseded").exists()
+    assert running.train(data, folder, **longer) == whole
+    assert len(list((tmp_path / "run/superseded").iterdir())) == 1
