@@ -3,12 +3,12 @@
 # their own, so that they can crash, or lose their network. No accounting, no systemd, nothing outside of its folder but the
 # names of the nodes in /etc/hosts and a link /etc/slurm/slurm.conf.
 #
-#   cluster.sh start|stop|status FOLDER           NODES=3 and CPUS=4 by default
+#   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
 #
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
-NODES=${NODES:-3} CPUS=${CPUS:-4} NET=${NET:-10.91.7} BRIDGE=br-snaketrain
+NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} BRIDGE=br-snaketrain
 ACTION=${1:?start, stop, status, crash, start-node, cut or heal} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
@@ -25,7 +25,8 @@ until_true() { # seconds command...
 }
 
 configure() {
-    mkdir -p "$FOLDER"/{munge,state,spool,log} /etc/slurm
+    mkdir -p "$FOLDER"/{munge,state,spool,log,gpus} /etc/slurm
+    for i in $(seq "$GPUS"); do [ -c "$FOLDER/gpus/$i" ] || mknod "$FOLDER/gpus/$i" c 1 3; done # as /dev/null
     [ ! -e /etc/slurm/slurm.conf ] || [ -L /etc/slurm/slurm.conf ] || { echo "/etc/slurm/slurm.conf exists: this machine has a SLURM of its own" >&2; exit 1; }
     ln -sfn "$CONF" /etc/slurm/slurm.conf # jobs of Snakemake do not inherit SLURM_CONF
     [ -s "$FOLDER/munge/key" ] || (umask 077 && head -c 128 /dev/urandom > "$FOLDER/munge/key")
@@ -65,14 +66,16 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+GresTypes=gpu
 AccountingStorageType=accounting_storage/none
-NodeName=DEFAULT CPUs=$CPUS Boards=1 SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=8000 State=UNKNOWN
+NodeName=DEFAULT CPUs=$CPUS Boards=1 SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=8000 Gres=gpu:$GPUS State=UNKNOWN
 $(for i in $(seq "$NODES"); do echo "NodeName=train$i NodeHostname=train$i NodeAddr=$NET.$((10 + i)) Port=$((27000 + i))"; done)
 PartitionName=DEFAULT Nodes=train[1-$NODES] State=UP DefaultTime=30 MaxTime=120 DefMemPerCPU=100
 PartitionName=normal Default=YES PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=urgent PriorityTier=10 PreemptMode=OFF
 END
     echo "CgroupPlugin=cgroup/v1" > "$FOLDER/cgroup.conf"
+    echo "Name=gpu File=$FOLDER/gpus/[1-$GPUS]" > "$FOLDER/gres.conf"
 }
 
 name_nodes() { # in /etc/hosts, which torchrun's processes ask for each other

@@ -1,5 +1,6 @@
 """A task that takes its time, so that there is some to disturb it: `pace.txt` holds the seconds of each step, and may change."""
 
+import os
 import time
 from pathlib import Path
 
@@ -26,6 +27,9 @@ class Patient(Task):
 
     def build(self, model, folder, data):
         return {"model": Words(data["vocab_size"], **model["arguments"])}
+
+    def on_worker_start(self):
+        print("GPUs of this process:", os.environ.get("CUDA_VISIBLE_DEVICES", "none"), flush=True)
 
     def training_step(self, modules, batch):
         time.sleep(float(Path("pace.txt").read_text()))

@@ -36,6 +36,7 @@ def training(workspace) -> Workflow:
     """A workflow whose training is well on its way, past its first checkpoint."""
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
+    set_pace(workspace, 1.5)  # it must not come to its end before it is disturbed
     yield workflow
     workflow.end()
 
@@ -87,6 +88,7 @@ def test_node_crashes(cluster, training, undisturbed, which):
     finally:
         cluster.act("start-node", node)
     assert_as_undisturbed(training.folder, undisturbed)
+    assert f"SLURM job {job} (train_model patient) was queued again, since {node} died" in training.printed()
     assert job_of(training.folder) == job
 
 

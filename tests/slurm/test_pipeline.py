@@ -1,6 +1,7 @@
 """The workflow on a real cluster of several nodes, where nothing goes wrong."""
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 
@@ -34,7 +35,7 @@ def test_a_second_time_there_is_nothing_to_do(undisturbed):
 
 
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):
-    folder = make(tmp_path, nodes="1", processes=1, threads=1)
+    folder = make(tmp_path, nodes="1", processes=1, threads=1, gpus=1)
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
     write_configuration(folder, config)
@@ -46,8 +47,9 @@ def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster,
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
         starts.append(lines[0]["time"])
         ends.append(lines[-1]["time"])
-    jobs = {path.stem for path in folder.glob("logs/slurm/rule_train_model/*/*.log")}
-    assert len(starts) == len(jobs) == 6
+    logs = list(folder.glob("logs/slurm/rule_train_model/*/*.log"))
+    assert len(starts) == len({path.stem for path in logs}) == 6
+    assert all(re.search(r"GPUs of this process: [01]$", path.read_text(), re.M) for path in logs)
     assert max(starts) < min(ends)  # all six at the same time
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         assert store.execute("select count(*) from tags where value like 'train:%'").fetchone() == (6,)

@@ -1,6 +1,7 @@
 """How trainings are started, and what they ask of SLURM."""
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -12,7 +13,8 @@ from pydantic import ValidationError
 
 import start_on_nodes
 from snaketrain import launching
-from snaketrain.settings import Compute
+from snaketrain.settings import Compute, Settings
+from snaketrain.training_folder import end_of_journal
 from start_on_nodes import Job
 
 TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
@@ -51,6 +53,16 @@ def test_several_nodes_need_slurm(nodes, told):
     problem = launching.out_of_reach(Compute(nodes=nodes))
     assert bool(problem) is told
     assert not told or (f"compute.nodes: is {nodes}" in problem and "--profile profiles/slurm" in problem)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "env"])
+def test_launchers_of_one_machine_are_no_launchers_of_several_nodes(launcher):
+    with pytest.raises(
+        ValidationError, match=rf"compute.launcher `{launcher}` starts processes on .*: set compute.nodes: 1, or launcher: auto"
+    ):
+        Settings.model_validate(
+            {"data": {"train": {"path": "x"}, "tokenizer": {"path": "x"}}, "compute": {"nodes": 2, "launcher": launcher}}
+        )
 
 
 # --- what is asked of SLURM
@@ -151,3 +163,67 @@ def test_the_shell_of_each_node_fills_in_its_own_number(tmp_path):
         done[node] = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "is_host=1,join_timeout=600" in done[0] and "is_host=0,join_timeout=600" in done[1]
     assert done[1][done[1].index("--local-addr") + 1] == "a2"
+
+
+# --- when the step has failed
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """scontrol and srun of a job on a1 and a2, of which those in the file `lost` do not answer; what was queued again is written down."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "restarts").write_text("2")
+    (tmp_path / "lost").write_text("")
+    scontrol = (
+        'case "$1 $2" in "show job") echo "JobId=7 UserId=me Restarts=$(cat $HERE/restarts) NodeList=a[1-2] BatchHost=a1";; '
+        '"show hostnames") printf "a1\\na2\\n";; "requeue 7") echo 7 >> $HERE/requeued;; esac'
+    )
+    srun = 'while [ "$1" != --nodelist ]; do shift; done; ! grep -qx "$2" $HERE/lost'
+    for name, script in {"scontrol": scontrol, "srun": srun}.items():
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + script.replace("$HERE", str(tmp_path)) + "\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(start_on_nodes, "told", [15])  # SLURM ends it at once when it was queued again
+    return tmp_path
+
+
+def journal(folder, *lines):
+    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+STOPPED = {"event": "end", "status": "STOPPED", "step": 5, "signals": ["SIGUSR1"]}
+
+
+def test_a_job_knows_its_nodes_and_how_often_it_was_started(slurm):
+    assert Job.now("7") == Job("7", 2, ("a1", "a2"))
+
+
+def test_out_of_time_and_saved_is_queued_again(slurm):
+    journal(slurm, {"event": "attempt"}, STOPPED)
+    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) == "its time ran out; saved"
+    start_on_nodes.queue_again(Job.now("7"), "its time ran out; saved")
+    assert (slurm / "requeued").read_text() == "7\n"
+
+
+def test_an_earlier_start_that_ran_out_of_time_excuses_nothing(slurm):
+    """Else a training that fails at each start would be queued again for ever."""
+    journal(slurm, {"event": "attempt"}, STOPPED)
+    assert start_on_nodes.why_again(Job.now("7"), slurm, end_of_journal(slurm)) is None
+
+
+def test_a_node_that_does_not_answer_is_a_reason(slurm):
+    (slurm / "lost").write_text("a2\n")
+    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
+
+
+def test_a_script_that_fails_by_itself_is_not_queued_again(slurm):
+    journal(slurm, {"event": "attempt"}, {"event": "end", "status": "FAILED"})
+    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) is None
+
+
+def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
+    before = Job.now("7")
+    (slurm / "restarts").write_text("3")
+    start_on_nodes.queue_again(before, "a2 does not answer")
+    assert not (slurm / "requeued").exists()
+    assert "SLURM has started it elsewhere already" in capsys.readouterr().out

@@ -122,7 +122,6 @@ def main() -> int:
     training.journal.write(
         "end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
     )
-    strategy.wait()  # a launcher ends all when one process fails, as those do that stop early
     strategy.finish()
     if not complete:
         logging.warning(

@@ -50,6 +50,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.logs, self.tell = logs, tell
         self.before: dict[str, Row] = {}
+        self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
         self.told: set[tuple[str, str]] = set()
 
@@ -63,9 +64,11 @@ class Watch(threading.Thread):
         for row in rows:
             before = self.before.get(row.number)
             self.before[row.number] = row
+            if row.state == "RUNNING":
+                self.ran_on[row.number] = row.nodes
             if row.state == "PENDING":
-                if before and before.state in ("RUNNING", "COMPLETING"):
-                    self.say(row, f"was queued again{why_lost(before.nodes)}; a training goes on from its last checkpoint")
+                if row.number in self.ran_on:
+                    self.say(row, f"was queued again{why_lost(self.ran_on.pop(row.number))}; a training goes on from its last checkpoint")
                 self.wait(row, now - self.waits_since.setdefault(row.number, now))
             else:
                 self.waits_since.pop(row.number, None)

@@ -444,8 +444,7 @@ class Settings(Section):
                 f"{nodes}compute.processes ({compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
                 f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
             )
-        if compute.launcher == "env" and compute.nodes != "1":
-            raise ValueError(
-                "compute.nodes is for the launchers `torchrun` and `srun`; with `env`, compute.launch_command says where processes start"
-            )
+        if compute.launcher in ("env", "torchrun") and compute.nodes != "1":
+            where = "this machine" if compute.launcher == "torchrun" else "wherever compute.launch_command says"
+            raise ValueError(f"compute.launcher `{compute.launcher}` starts processes on {where}: set compute.nodes: 1, or launcher: auto")
         return self
