@@ -1,6 +1,6 @@
 """Train one run to the end of its plan, or go on from its last checkpoint.
 
-Under torchrun every process runs this; `--output` is written by the first one, when the training is complete.
+Of several processes each runs this; `--output` is written by the first one, when the training is complete.
 """
 
 import logging
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.ranks import leave
@@ -19,7 +20,6 @@ from snaketrain.stopping import Stopping
 from snaketrain.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
-STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
 
 
 def arguments():
@@ -167,8 +167,8 @@ if __name__ == "__main__":
         if not isinstance(error.code, str):  # of argparse
             raise
         tell_failure(error)
-        code = 1
+        code = WORTH_ANOTHER_START if isinstance(error, WorthAnotherStart) else FAILED
     except Exception as error:
         tell_failure(error)
-        code = 1
+        code = FAILED
     leave(code)

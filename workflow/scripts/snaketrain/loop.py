@@ -12,6 +12,7 @@ from torch import Tensor
 
 from snaketrain.bad_steps import BadSteps, poison
 from snaketrain.data.batches import Batches, Piece, deal
+from snaketrain.endings import WorthAnotherStart
 from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
@@ -115,7 +116,9 @@ class Training:
         if self.pieces.may_grow and self.pieces.number < self.settings.batch_size:
             self.pieces.more()
             advice = f"Out of memory: from now on each batch is worked off in {self.pieces.number} pieces. {advice}"
-        if not self.pieces.may_grow or self.learner.strategy.world_size > 1:
+            if self.learner.strategy.world_size > 1:
+                raise WorthAnotherStart(advice) from None
+        else:
             raise SystemExit(advice) from None
         logging.warning(advice)
         for module in self.learner.modules.values():

@@ -357,6 +357,10 @@ class Compute(Section):
     stall_seconds: Annotated[float, Field(gt=0)] = Field(
         1800, description="a training in which nothing moves for so long says which process is where, and ends"
     )
+    restarts: NotNegative = Field(
+        3,
+        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot when one was lost",
+    )
     reduce_batch_on_oom: bool = Field(
         False, description="work off each batch in more pieces when the memory runs out; the result is the same"
     )

@@ -36,7 +36,7 @@ def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> None:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
-    taken = max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
+    taken = last_saved(folder)
     if before and (before["purpose"] != purpose or (before["ways"] != ways and _finished(folder)) or taken > steps):
         aside = (
             folder.parent
@@ -55,6 +55,11 @@ def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> None:
             flush=True,
         )
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def last_saved(folder: Path) -> int:
+    """The step of the newest checkpoint; 0 if there is none."""
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
 
 
 def _finished(folder: Path) -> bool:
