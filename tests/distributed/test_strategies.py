@@ -208,7 +208,9 @@ def test_an_interrupted_training_goes_on_under_another_strategy(workspace, tmp_p
     assert 5 <= stopped < max(whole)
     found = running.train(data, folder, 2, strategy={"use": "fairscale_oss", "arguments": {"buffer_mb": 1}}, accumulate=2, **longer)
     assert found == pytest.approx(whole, rel=1e-5)
-    assert [event["resume_step"] for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "attempt"] == [0, stopped]
+    attempts = [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "attempt"]
+    assert [event["resume_step"] for event in attempts] == [0, stopped]
+    assert "strategy changed during this training: train.accumulate=1" in attempts[1]["warning"] and "warning" not in attempts[0]
     assert not (tmp_path / "run/superseded").exists()
     assert running.train(data, folder, **longer) == whole
     assert len(list((tmp_path / "run/superseded").iterdir())) == 1

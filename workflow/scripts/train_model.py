@@ -75,7 +75,7 @@ def main() -> int:
     torch.use_deterministic_algorithms(settings.deterministic)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
-    first = strategy.rank == 0
+    first, about = strategy.rank == 0, {}
     train_data, dev_data = (open_split(data, split, settings) for split in ("train", "dev"))
     batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
@@ -83,7 +83,8 @@ def main() -> int:
         indifferent = (*WAYS, *LENGTH) if plan.open_ended else WAYS
         purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
         end_previous_owner(folder)
-        claim(folder, purpose, ways_of(args), plan.steps)
+        if changed := claim(folder, purpose, ways_of(args), plan.steps):
+            about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
         sign(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
@@ -107,7 +108,7 @@ def main() -> int:
         Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch,
     )  # fmt: skip
     start = training.resume()
-    about = {"steps": plan.steps, "processes": strategy.world_size}
+    about |= {"steps": plan.steps, "processes": strategy.world_size}
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)

@@ -339,7 +339,7 @@ class Compute(Section):
     nodes: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] = Field(
         "1", description="machines of a training under SLURM; `1-4` goes on with fewer when the cluster has no more"
     )
-    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun")
+    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
     threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
     gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
