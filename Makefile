@@ -34,7 +34,8 @@ ui: .venv/installed
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
 
 test: .venv/installed
-	$(BIN)/python -m pytest tests/unit tests/pipeline tests/distributed --durations=5
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/pipeline --durations=5
+	$(BIN)/python -m pytest tests/distributed --durations=5
 
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest tests/slurm --durations=5

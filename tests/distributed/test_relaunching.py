@@ -21,11 +21,6 @@ from distributed import forking  # noqa: E402
 START = [sys.executable, str(REPOSITORY / "workflow/scripts/start_here.py"), "--processes", "2", "--first-pause", "0.2"]
 
 
-@pytest.fixture(scope="module")
-def data(workspace) -> Path:
-    return next((workspace / "results/data").glob("*/manifest.json"))
-
-
 class Started:
     """start_here.py with a script and its arguments, and what it has printed so far."""
 

@@ -192,9 +192,8 @@ def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy):
     assert set(found["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
 
 
-def test_an_interrupted_training_goes_on_under_another_strategy(workspace, tmp_path):
+def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
     """By the command line. A finished one is what its settings say, and starts again."""
-    data = next((workspace / "results/data").glob("*/manifest.json"))
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)
     first = running.command(data, folder, 2, strategy="fsdp", **longer)
