@@ -19,6 +19,7 @@ from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
 from snaketrain.parameters import set_rate
 from snaketrain.patience import Patience
 from snaketrain.plan import Plan, folder_name
+from snaketrain.strategies.base import norm_of
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.window import Window, each
 
@@ -89,7 +90,7 @@ class Training:
 
     def take(self, step: int, epoch: int, ids: np.ndarray) -> None:
         strategy, self.rate = self.learner.strategy, self.plan.learning_rate_at(step)
-        seed_step(self.settings.seed, step, strategy.data_rank)
+        seed_step(self.settings.seed, step, strategy)
         pieces = deal(ids, self.train_data.lengths, self.pieces.number, strategy.data_rank, strategy.data_processes)
         batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
         mine = sum(self.learner.task.count(batch) for piece, batch in batches if not piece.filler)
@@ -187,7 +188,8 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
     """
     strategy, losses, norms = learner.strategy, {}, []
     for name, module in learner.modules.items():
-        module.train()
+        if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
+            module.train()
         set_rate(learner.optimizers[name], rate)
     for loss_of, names in learner.task.steps(learner.modules):
         modules = learner.learning(names)
@@ -204,9 +206,12 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
         norms.append(strategy.update([(learner.modules[name], learner.optimizers[name]) for name in names], learner.clip_norm))
         for module in learner.modules.values():  # also what a loss left in the modules that do not learn from it
             strategy.clear(module)
-    return losses, torch.stack(norms).norm()
+    return losses, norm_of(norms)
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
+def seed_step(seed: int, step: int, strategy: Any) -> None:
     """Dropout depends on the step alone: a resumed training draws what an uninterrupted one would have drawn."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_rank
+    torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes half a millisecond for devices that are not used
+    if strategy.device.type == "cuda":
+        torch.cuda.manual_seed(number)
