@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 from workspace import START, make_workspace
 
+from snaketrain import ownership
 from snaketrain.following import Follower
-from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, Store, cut
+from snaketrain.goodput import ACTIVITIES
+from snaketrain.manifests import Manifest, write_json, write_manifest
+from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
@@ -100,6 +104,50 @@ def test_its_data_and_its_children(tmp_path, uri):
     assert given.dataset.digest == run.data.tags["pipeline.data"] and json.loads(given.dataset.source)["uri"].endswith("manifest.json")
 
 
+def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
+    """Attempts, jobs, how the time was spent, why Snakemake ran it, changes of the code, packages, the ends of the logs."""
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    results = make_workspace(tmp_path)
+    training = results / "runs/first/training"
+    (training / "packages.txt").write_text("torch==2.13.0\n")
+    (training / "code.diff").write_text("+  uri: https://anna:geheim@tracking.example\n")
+    (training / "logs").mkdir()
+    (training / "logs/rank-1.log").write_text("x" * 2 * TAIL_BYTES + "\ntoken hf_0123456789 refused\n")
+    write_json(training.parent / "reasons.json", {"train_model": {"reason": "Missing output files: manifest.json"}})
+    spent = dict.fromkeys(ACTIVITIES, 1.0)
+    attempt = {"event": "attempt", "attempt": 2, "began": time.time(), "resume_step": 60, "time": time.time(), "job": "4711"}
+    system = {"event": "system", "step": 62, "time": time.time(), "metrics": {"cpu_percent": 50.0}}
+    end = {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2, "step": 70, "spent": spent | {"steps": 5.0}}
+    write(results, attempt, system, end)
+    store = follow(results, uri)
+    run = training_run(store)
+    assert run.data.tags["pipeline.attempts"] == "2" and run.data.tags["slurm.job_ids"] == "4711"
+    assert run.data.tags["pipeline.end"] == "finished" and run.data.tags["snakemake.reason"].startswith("Missing output")
+    assert run.data.metrics["seconds/steps"] == 5 and run.data.metrics["seconds/wall"] == 9
+    assert run.data.metrics["goodput"] == pytest.approx(5 / 9)
+    assert history(store, run, "system/cpu_percent") == [(62, 50.0)]
+    artifacts = Path(run.info.artifact_uri)
+    assert (artifacts / "training/packages.txt").read_text() == "torch==2.13.0\n"
+    assert (artifacts / "training/code.diff").read_text() == "+  uri: https://***@tracking.example\n"
+    log = (artifacts / "logs/rank-1.log").read_text()
+    assert log.endswith("xx\ntoken *** refused\n") and len(log) <= TAIL_BYTES
+
+
+def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
+    results = make_workspace(tmp_path)
+    (results / "comparison").mkdir()
+    (results / "comparison/index.html").write_text("<p>first is better</p>")
+    facts = {"runs": ["first", "second"], "verdict": "first is better"}
+    made = Manifest("compare_runs", "0123", [], {}, {"index.html": ""}, facts, START)
+    write_manifest(results / "comparison/manifest.json", made)
+    follower = Follower(results, Store(uri))
+    for _ in range(2):
+        follower.shared.comparison()
+    (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
+    assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
+    assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["again", "after losing its state"])
 def test_following_again_changes_nothing(tmp_path, uri, lost):
     results = make_workspace(tmp_path)
@@ -149,6 +197,25 @@ def test_nan_stays_nan(tmp_path, uri):
 def test_status_at_the_end(tmp_path, uri, ends, status):
     store = follow(make_workspace(tmp_path, {"first": {"ends": ends}}), uri)  # "nothing" for years: it was killed
     assert training_run(store).info.status == status
+
+
+def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, loss(65, 0.25))  # just now
+    process = subprocess.Popen(["sleep", "600"])
+    owner = {"job": None, "host": platform.node(), "pid": process.pid, "started": ownership._started(process.pid)}
+    write_json(results / "runs/first/training/owner.json", owner)
+    try:
+        assert training_run(follow(results, uri)).info.status == "RUNNING"
+    finally:
+        process.kill()
+        process.wait()
+    run = training_run(follow(results, uri))
+    assert run.info.status == "KILLED"
+    assert run.data.tags["pipeline.end"] == f"killed: process {process.pid} on {platform.node()} is gone"
+    write_json(results / "runs/first/training/owner.json", owner | {"host": "elsewhere"})
+    write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
+    assert training_run(follow(results, uri)).info.status == "RUNNING"  # there it may well live
 
 
 def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):

@@ -25,6 +25,7 @@ GROUND = {
     "snaketrain.pipeline",
     "snaketrain.preflight",
     "snaketrain.ranks",
+    "snaketrain.reasons",
     "snaketrain.remembering",
     "snaketrain.schedules",
     "snaketrain.strategies",
@@ -35,7 +36,7 @@ GROUND = {
     "snaketrain.data.oddities",
     "snaketrain.data.reading",
 }
-MLFLOW = {"snaketrain.mlflow_store", "snaketrain.following", "follow_runs"}
+MLFLOW = {"snaketrain.mlflow_store", "snaketrain.following", "snaketrain.shared_runs", "follow_runs"}
 
 
 def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[str]:

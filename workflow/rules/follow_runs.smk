@@ -1,6 +1,8 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
 import subprocess
 
+from snaketrain.reasons import note_reasons
+
 FOLLOWERS = []
 
 
@@ -19,6 +21,7 @@ def finish_following():
 
 onstart:
     see_to_cluster()
+    note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWERS.append(follow("--while-pid", str(os.getpid())))
 
 

@@ -90,6 +90,7 @@ def full_pass(follower) -> str | None:
             message = f"{training}: MLflow refused it: {first_line(error)}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{training}: cannot be followed: {first_line(error)}"
+    follower.shared.comparison()
     return message
 
 

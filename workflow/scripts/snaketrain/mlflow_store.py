@@ -14,9 +14,13 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two l
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
 
+from snaketrain.credentials import hidden
+
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY = "pipeline.run_key"
+TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html"), 20_000_000  # in which a password may stand
+TAIL_BYTES = 100_000
 
 
 class Store:
@@ -82,16 +86,29 @@ class Store:
             self.client.update_run(run_id, status="RUNNING")
 
     def dataset(self, run_id: str, name: str, digest: str, source: str, schema: str, profile: str) -> None:
-        entity = Dataset(name, digest, "local", source, schema, profile)
+        entity = Dataset(name, digest, "local", hidden(source), schema, hidden(profile))
         self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
-        if file.is_file():
-            self.client.log_artifact(run_id, str(file), folder)
+        if not file.is_file():
+            return
+        if file.suffix in TEXTS and file.stat().st_size < LONGEST_TEXT_BYTES:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if (clean := hidden(text)) != text:
+                return self.client.log_text(run_id, clean, f"{folder}/{file.name}" if folder else file.name)
+        self.client.log_artifact(run_id, str(file), folder)
+
+    def tail(self, run_id: str, file: Path, folder: str) -> None:
+        """The end of a log."""
+        with open(file, "rb") as log:
+            log.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+        self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
 
 
 def cut(value: Any, longest: int) -> str:
-    text = str(value)
+    """A text as it may be kept."""
+    text = hidden(str(value))
     return text if len(text) <= longest else text[: longest - 6] + " … cut"
 
 
