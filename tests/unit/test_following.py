@@ -123,7 +123,7 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     run = training_run(store)
     assert run.data.tags["pipeline.attempts"] == "2" and run.data.tags["slurm.job_ids"] == "4711"
     assert run.data.tags["pipeline.end"] == "finished" and run.data.tags["snakemake.reason"].startswith("Missing output")
-    assert run.data.metrics["seconds/steps"] == 5 and run.data.metrics["seconds/wall"] == 9
+    assert run.data.metrics["time/steps"] == 5 and run.data.metrics["time/wall"] == 9
     assert run.data.metrics["goodput"] == pytest.approx(5 / 9)
     assert history(store, run, "system/cpu_percent") == [(62, 50.0)]
     artifacts = Path(run.info.artifact_uri)

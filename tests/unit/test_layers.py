@@ -14,6 +14,7 @@ GROUND = {
     "snaketrain",
     "snaketrain.settings",
     "snaketrain.configuration",
+    "snaketrain.credentials",
     "snaketrain.manifests",
     "snaketrain.module_settings",
     "snaketrain.meaning",
@@ -36,7 +37,15 @@ GROUND = {
     "snaketrain.data.oddities",
     "snaketrain.data.reading",
 }
-MLFLOW = {"snaketrain.mlflow_store", "snaketrain.following", "snaketrain.shared_runs", "follow_runs"}
+MLFLOW = {
+    "follow_runs",
+    "register_model",
+    "snaketrain.following",
+    "snaketrain.mlflow_store",
+    "snaketrain.registering",
+    "snaketrain.served_classifier",
+    "snaketrain.shared_runs",
+}
 
 
 def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[str]:

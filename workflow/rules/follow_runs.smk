@@ -8,7 +8,8 @@ FOLLOWERS = []
 
 def follow(*options):
     where = ["--uri", pipeline.tracking.uri] if pipeline.tracking.uri else []
-    return subprocess.Popen([sys.executable, f"{SCRIPTS}/follow_runs.py", "--results", "results", *where, *options])
+    models = [] if pipeline.tracking.register_models else ["--no-models"]
+    return subprocess.Popen([sys.executable, f"{SCRIPTS}/follow_runs.py", "--results", "results", *where, *models, *options])
 
 
 def finish_following():

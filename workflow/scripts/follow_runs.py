@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from snaketrain.registrar import Registrar
+
 WAIT_FOR_OTHER_SECONDS = 60
 LONGEST_PAUSE_SECONDS = 60
 stopping = []  # signals received
@@ -20,6 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
     parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
+    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier")
     parser.add_argument("--once", action="store_true", help="bring it up to date and end")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks at the files (default: 2)")
@@ -43,7 +46,7 @@ def main() -> None:
 
 
 def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
-    follower, failures = None, 0
+    follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
     start = process_start(args.while_pid) if args.while_pid else None
     while True:
         # looked at before the pass: what the process wrote until its end is then seen by the last one
@@ -52,6 +55,11 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
             if follower is None:
                 follower = connect(results, uri)
             message = full_pass(follower)
+            due = set() if args.no_models else follower.unregistered
+            if last:
+                message = registrar.finish(due) or message
+            else:
+                registrar.see_to(due)
         except Exception as error:  # whatever it is: the runs must not suffer from it
             message = f"MLflow at {uri}: {first_line(error)}"
             if follower:

@@ -6,7 +6,7 @@ from typing import Any
 from snaketrain.journal import Event
 
 
-def points(events: list[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
+def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
     """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
 
     Steps repeat where a training resumed from a checkpoint before its end: the first attempt's point stays.

@@ -17,6 +17,7 @@ from snaketrain.manifests import Manifest, digest, write_json
 from snaketrain.mlflow_store import Store
 from snaketrain.ownership import gone
 from snaketrain.reasons import read_reasons
+from snaketrain.registering import is_due
 from snaketrain.shared_runs import SharedRuns
 
 
@@ -37,6 +38,7 @@ class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
         self.shared = SharedRuns(self.results, store)
+        self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
 
     def forget(self) -> None:
         """Take nothing for granted that MLflow said before."""
@@ -62,6 +64,8 @@ class Follower:
             self._describe(run, sent, training, prepared, (f"{experiment}-data", data_run_id))
             self._curves(training, sent)
             self._results(training, run, experiment, sent)
+            if "evaluation" in sent.done and is_due(training.parent, self.store.uri, run_id):
+                self.unregistered.add(training.parent)
         finally:
             if asdict(sent) != before:
                 write_json(training / ".mlflow.json", asdict(sent))
@@ -112,8 +116,8 @@ class Follower:
         if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):
             return
         if state["status"] == "FINISHED":
-            seconds = {"training": seconds_training(all_events(journal))} | goodput(all_events(journal))
-            self.store.points(sent.run_id, tracked.spent(seconds, state["time"]))
+            training_seconds = ("seconds/training", seconds_training(all_events(journal)), state["time"], 0)
+            self.store.points(sent.run_id, [training_seconds, *tracked.spent(goodput(all_events(journal)), state["time"])])
         if status != "RUNNING":
             for log in sorted((training / "logs").glob("rank-*.log")):
                 self.store.tail(sent.run_id, log, "logs")
@@ -131,11 +135,14 @@ class Follower:
         if trained is None or selected is None or not tracked.follows(selected, trained):
             return
         selection = tracked.read_json(folder / "selection/selection.json")
-        if selection and sent.done.get("selection") != (token := f"{selected.identity} {selected.content}"):
+        if selection is None:
+            return
+        if sent.done.get("selection") != (token := f"{selected.identity} {selected.content}"):
             winner = selection["winner"]
             best = tracked.numbers("best", winner["metrics"] | {"step": winner["step"]}, selected.finished)
             files = [(folder / "training/manifest.json", "training"), (folder / "selection/selection.json", "selection")]
             self._finish(run, experiment, sent, selected, "selection", best, files)
+            self._checkpoints(training, run, experiment, sent, selection)
             sent.done["selection"] = token
         if evaluated is None or not tracked.follows(evaluated, selected):
             return
@@ -145,7 +152,21 @@ class Follower:
             files = [(file, "evaluation") for file in sorted((folder / "evaluation").iterdir()) if file.suffix in (".json", ".csv", ".png")]
             report = Path(run["data"]["path"]).parent / "report.json" if run.get("data") else None
             self._finish(run, experiment, sent, evaluated, "evaluation", scores, files + ([(report, "data")] if report else []))
+            self.store.points(sent.run_id, scores, self._model(training, run, experiment, sent, selection["winner"]))
             sent.done["evaluation"] = token
+
+    def _checkpoints(self, training: Path, run: dict, experiment: str, sent: Sent, selection: dict) -> None:
+        """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
+        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") == "eval")
+        logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
+        for entry in selection["ranking"]:
+            if entry["kept"]:
+                model_id = self._model(training, run, experiment, sent, entry)
+                self.store.points(sent.run_id, [point for point in logged if point[3] == entry["step"]], model_id)
+
+    def _model(self, training: Path, run: dict, experiment: str, sent: Sent, entry: dict) -> str:
+        tags = {"path": str(training / entry["path"]), "pipeline.data": str((run.get("data") or {}).get("content", ""))}
+        return self.store.model(experiment, sent.run_id, f"{run['run']}-step-{entry['step']}", entry["step"], tags)
 
     def _finish(self, run: dict, experiment: str, sent: Sent, made: Manifest, name: str, points: list, files: list) -> None:
         """Roll-ups and files on the training's row, and a run of its own below it."""

@@ -11,8 +11,21 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines for every run
 
+import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+    ViewType,
+)  # fmt: skip
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from snaketrain.credentials import hidden
 
@@ -28,6 +41,7 @@ class Store:
         for name in ("mlflow", "alembic"):  # they tell of every table they make
             logging.getLogger(name).setLevel(logging.WARNING)
         self.uri = uri
+        mlflow.set_tracking_uri(uri)  # what is asked of MLflow itself, not of a client, goes there too
         self.client = MlflowClient(uri)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}
@@ -72,11 +86,26 @@ class Store:
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
-    def points(self, run_id: str, points: list[tuple[str, float, float, int]]) -> None:
-        """(name, value, time, step); a point that is there already stays one point."""
-        metrics = [Metric(allowed(name), value, milliseconds(time), step) for name, value, time, step in points]
+    def points(self, run_id: str, points: list[tuple[str, float, float, int]], model_id: str | None = None) -> None:
+        """(name, value, time, step); a point that is there already stays one point. With a model they are that model's too."""
+        metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
+
+    def model(self, experiment: str, run_id: str, name: str, step: int, tags: dict[str, str]) -> str:
+        """The id of a run's model whose files lie elsewhere, made if there is none."""
+        name, where = allowed_model_name(name), self.experiment(experiment)
+        found = self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'")
+        if not found:
+            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {MLFLOW_MODEL_IS_EXTERNAL: "true"}
+            found = [self.client.create_logged_model(where, name, run_id, tags)]
+        model_id = found[0].model_id
+        if found[0].status != LoggedModelStatus.READY:
+            self.client.finalize_logged_model(model_id, LoggedModelStatus.READY)
+        outputs = self.get(run_id).outputs
+        if model_id not in {model.model_id for model in (outputs.model_outputs if outputs else [])}:
+            self.client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
+        return model_id
 
     def status(self, run_id: str, status: str, time: float) -> None:
         """RUNNING, or the end of the run at that time."""
@@ -115,6 +144,11 @@ def cut(value: Any, longest: int) -> str:
 def allowed(name: str) -> str:
     """A metric's name as MLflow allows it."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
+
+
+def allowed_model_name(name: str) -> str:
+    """A model's name as MLflow allows it, and as it can stand in an address."""
+    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
 
 
 def milliseconds(seconds: float) -> int:

@@ -13,23 +13,21 @@ class SharedRuns:
 
     def __init__(self, results: Path, store: Store):
         self.results, self.store = results, store
-        self._data: dict[Path, str | None] = {}
+        self._data: dict[str, str | None] = {}
 
     def forget(self) -> None:
         self._data.clear()
 
     def data(self, run: dict[str, Any], experiment: str) -> tuple[Manifest | None, str | None]:
         """What a training read, and the run of its preparation."""
-        path = Path((run.get("data") or {}).get("path") or "missing")
-        path = next((p for p in (path, self.results / "data" / path.parent.name / "manifest.json") if p.is_file()), path)
-        prepared = tracked.manifest(path)
+        prepared = tracked.prepared(run, self.results)
         if prepared is None:
             return None, None
-        if path not in self._data:
+        if prepared.path not in self._data:
             points = [*tracked.data_points(prepared.facts, prepared.finished), tracked.duration("preparation", prepared)]
             tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
-            self._data[path] = self._made(prepared, experiment, path.parent.name, tags, points, ["report.json"])
-        return prepared, self._data[path]
+            self._data[prepared.path] = self._made(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
+        return prepared, self._data[prepared.path]
 
     def comparison(self) -> None:
         """The latest one, with its page."""

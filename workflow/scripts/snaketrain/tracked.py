@@ -29,10 +29,20 @@ def manifest(path: Path) -> Manifest | None:
         return None
 
 
-def params(settings: list[str]) -> dict[str, str]:
+def prepared(run: dict[str, Any], results: Path) -> Manifest | None:
+    """Of the data that a training read; wherever we are called from."""
+    path = Path((run.get("data") or {}).get("path") or "missing")
+    return manifest(path) or manifest(results / "data" / path.parent.name / "manifest.json")
+
+
+def params(strings: list[str]) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, all else as in JSON."""
-    values = {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in settings)}
-    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in settings_of(strings).items()}
+
+
+def settings_of(strings: list[str]) -> dict[str, Any]:
+    """`key=json` strings by key."""
+    return {key: json.loads(value) for key, _, value in (string.partition("=") for string in strings)}
 
 
 def tags(run: dict[str, Any]) -> dict[str, str]:
@@ -67,8 +77,8 @@ def duration(name: str, made: Manifest) -> Point:
 
 
 def spent(seconds: dict[str, float], time: float) -> list[Point]:
-    """Of each activity; `goodput` is a share, not seconds."""
-    return [(name if name == "goodput" else f"seconds/{name}", value, time, 0) for name, value in seconds.items()]
+    """On what the time of the training went; `goodput` is a share, not seconds."""
+    return [(name if name == "goodput" else f"time/{name}", value, time, 0) for name, value in seconds.items()]
 
 
 def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
