@@ -247,6 +247,20 @@ def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
     assert training_run(store, "second").info.status == "FINISHED"
 
 
+def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
+    follower = Follower(make_workspace(tmp_path), Store(uri))
+    for training in follower.runs():
+        follower.update(training)
+    all_runs, _, compared, first, second = follower.show("http://ui")
+    experiment = follower.store.client.get_experiment_by_name("tests")
+    view = json.loads(experiment.tags["mlflow.sharedViewState.snaketrain"])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`best/accuracy`", False)
+    assert {"metrics.`test/accuracy`", "params.`train.learning_rate`"} < set(view["selectedColumns"])
+    assert "params.`train.batch_size`" not in view["selectedColumns"]  # the same in both
+    assert all_runs.endswith(f"http://ui/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=snaketrain")
+    assert all(row.run_id in compared for row in follower.rows["tests"].values())
+
+
 def test_long_values_are_cut_visibly():
     assert cut("x" * LONGEST_PARAM, LONGEST_PARAM) == "x" * LONGEST_PARAM
     assert len(cut("x" * 9999, LONGEST_PARAM)) == LONGEST_PARAM and cut("x" * 9999, LONGEST_PARAM).endswith("… cut")
@@ -268,7 +282,11 @@ def test_command_once(tmp_path, uri):
     (results / "runs/odd/training/run.json").unlink()
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"MLflow is up to date with 2 runs. Look at them: mlflow ui --backend-store-uri {uri}\n"
+    first, *addresses = done.stdout.splitlines()
+    assert first.startswith("MLflow is up to date with 2 runs. Look at them: make ui, or python ") and first.endswith(
+        f"show_runs.py --uri {uri}"
+    )
+    assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 
 def test_command_with_a_server_that_is_away(tmp_path):

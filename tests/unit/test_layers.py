@@ -45,6 +45,7 @@ MLFLOW = {
     "snaketrain.registering",
     "snaketrain.served_classifier",
     "snaketrain.shared_runs",
+    "show_runs",
 }
 
 

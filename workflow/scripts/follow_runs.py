@@ -11,10 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+from snaketrain.credentials import has_password
 from snaketrain.registrar import Registrar
 
 WAIT_FOR_OTHER_SECONDS = 60
-LONGEST_PAUSE_SECONDS = 60
+LONGEST_PAUSE_SECONDS = 15
+LOCAL_UI = "http://127.0.0.1:5000"  # where MLflow's pages are, once they were opened on this machine
 stopping = []  # signals received
 
 
@@ -29,6 +31,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.interval <= 0:
         parser.error("--interval must be more than 0 seconds")
+    if args.uri and has_password(args.uri):
+        parser.error(
+            "--uri holds a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, and take it out of the address"
+        )
     results = args.results.resolve()
     uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
     # Ctrl-C reaches the workflow too, which then lets its jobs end: their last words are worth waiting for
@@ -74,6 +80,7 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         pause(min(args.interval * 2 ** min(failures, 10), longest), args.while_pid)
     if not failures and (args.once or follower.runs()):
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
+        print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
 
 
 def connect(results: Path, uri: str):
@@ -99,6 +106,7 @@ def full_pass(follower) -> str | None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{training}: cannot be followed: {first_line(error)}"
     follower.shared.comparison()
+    follower.show("")
     return message
 
 
@@ -138,12 +146,14 @@ def pause(seconds: float, pid: int | None) -> None:
 
 
 def look(uri: str) -> str:
-    return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+    return uri if uri.startswith("http") else f"make ui, or python {Path(__file__).with_name('show_runs.py')} --uri {uri}"
 
 
 def first_line(error: Exception) -> str:
     if "Max retries exceeded" in str(error):
         return "it does not answer"
+    if any(f"status code {code}" in str(error) or f"error code {code}" in str(error) for code in (401, 403)):
+        return "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 

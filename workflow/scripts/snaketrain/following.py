@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snaketrain import tracked
+from snaketrain import tracked, views
 from snaketrain.curves import points, seconds_training, standing
 from snaketrain.goodput import goodput
 from snaketrain.journal import CHUNK_BYTES, all_events, read_events
@@ -19,6 +19,9 @@ from snaketrain.ownership import gone
 from snaketrain.reasons import read_reasons
 from snaketrain.registering import is_due
 from snaketrain.shared_runs import SharedRuns
+from snaketrain.views import Row
+
+FEW = 5  # runs that can be named one by one
 
 
 @dataclass
@@ -39,11 +42,14 @@ class Follower:
         self.results, self.store = Path(results).resolve(), store
         self.shared = SharedRuns(self.results, store)
         self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
+        self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
+        self._views: dict[str, dict[str, str]] = {}
 
     def forget(self) -> None:
         """Take nothing for granted that MLflow said before."""
         self.store.forget()
         self.shared.forget()
+        self._views.clear()
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
@@ -58,6 +64,9 @@ class Follower:
         run_id = self.store.run(experiment, f"train:{run['identity']}", run["run"], run["started"], {})
         if run_id is None:  # deleted in MLflow: nobody wants it there
             return
+        selection = tracked.read_json(training.parent / "selection/selection.json") or {}
+        row = Row(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
+        self.rows.setdefault(experiment, {})[run["run"]] = row
         sent = self._sent(training, run_id)
         before = asdict(sent)
         try:
@@ -69,6 +78,21 @@ class Follower:
         finally:
             if asdict(sent) != before:
                 write_json(training / ".mlflow.json", asdict(sent))
+
+    def show(self, ui: str) -> list[str]:
+        """Have each experiment shown with our columns; the addresses of the views, of the comparisons and of single runs."""
+        addresses = []
+        for experiment, by_name in self.rows.items():
+            rows, where = list(by_name.values()), self.store.experiment(experiment)
+            if self._views.get(experiment) != (tags := views.tags(rows)):
+                for name, value in tags.items():
+                    self.store.client.set_experiment_tag(where, name, value)
+                self._views[experiment] = tags
+            addresses += [f"all runs   {views.view_address(ui, where)}", f"curves     {views.curves_address(ui, where)}"]
+            addresses += [f"compared   {views.compare_address(ui, where, rows)}"]
+            if len(rows) <= FEW:
+                addresses += [f"{name:10} {views.run_address(ui, where, row.run_id)}" for name, row in by_name.items()]
+        return addresses
 
     def _sent(self, folder: Path, run_id: str) -> Sent:
         content = tracked.read_json(folder / ".mlflow.json") or {}

@@ -1,7 +1,10 @@
 """The few things that are asked of MLflow, each of them safe to ask again."""
 
+import contextlib
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +35,20 @@ from snaketrain.credentials import hidden
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY = "pipeline.run_key"
+SQLITE = "sqlite:///"
 TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html"), 20_000_000  # in which a password may stand
 TAIL_BYTES = 100_000
 
 
 class Store:
     def __init__(self, uri: str):
-        for name in ("mlflow", "alembic"):  # they tell of every table they make
-            logging.getLogger(name).setLevel(logging.WARNING)
+        for name in ("mlflow", "alembic"):  # they tell of every table they make; what goes wrong reaches us as an exception
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri = uri
         mlflow.set_tracking_uri(uri)  # what is asked of MLflow itself, not of a client, goes there too
-        self.client = MlflowClient(uri)
+        with alone(uri):
+            self.client = MlflowClient(uri)
+            self.client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}
 
@@ -55,8 +61,8 @@ class Store:
         if name not in self._experiments:
             found = self.client.get_experiment_by_name(name)
             place = None
-            if self.uri.startswith("sqlite:///"):  # MLflow would put them below the current folder
-                place = str(Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / name)
+            if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
+                place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / name)
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
@@ -133,6 +139,17 @@ class Store:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
         self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
+
+
+@contextlib.contextmanager
+def alone(uri: str) -> Iterator[None]:
+    """MLflow makes the tables when a database is first opened, and two that do so at a time break it."""
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    with open(f"{uri.removeprefix(SQLITE)}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def cut(value: Any, longest: int) -> str:
