@@ -40,6 +40,7 @@ GROUND = {
 MLFLOW = {
     "follow_runs",
     "register_model",
+    "reproduce_run",
     "snaketrain.following",
     "snaketrain.mlflow_store",
     "snaketrain.registering",

@@ -121,7 +121,7 @@ class Follower:
             experiment_id = self.store.experiment(experiment) if data_run_id else None
             tags["mlflow.note.content"] = tracked.note(run, experiment_id, data_run_id)
         self.store.tags(sent.run_id, tags)
-        for file in ("packages.txt", "code.diff"):
+        for file in ("run.json", "packages.txt", "code.diff"):
             self.store.artifact(sent.run_id, training / file, "training")
         sent.done["described"] = token
 

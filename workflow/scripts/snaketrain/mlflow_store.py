@@ -75,7 +75,7 @@ class Store:
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
                 tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(where[0], milliseconds(started), tags, name)]
+                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
 
@@ -121,7 +121,7 @@ class Store:
             self.client.update_run(run_id, status="RUNNING")
 
     def dataset(self, run_id: str, name: str, digest: str, source: str, schema: str, profile: str) -> None:
-        entity = Dataset(name, digest, "local", hidden(source), schema, hidden(profile))
+        entity = Dataset(hidden(name), digest, "local", hidden(source), schema, hidden(profile))
         self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:

@@ -91,6 +91,11 @@ def record_start(
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
             "settings": [*args.settings, *data.settings],
+            "inputs": inputs,
+            "paths": {role: path for role in inputs if (path := getattr(args, role))},
+            "log_every": args.log_every,
+            "device": args.device,
+            "threads": torch.get_num_threads(),
             "data": {
                 "path": data.path,
                 "content": data.content,
