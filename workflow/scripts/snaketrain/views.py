@@ -4,6 +4,7 @@ A view is a tag of the experiment, which its address names; MLflow 3.17's pages 
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ def view(rows: list[Row]) -> dict[str, Any]:
         "orderByAsc": mode == "min",
         "selectedColumns": columns,
         "runsHiddenMode": "FIRST_20_RUNS",
+        "chartsSearchFilter": f"^(train/loss|eval/loss|eval/{re.escape(metric)})$",
     }
 
 
