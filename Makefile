@@ -31,7 +31,7 @@ demo: .venv/installed
 	@echo "MLflow UI:     make ui"
 
 ui: .venv/installed
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
+	$(BIN)/python workflow/scripts/show_runs.py
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/pipeline --durations=5

@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.
 
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from safetensors.torch import load_model  # noqa: E402
 from snaketrain.bad_steps import BadSteps  # noqa: E402
 from snaketrain.checkpoints import Checkpoints  # noqa: E402
 from snaketrain.data.batches import Batches, Piece  # noqa: E402
+from snaketrain.goodput import Clock  # noqa: E402
 from snaketrain.learner import Learner, build, make_learner, make_task  # noqa: E402
 from snaketrain.loading import load  # noqa: E402
 from snaketrain.loop import Training, evaluate, take_step  # noqa: E402
@@ -153,7 +155,7 @@ class Job:
         checkpoints = Checkpoints(Path(self.checkpoints), "loss", "min", 3) if self.checkpoints else Nothing()
         training = Training(
             make_learner(task, train, built, strategy), examples, Examples(21, seed=1), train, plan, batches, Pieces(Path(), train.accumulate, False),
-            Window(strategy), Patience("loss", "min", None), BadSteps(0, 0), checkpoints, notes, notes, notes, journal=notes,
+            Window(strategy), Patience("loss", "min", None), BadSteps(0, 0), checkpoints, notes, notes, notes, Clock(time.time()), journal=notes,
         )  # fmt: skip
         training.own_journal = Nothing()
         training.resume()

@@ -11,6 +11,7 @@ import pytest
 from distributed.running import MODEL, command, losses, train
 from safetensors.numpy import load_file
 
+from snaketrain.goodput import ACTIVITIES, goodput
 from snaketrain.journal import read_events
 from snaketrain.settings import Model
 
@@ -59,6 +60,22 @@ def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     train(data, tmp_path / "parts", **longer)
     assert [line["event"] for line in read_events(tmp_path / "parts/journal.jsonl")[0]].count("attempt") == 2
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_the_seconds_of_a_training_killed_and_resumed_add_up(data, tmp_path):
+    longer, began = {"epochs": 30, "evaluations_per_epoch": 1}, time.time()
+    process = subprocess.Popen(command(data, tmp_path, **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
+    wait_for(lambda: (tmp_path / "checkpoints").is_dir() and max(losses(tmp_path), default=0) % 12 > 8, process)
+    process.kill()
+    process.wait()
+    time.sleep(1)
+    train(data, tmp_path, **longer)
+    events = read_events(tmp_path / "journal.jsonl")[0]
+    found = goodput(events)
+    assert found.pop("wall") == pytest.approx(events[-1]["time"] - began, rel=0.02)
+    share = found.pop("goodput")
+    assert 0 < share < 1 and sum(found.values()) == pytest.approx(events[-1]["time"] - began, rel=0.02)
+    assert found["away"] > 1 and found["recomputed"] > 0 and all(found[name] > 0 for name in ACTIVITIES)
 
 
 def test_other_settings_start_fresh_and_move_the_old_folder_aside(data, tmp_path):

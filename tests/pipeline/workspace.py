@@ -53,7 +53,7 @@ def configuration() -> dict[str, Any]:
         },
         "train": {"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2},
         "compute": {"threads": 1, "device": "cpu"},
-        "tracking": {"experiment": "words", "log_every_steps": 2},
+        "tracking": {"experiment": "words", "log_every_steps": 2, "register_models": False},
         "runs": {"small": {"train.learning_rate": 1e-3}, "other": {"train.seed": 1}},
     }
 

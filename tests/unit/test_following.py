@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 from workspace import START, make_workspace
 
+from snaketrain import ownership
 from snaketrain.following import Follower
-from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, Store, cut
+from snaketrain.goodput import ACTIVITIES
+from snaketrain.manifests import Manifest, write_json, write_manifest
+from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
@@ -100,6 +104,50 @@ def test_its_data_and_its_children(tmp_path, uri):
     assert given.dataset.digest == run.data.tags["pipeline.data"] and json.loads(given.dataset.source)["uri"].endswith("manifest.json")
 
 
+def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
+    """Attempts, jobs, how the time was spent, why Snakemake ran it, changes of the code, packages, the ends of the logs."""
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    results = make_workspace(tmp_path)
+    training = results / "runs/first/training"
+    (training / "packages.txt").write_text("torch==2.13.0\n")
+    (training / "code.diff").write_text("+  uri: https://anna:geheim@tracking.example\n")
+    (training / "logs").mkdir()
+    (training / "logs/rank-1.log").write_text("x" * 2 * TAIL_BYTES + "\ntoken hf_0123456789 refused\n")
+    write_json(training.parent / "reasons.json", {"train_model": {"reason": "Missing output files: manifest.json"}})
+    spent = dict.fromkeys(ACTIVITIES, 1.0)
+    attempt = {"event": "attempt", "attempt": 2, "began": time.time(), "resume_step": 60, "time": time.time(), "job": "4711"}
+    system = {"event": "system", "step": 62, "time": time.time(), "metrics": {"cpu_percent": 50.0}}
+    end = {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2, "step": 70, "spent": spent | {"steps": 5.0}}
+    write(results, attempt, system, end)
+    store = follow(results, uri)
+    run = training_run(store)
+    assert run.data.tags["pipeline.attempts"] == "2" and run.data.tags["slurm.job_ids"] == "4711"
+    assert run.data.tags["pipeline.end"] == "finished" and run.data.tags["snakemake.reason"].startswith("Missing output")
+    assert run.data.metrics["time/steps"] == 5 and run.data.metrics["time/wall"] == 9
+    assert run.data.metrics["goodput"] == pytest.approx(5 / 9)
+    assert history(store, run, "system/cpu_percent") == [(62, 50.0)]
+    artifacts = Path(run.info.artifact_uri)
+    assert (artifacts / "training/packages.txt").read_text() == "torch==2.13.0\n"
+    assert (artifacts / "training/code.diff").read_text() == "+  uri: https://***@tracking.example\n"
+    log = (artifacts / "logs/rank-1.log").read_text()
+    assert log.endswith("xx\ntoken *** refused\n") and len(log) <= TAIL_BYTES
+
+
+def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):
+    results = make_workspace(tmp_path)
+    (results / "comparison").mkdir()
+    (results / "comparison/index.html").write_text("<p>first is better</p>")
+    facts = {"runs": ["first", "second"], "verdict": "first is better"}
+    made = Manifest("compare_runs", "0123", [], {}, {"index.html": ""}, facts, START)
+    write_manifest(results / "comparison/manifest.json", made)
+    follower = Follower(results, Store(uri))
+    for _ in range(2):
+        follower.shared.comparison()
+    (run,) = follower.store.client.search_runs([follower.store.experiment("tests-comparisons")])
+    assert run.data.tags["mlflow.note.content"] == "first is better" and run.data.metrics["runs"] == 2
+    assert (Path(run.info.artifact_uri) / "index.html").read_text() == "<p>first is better</p>"
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["again", "after losing its state"])
 def test_following_again_changes_nothing(tmp_path, uri, lost):
     results = make_workspace(tmp_path)
@@ -151,6 +199,25 @@ def test_status_at_the_end(tmp_path, uri, ends, status):
     assert training_run(store).info.status == status
 
 
+def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, loss(65, 0.25))  # just now
+    process = subprocess.Popen(["sleep", "600"])
+    owner = {"job": None, "host": platform.node(), "pid": process.pid, "started": ownership._started(process.pid)}
+    write_json(results / "runs/first/training/owner.json", owner)
+    try:
+        assert training_run(follow(results, uri)).info.status == "RUNNING"
+    finally:
+        process.kill()
+        process.wait()
+    run = training_run(follow(results, uri))
+    assert run.info.status == "KILLED"
+    assert run.data.tags["pipeline.end"] == f"killed: process {process.pid} on {platform.node()} is gone"
+    write_json(results / "runs/first/training/owner.json", owner | {"host": "elsewhere"})
+    write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
+    assert training_run(follow(results, uri)).info.status == "RUNNING"  # there it may well live
+
+
 def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "STOPPED"}})
     assert training_run(follow(results, uri)).info.status == "KILLED"
@@ -180,6 +247,20 @@ def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
     assert training_run(store, "second").info.status == "FINISHED"
 
 
+def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
+    follower = Follower(make_workspace(tmp_path), Store(uri))
+    for training in follower.runs():
+        follower.update(training)
+    all_runs, _, compared, first, second = follower.show("http://ui")
+    experiment = follower.store.client.get_experiment_by_name("tests")
+    view = json.loads(experiment.tags["mlflow.sharedViewState.snaketrain"])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`best/accuracy`", False)
+    assert {"metrics.`test/accuracy`", "params.`train.learning_rate`"} < set(view["selectedColumns"])
+    assert "params.`train.batch_size`" not in view["selectedColumns"]  # the same in both
+    assert all_runs.endswith(f"http://ui/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=snaketrain")
+    assert all(row.run_id in compared for row in follower.rows["tests"].values())
+
+
 def test_long_values_are_cut_visibly():
     assert cut("x" * LONGEST_PARAM, LONGEST_PARAM) == "x" * LONGEST_PARAM
     assert len(cut("x" * 9999, LONGEST_PARAM)) == LONGEST_PARAM and cut("x" * 9999, LONGEST_PARAM).endswith("… cut")
@@ -201,7 +282,11 @@ def test_command_once(tmp_path, uri):
     (results / "runs/odd/training/run.json").unlink()
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"MLflow is up to date with 2 runs. Look at them: mlflow ui --backend-store-uri {uri}\n"
+    first, *addresses = done.stdout.splitlines()
+    assert first.startswith("MLflow is up to date with 2 runs. Look at them: make ui, or python ") and first.endswith(
+        f"show_runs.py --uri {uri}"
+    )
+    assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 
 def test_command_with_a_server_that_is_away(tmp_path):

@@ -14,6 +14,7 @@ GROUND = {
     "snaketrain",
     "snaketrain.settings",
     "snaketrain.configuration",
+    "snaketrain.credentials",
     "snaketrain.manifests",
     "snaketrain.module_settings",
     "snaketrain.meaning",
@@ -25,6 +26,7 @@ GROUND = {
     "snaketrain.pipeline",
     "snaketrain.preflight",
     "snaketrain.ranks",
+    "snaketrain.reasons",
     "snaketrain.remembering",
     "snaketrain.schedules",
     "snaketrain.strategies",
@@ -35,7 +37,17 @@ GROUND = {
     "snaketrain.data.oddities",
     "snaketrain.data.reading",
 }
-MLFLOW = {"snaketrain.mlflow_store", "snaketrain.following", "follow_runs"}
+MLFLOW = {
+    "follow_runs",
+    "register_model",
+    "reproduce_run",
+    "snaketrain.following",
+    "snaketrain.mlflow_store",
+    "snaketrain.registering",
+    "snaketrain.served_classifier",
+    "snaketrain.shared_runs",
+    "show_runs",
+}
 
 
 def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[str]:

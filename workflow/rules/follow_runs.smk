@@ -1,12 +1,15 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
 import subprocess
 
+from snaketrain.reasons import note_reasons
+
 FOLLOWERS = []
 
 
 def follow(*options):
     where = ["--uri", pipeline.tracking.uri] if pipeline.tracking.uri else []
-    return subprocess.Popen([sys.executable, f"{SCRIPTS}/follow_runs.py", "--results", "results", *where, *options])
+    models = [] if pipeline.tracking.register_models else ["--no-models"]
+    return subprocess.Popen([sys.executable, f"{SCRIPTS}/follow_runs.py", "--results", "results", *where, *models, *options])
 
 
 def finish_following():
@@ -19,6 +22,7 @@ def finish_following():
 
 onstart:
     see_to_cluster()
+    note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWERS.append(follow("--while-pid", str(os.getpid())))
 
 

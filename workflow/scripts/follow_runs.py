@@ -11,8 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+from snaketrain.credentials import has_password
+from snaketrain.registrar import Registrar
+
 WAIT_FOR_OTHER_SECONDS = 60
-LONGEST_PAUSE_SECONDS = 60
+LONGEST_PAUSE_SECONDS = 15
+LOCAL_UI = "http://127.0.0.1:5000"  # where MLflow's pages are, once they were opened on this machine
 stopping = []  # signals received
 
 
@@ -20,12 +24,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
     parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
+    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier")
     parser.add_argument("--once", action="store_true", help="bring it up to date and end")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks at the files (default: 2)")
     args = parser.parse_args()
     if args.interval <= 0:
         parser.error("--interval must be more than 0 seconds")
+    if args.uri and has_password(args.uri):
+        parser.error(
+            "--uri holds a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, and take it out of the address"
+        )
     results = args.results.resolve()
     uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
     # Ctrl-C reaches the workflow too, which then lets its jobs end: their last words are worth waiting for
@@ -43,7 +52,7 @@ def main() -> None:
 
 
 def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
-    follower, failures = None, 0
+    follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
     start = process_start(args.while_pid) if args.while_pid else None
     while True:
         # looked at before the pass: what the process wrote until its end is then seen by the last one
@@ -52,6 +61,11 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
             if follower is None:
                 follower = connect(results, uri)
             message = full_pass(follower)
+            due = set() if args.no_models else follower.unregistered
+            if last:
+                message = registrar.finish(due) or message
+            else:
+                registrar.see_to(due)
         except Exception as error:  # whatever it is: the runs must not suffer from it
             message = f"MLflow at {uri}: {first_line(error)}"
             if follower:
@@ -66,6 +80,7 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         pause(min(args.interval * 2 ** min(failures, 10), longest), args.while_pid)
     if not failures and (args.once or follower.runs()):
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
+        print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
 
 
 def connect(results: Path, uri: str):
@@ -90,6 +105,8 @@ def full_pass(follower) -> str | None:
             message = f"{training}: MLflow refused it: {first_line(error)}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             message = f"{training}: cannot be followed: {first_line(error)}"
+    follower.shared.comparison()
+    follower.show("")
     return message
 
 
@@ -129,12 +146,14 @@ def pause(seconds: float, pid: int | None) -> None:
 
 
 def look(uri: str) -> str:
-    return uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+    return uri if uri.startswith("http") else f"make ui, or python {Path(__file__).with_name('show_runs.py')} --uri {uri}"
 
 
 def first_line(error: Exception) -> str:
     if "Max retries exceeded" in str(error):
         return "it does not answer"
+    if any(f"status code {code}" in str(error) or f"error code {code}" in str(error) for code in (401, 403)):
+        return "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 

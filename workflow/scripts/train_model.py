@@ -6,14 +6,17 @@ Of several processes each runs this; `--output` is written by the first one, whe
 import logging
 import os
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
+from snaketrain.goodput import Clock
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
+from snaketrain.provenance import place, seconds_alive
 from snaketrain.ranks import leave
 from snaketrain.settings import Model, Train
 from snaketrain.stopping import Stopping
@@ -42,7 +45,7 @@ def arguments():
 
 
 def main() -> int:
-    started, stop = time.time(), Stopping()  # a signal that comes while torch is still being loaded counts as well
+    started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
     args = arguments()
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
@@ -64,6 +67,7 @@ def main() -> int:
     from snaketrain.learner import build, make_learner, make_task
     from snaketrain.loading import load
     from snaketrain.loop import Training
+    from snaketrain.machine_load import watched
     from snaketrain.out_of_memory import Pieces
     from snaketrain.patience import Patience
     from snaketrain.plan import Plan, make_schedule
@@ -105,24 +109,24 @@ def main() -> int:
         make_learner(task, settings, built, strategy), train_data, dev_data, settings, plan, batches,
         Pieces(folder, settings.accumulate, args.reduce_batch_on_oom), Window(strategy), patience,
         BadSteps(settings.bad_steps_allowed, settings.rollbacks_allowed),
-        Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch,
+        Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch, Clock(started),
     )  # fmt: skip
     start = training.resume()
-    about |= {"steps": plan.steps, "processes": strategy.world_size}
+    about |= {"steps": plan.steps, "processes": strategy.world_size, "began": started} | (place() if first else {})
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
-    reached = training.run()
+    with watched(training.tell_load) if first else nullcontext():
+        reached = training.run()
     watch.close()
     progress.close()
 
     complete = reached == plan.steps or patience.exhausted
     status = "FINISHED" if complete else "STOPPED"
     signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
-    training.journal.write(
-        "end", status=status, step=reached, signals=signals, seconds=time.time() - started, peak_memory_mb=peak_memory_mb()
-    )
+    end = {"step": reached, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
+    training.journal.write("end", status=status, **end, spent=training.clock.spent())
     strategy.finish()
     if not complete:
         logging.warning(

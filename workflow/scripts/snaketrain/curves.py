@@ -1,18 +1,19 @@
 """What a run's journal says: its curves, how long it took, how it stands."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from snaketrain.journal import Event
 
 
-def points(events: list[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
+def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
     """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
 
     Steps repeat where a training resumed from a checkpoint before its end: the first attempt's point stays.
     """
     found = []
     for event in events:
-        if event.get("event") not in ("train", "eval"):
+        if event.get("event") not in ("train", "eval", "system"):
             continue
         for name, value in (event.get("metrics") or {}).items():
             name = f"{event['event']}/{name}"
@@ -31,23 +32,33 @@ def curves(events: list[Event]) -> dict[str, list[tuple[int, float]]]:
     return by_name
 
 
-def seconds_training(events: list[Event]) -> float:
+def seconds_training(events: Iterable[Event]) -> float:
     """Time spent in all attempts together, without the pauses between them."""
-    spans: dict[Any, list[float]] = {}
+    spans: dict[Any, tuple[float, float]] = {}
     for event in events:
         if "time" in event:
-            spans.setdefault(event.get("attempt"), []).append(event["time"])
-    return sum(max(times) - min(times) for times in spans.values())
+            first, last = spans.get(event.get("attempt"), (event["time"], event["time"]))
+            spans[event.get("attempt")] = min(first, event["time"]), max(last, event["time"])
+    return sum(last - first for first, last in spans.values())
 
 
 def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """How the training stands after these events: {"status": RUNNING or as its end says, "time": of the last event}."""
-    state = dict(before or {"status": "RUNNING", "time": 0.0})
+    """How the training stands after these events: its status, the time of the last event, its attempts and SLURM jobs."""
+    state: dict[str, Any] = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
     for event in events:
         if event.get("event") == "end":
-            state = {"status": event.get("status", "FAILED"), "time": event.get("time", state["time"])}
+            state |= {"status": event.get("status", "FAILED"), "why": end_of(event), "time": event.get("time", state["time"])}
         elif event.get("event") == "attempt":
-            state = {"status": "RUNNING", "time": event.get("time", state["time"])}
+            jobs = [event["job"]] if event.get("job") and event["job"] not in state["jobs"] else []
+            state |= {"status": "RUNNING", "why": "not yet", "time": event.get("time", state["time"])}
+            state |= {"attempts": state["attempts"] + 1, "jobs": state["jobs"] + jobs}
         elif state["status"] == "RUNNING":
             state["time"] = event.get("time", state["time"])
     return state
+
+
+def end_of(event: Event) -> str:
+    """In plain words how an attempt ended."""
+    if event.get("status") == "STOPPED":
+        return f"stopped by {', '.join(event.get('signals') or ['another process'])}"
+    return f"failed: {event['error']}" if event.get("error") else str(event.get("status", "failed")).lower()

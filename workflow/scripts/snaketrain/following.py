@@ -9,11 +9,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snaketrain import tracked
+from snaketrain import tracked, views
 from snaketrain.curves import points, seconds_training, standing
-from snaketrain.journal import read_events
-from snaketrain.manifests import Manifest, write_json
+from snaketrain.goodput import goodput
+from snaketrain.journal import CHUNK_BYTES, all_events, read_events
+from snaketrain.manifests import Manifest, digest, write_json
 from snaketrain.mlflow_store import Store
+from snaketrain.ownership import gone
+from snaketrain.reasons import read_reasons
+from snaketrain.registering import is_due
+from snaketrain.shared_runs import SharedRuns
+from snaketrain.views import Row
+
+FEW = 5  # runs that can be named one by one
 
 
 @dataclass
@@ -32,12 +40,16 @@ class Sent:
 class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
-        self._data: dict[Path, str | None] = {}
+        self.shared = SharedRuns(self.results, store)
+        self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
+        self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
+        self._views: dict[str, dict[str, str]] = {}
 
     def forget(self) -> None:
         """Take nothing for granted that MLflow said before."""
         self.store.forget()
-        self._data.clear()
+        self.shared.forget()
+        self._views.clear()
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
@@ -48,19 +60,39 @@ class Follower:
         if run is None:
             return
         experiment = run.get("experiment") or "snaketrain"
-        prepared, data_run_id = self._update_data(run, f"{experiment}-data")
+        prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
         run_id = self.store.run(experiment, f"train:{run['identity']}", run["run"], run["started"], {})
         if run_id is None:  # deleted in MLflow: nobody wants it there
             return
+        selection = tracked.read_json(training.parent / "selection/selection.json") or {}
+        row = Row(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
+        self.rows.setdefault(experiment, {})[run["run"]] = row
         sent = self._sent(training, run_id)
         before = asdict(sent)
         try:
-            self._describe(run, sent, prepared, f"{experiment}-data", data_run_id)
+            self._describe(run, sent, training, prepared, (f"{experiment}-data", data_run_id))
             self._curves(training, sent)
             self._results(training, run, experiment, sent)
+            if "evaluation" in sent.done and is_due(training.parent, self.store.uri, run_id):
+                self.unregistered.add(training.parent)
         finally:
             if asdict(sent) != before:
                 write_json(training / ".mlflow.json", asdict(sent))
+
+    def show(self, ui: str) -> list[str]:
+        """Have each experiment shown with our columns; the addresses of the views, of the comparisons and of single runs."""
+        addresses = []
+        for experiment, by_name in self.rows.items():
+            rows, where = list(by_name.values()), self.store.experiment(experiment)
+            if self._views.get(experiment) != (tags := views.tags(rows)):
+                for name, value in tags.items():
+                    self.store.client.set_experiment_tag(where, name, value)
+                self._views[experiment] = tags
+            addresses += [f"all runs   {views.view_address(ui, where)}", f"curves     {views.curves_address(ui, where)}"]
+            addresses += [f"compared   {views.compare_address(ui, where, rows)}"]
+            if len(rows) <= FEW:
+                addresses += [f"{name:10} {views.run_address(ui, where, row.run_id)}" for name, row in by_name.items()]
+        return addresses
 
     def _sent(self, folder: Path, run_id: str) -> Sent:
         content = tracked.read_json(folder / ".mlflow.json") or {}
@@ -74,36 +106,48 @@ class Follower:
 
     # --- the training
 
-    def _describe(self, run: dict, sent: Sent, prepared: Manifest | None, data_experiment: str, data_run_id: str | None) -> None:
-        if sent.done.get("described") == (data_run_id or "yes"):
+    def _describe(self, run: dict, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
+        """Anew for each attempt, which may run elsewhere. `data`: the experiment and the run of its preparation."""
+        reasons = read_reasons(training.parent / "reasons.json")
+        if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
             return
+        experiment, data_run_id = data
         self.store.params(sent.run_id, tracked.params(run["settings"]))
-        tags = tracked.tags(run)
+        tags = tracked.tags(run) | tracked.reason(reasons, "train_model")
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
         if not self.store.get(sent.run_id).data.tags.get("mlflow.note.content"):  # else somebody may have changed it there
-            experiment_id = self.store.experiment(data_experiment) if data_run_id else None
+            experiment_id = self.store.experiment(experiment) if data_run_id else None
             tags["mlflow.note.content"] = tracked.note(run, experiment_id, data_run_id)
         self.store.tags(sent.run_id, tags)
-        sent.done["described"] = data_run_id or "yes"
+        for file in ("run.json", "packages.txt", "code.diff"):
+            self.store.artifact(sent.run_id, training / file, "training")
+        sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:
-        events, offset = read_events(training / "journal.jsonl", sent.offset)
-        if events:
+        journal, left = training / "journal.jsonl", gone(training)  # asked first: whoever is gone has written all it will
+        while True:
+            events, offset = read_events(journal, sent.offset, CHUNK_BYTES)
+            if offset == sent.offset:
+                break
             high_water = dict(sent.high_water)
             self.store.points(sent.run_id, points(events, high_water))
-            sent.high_water, sent.standing = high_water, standing(events, sent.standing)
-        sent.offset = offset
-        state = sent.standing or {"status": "RUNNING", "time": time.time()}
-        status = tracked.status(state, time.time())
-        if f"{status} {state['time'] if status != 'RUNNING' else ''}" == sent.status:
+            sent.high_water, sent.standing, sent.offset = high_water, standing(events, sent.standing), offset
+            write_json(training / ".mlflow.json", asdict(sent))
+        state = sent.standing or standing([{"event": "", "time": time.time()}])
+        status, why = tracked.status(state, time.time(), left)
+        if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):
             return
         if state["status"] == "FINISHED":
-            everything, _ = read_events(training / "journal.jsonl")
-            self.store.points(sent.run_id, [("seconds/training", seconds_training(everything), state["time"], 0)])
+            training_seconds = ("seconds/training", seconds_training(all_events(journal)), state["time"], 0)
+            self.store.points(sent.run_id, [training_seconds, *tracked.spent(goodput(all_events(journal)), state["time"])])
+        if status != "RUNNING":
+            for log in sorted((training / "logs").glob("rank-*.log")):
+                self.store.tail(sent.run_id, log, "logs")
+        self.store.tags(sent.run_id, tracked.course(state, why))
         self.store.status(sent.run_id, status, state["time"])
-        sent.status = f"{status} {state['time'] if status != 'RUNNING' else ''}"
+        sent.status = token
 
     # --- what is made of it
 
@@ -115,11 +159,14 @@ class Follower:
         if trained is None or selected is None or not tracked.follows(selected, trained):
             return
         selection = tracked.read_json(folder / "selection/selection.json")
-        if selection and sent.done.get("selection") != (token := f"{selected.identity} {selected.content}"):
+        if selection is None:
+            return
+        if sent.done.get("selection") != (token := f"{selected.identity} {selected.content}"):
             winner = selection["winner"]
             best = tracked.numbers("best", winner["metrics"] | {"step": winner["step"]}, selected.finished)
             files = [(folder / "training/manifest.json", "training"), (folder / "selection/selection.json", "selection")]
             self._finish(run, experiment, sent, selected, "selection", best, files)
+            self._checkpoints(training, run, experiment, sent, selection)
             sent.done["selection"] = token
         if evaluated is None or not tracked.follows(evaluated, selected):
             return
@@ -129,42 +176,33 @@ class Follower:
             files = [(file, "evaluation") for file in sorted((folder / "evaluation").iterdir()) if file.suffix in (".json", ".csv", ".png")]
             report = Path(run["data"]["path"]).parent / "report.json" if run.get("data") else None
             self._finish(run, experiment, sent, evaluated, "evaluation", scores, files + ([(report, "data")] if report else []))
+            self.store.points(sent.run_id, scores, self._model(training, run, experiment, sent, selection["winner"]))
             sent.done["evaluation"] = token
+
+    def _checkpoints(self, training: Path, run: dict, experiment: str, sent: Sent, selection: dict) -> None:
+        """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
+        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") == "eval")
+        logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
+        for entry in selection["ranking"]:
+            if entry["kept"]:
+                model_id = self._model(training, run, experiment, sent, entry)
+                self.store.points(sent.run_id, [point for point in logged if point[3] == entry["step"]], model_id)
+
+    def _model(self, training: Path, run: dict, experiment: str, sent: Sent, entry: dict) -> str:
+        tags = {"path": str(training / entry["path"]), "pipeline.data": str((run.get("data") or {}).get("content", ""))}
+        return self.store.model(experiment, sent.run_id, f"{run['run']}-step-{entry['step']}", entry["step"], tags)
 
     def _finish(self, run: dict, experiment: str, sent: Sent, made: Manifest, name: str, points: list, files: list) -> None:
         """Roll-ups and files on the training's row, and a run of its own below it."""
-        seconds = (f"seconds/{name}", made.finished - made.started, made.finished, 0)
-        self.store.points(sent.run_id, [*points, seconds])
+        points = [*points, tracked.duration(name, made)]
+        self.store.points(sent.run_id, points)
         for file, place in files:
             self.store.artifact(sent.run_id, file, place)
         stage = {"selection": "select", "evaluation": "evaluate"}[name]
-        tags = {"mlflow.parentRunId": sent.run_id, "pipeline.stage": stage}
+        reasons = read_reasons(self.results / "runs" / run["run"] / "reasons.json")
+        tags = {"mlflow.parentRunId": sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
         child = self.store.run(experiment, f"{stage}:{made.identity}", f"{run['run']} {name}", made.started, tags)
         if child:
             self.store.params(child, tracked.params(made.settings))
-            self.store.points(child, [*points, seconds])
+            self.store.points(child, points)
             self.store.status(child, "FINISHED", made.finished)
-
-    # --- the data
-
-    def _update_data(self, run: dict, experiment: str) -> tuple[Manifest | None, str | None]:
-        """The preparation's run, in an experiment of its own, since other runs share it."""
-        path = Path((run.get("data") or {}).get("path") or "missing")
-        path = next((p for p in (path, self.results / "data" / path.parent.name / "manifest.json") if p.is_file()), path)
-        prepared = tracked.manifest(path)
-        if prepared is None:
-            return None, None
-        if path in self._data:
-            return prepared, self._data[path]
-        tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
-        run_id = self.store.run(experiment, f"prepare:{prepared.identity}", path.parent.name, prepared.started, tags)
-        sent = tracked.read_json(path.parent / ".mlflow.json") or {}
-        if run_id and (sent.get("uri"), sent.get("run_id")) != (self.store.uri, run_id):
-            self.store.params(run_id, tracked.params(prepared.settings))
-            seconds = ("seconds/preparation", prepared.finished - prepared.started, prepared.finished, 0)
-            self.store.points(run_id, [*tracked.data_points(prepared.facts, prepared.finished), seconds])
-            self.store.artifact(run_id, path.parent / "report.json")
-            self.store.status(run_id, "FINISHED", prepared.finished)
-            write_json(path.parent / ".mlflow.json", {"uri": self.store.uri, "run_id": run_id})
-        self._data[path] = run_id
-        return prepared, run_id

@@ -6,12 +6,14 @@ killed process loses nothing it has written down.
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
+CHUNK_BYTES = 1_000_000  # of a long journal at once
 
 
 class Journal:
@@ -22,14 +24,16 @@ class Journal:
             return
         if path.exists():
             self.attempt = _repair(path) + 1
+        self.one_at_a_time = threading.Lock()  # another thread tells of the machine
         self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
         self.write("attempt", resume_step=resume_step, **about)
 
     def write(self, event: str, **content: Any) -> None:
         if self.writes:
             self.check()
-            line = {"event": event, **content, "time": round(time.time(), 3), "attempt": self.attempt}
-            self.file.write(json.dumps(line) + "\n")
+            with self.one_at_a_time:
+                line = {"event": event, **content, "time": round(time.time(), 3), "attempt": self.attempt}
+                self.file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
         """To the disk itself, which a crash of the machine spares."""
@@ -38,13 +42,13 @@ class Journal:
             os.fsync(self.file.fileno())
 
 
-def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:
-    """The events after an offset, and the offset of what is not yet written; a torn last line is left for later."""
+def read_events(path: str | Path, offset: int = 0, at_most_bytes: int = -1) -> tuple[list[Event], int]:
+    """The events after an offset, and the offset of what is not yet read; a torn last line is left for later."""
     if not Path(path).is_file():
         return [], offset
     with open(path, "rb") as file:
         file.seek(offset)
-        content = file.read()
+        content = file.read(at_most_bytes) + file.readline()
     complete = content.rfind(b"\n") + 1
     events = []
     for line in content[:complete].splitlines():
@@ -55,6 +59,15 @@ def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int]:
         if isinstance(event, dict):
             events.append(event)
     return events, offset + complete
+
+
+def all_events(path: str | Path) -> Iterator[Event]:
+    """One after the other, of a journal of any length."""
+    offset, further = -1, 0
+    while further != offset:
+        offset = further
+        events, further = read_events(path, offset, CHUNK_BYTES)
+        yield from events
 
 
 def _repair(path: Path) -> int:

@@ -42,6 +42,7 @@ class Training:
     progress: Any
     stop: Any
     watch: Any
+    clock: Any
     step: int = 0  # the last one that was taken
     journal: Any = None
     own_journal: Any = None  # of this process alone
@@ -61,8 +62,10 @@ class Training:
         """The step that was reached."""
         task, modules = self.learner.task, self.learner.plain_modules()
         task.on_worker_start()
+        self.clock.to("steps")
         if self.step == 0:
-            self.journal.write("eval", step=0, metrics=self.evaluate())
+            metrics = self.evaluate()
+            self.journal.write("eval", step=0, metrics=metrics, spent=self.clock.spent())
         else:
             self.saved(self.step)  # perhaps the last attempt did not come to write it down
         for epoch, steps in self.batches.after(self.step, self.plan.steps):
@@ -70,7 +73,8 @@ class Training:
                 break
             task.on_epoch_start(epoch, modules)
             task.train_epoch(epoch, self.steps(epoch, steps))
-        self.checkpoints.finish()
+        with self.clock.during("saving"):
+            self.checkpoints.finish()
         self.tell_saved()
         return self.step
 
@@ -92,7 +96,8 @@ class Training:
         strategy, self.rate = self.learner.strategy, self.plan.learning_rate_at(step)
         seed_step(self.settings.seed, step, strategy)
         pieces = deal(ids, self.train_data.lengths, self.pieces.number, strategy.data_rank, strategy.data_processes)
-        batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
+        with self.clock.during("data_wait"):
+            batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
         mine = sum(self.learner.task.count(batch) for piece, batch in batches if not piece.filler)
         # all processes must agree on what the losses are divided by, and on where to stop
         count, stopping = strategy.agree(mine, self.stop.requested())
@@ -151,27 +156,30 @@ class Training:
             self.own_journal.write("train", step=step, metrics=self.window.own(self.learner.task.counts))
             figures = self.window.close(self.learner.task.counts)
             figures |= {"learning_rate": self.rate, "gradient_norm": self.norm.item(), "epoch": plan.epochs_done(step)}
-            self.journal.write("train", step=step, metrics=figures)
+            self.journal.write("train", step=step, metrics=figures, spent=self.clock.spent())
             self.progress.show(step, figures)
             self.window.reopen()
         if plan.evaluates_at(step):
             metrics = self.evaluate()
             self.patience.tell(metrics)
-            self.journal.write("eval", step=step, metrics=metrics)
+            self.journal.write("eval", step=step, metrics=metrics, spent=self.clock.spent())
             self.progress.evaluated(step, metrics)
             self.save(metrics)
         elif self.stopping:
             self.save(None)
 
     def evaluate(self) -> dict[str, float]:
-        with self.window.paused():
+        with self.window.paused(), self.clock.during("evaluation"):
             return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.settings.batch_tokens, self.watch.beat)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.journal.sync()  # a checkpoint must not know more than the journal
-        with self.window.paused():
+        with self.window.paused(), self.clock.during("saving"):
             self.checkpoints.save(self.learner, self.step, metrics, self.memory)
         self.watch.beat()
+
+    def tell_load(self, figures: dict[str, float]) -> None:
+        self.journal.write("system", step=self.step, metrics=figures)
 
     def tell_saved(self) -> None:
         for step in self.checkpoints.newly_saved():

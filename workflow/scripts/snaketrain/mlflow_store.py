@@ -1,7 +1,10 @@
 """The few things that are asked of MLflow, each of them safe to ask again."""
 
+import contextlib
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +14,41 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines for every run
 
+import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+    ViewType,
+)  # fmt: skip
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
+
+from snaketrain.credentials import hidden
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY = "pipeline.run_key"
+SQLITE = "sqlite:///"
+TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html"), 20_000_000  # in which a password may stand
+TAIL_BYTES = 100_000
 
 
 class Store:
     def __init__(self, uri: str):
-        for name in ("mlflow", "alembic"):  # they tell of every table they make
-            logging.getLogger(name).setLevel(logging.WARNING)
+        for name in ("mlflow", "alembic"):  # they tell of every table they make; what goes wrong reaches us as an exception
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri = uri
-        self.client = MlflowClient(uri)
+        mlflow.set_tracking_uri(uri)  # what is asked of MLflow itself, not of a client, goes there too
+        with alone(uri):
+            self.client = MlflowClient(uri)
+            self.client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}
 
@@ -37,8 +61,8 @@ class Store:
         if name not in self._experiments:
             found = self.client.get_experiment_by_name(name)
             place = None
-            if self.uri.startswith("sqlite:///"):  # MLflow would put them below the current folder
-                place = str(Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / name)
+            if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
+                place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / name)
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
@@ -51,7 +75,7 @@ class Store:
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
                 tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(where[0], milliseconds(started), tags, name)]
+                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
 
@@ -68,11 +92,26 @@ class Store:
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
-    def points(self, run_id: str, points: list[tuple[str, float, float, int]]) -> None:
-        """(name, value, time, step); a point that is there already stays one point."""
-        metrics = [Metric(allowed(name), value, milliseconds(time), step) for name, value, time, step in points]
+    def points(self, run_id: str, points: list[tuple[str, float, float, int]], model_id: str | None = None) -> None:
+        """(name, value, time, step); a point that is there already stays one point. With a model they are that model's too."""
+        metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
+
+    def model(self, experiment: str, run_id: str, name: str, step: int, tags: dict[str, str]) -> str:
+        """The id of a run's model whose files lie elsewhere, made if there is none."""
+        name, where = allowed_model_name(name), self.experiment(experiment)
+        found = self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'")
+        if not found:
+            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {MLFLOW_MODEL_IS_EXTERNAL: "true"}
+            found = [self.client.create_logged_model(where, name, run_id, tags)]
+        model_id = found[0].model_id
+        if found[0].status != LoggedModelStatus.READY:
+            self.client.finalize_logged_model(model_id, LoggedModelStatus.READY)
+        outputs = self.get(run_id).outputs
+        if model_id not in {model.model_id for model in (outputs.model_outputs if outputs else [])}:
+            self.client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
+        return model_id
 
     def status(self, run_id: str, status: str, time: float) -> None:
         """RUNNING, or the end of the run at that time."""
@@ -82,22 +121,51 @@ class Store:
             self.client.update_run(run_id, status="RUNNING")
 
     def dataset(self, run_id: str, name: str, digest: str, source: str, schema: str, profile: str) -> None:
-        entity = Dataset(name, digest, "local", source, schema, profile)
+        entity = Dataset(hidden(name), digest, "local", hidden(source), schema, hidden(profile))
         self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
-        if file.is_file():
-            self.client.log_artifact(run_id, str(file), folder)
+        if not file.is_file():
+            return
+        if file.suffix in TEXTS and file.stat().st_size < LONGEST_TEXT_BYTES:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if (clean := hidden(text)) != text:
+                return self.client.log_text(run_id, clean, f"{folder}/{file.name}" if folder else file.name)
+        self.client.log_artifact(run_id, str(file), folder)
+
+    def tail(self, run_id: str, file: Path, folder: str) -> None:
+        """The end of a log."""
+        with open(file, "rb") as log:
+            log.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+        self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
+
+
+@contextlib.contextmanager
+def alone(uri: str) -> Iterator[None]:
+    """MLflow makes the tables when a database is first opened, and two that do so at a time break it."""
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    with open(f"{uri.removeprefix(SQLITE)}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def cut(value: Any, longest: int) -> str:
-    text = str(value)
+    """A text as it may be kept."""
+    text = hidden(str(value))
     return text if len(text) <= longest else text[: longest - 6] + " … cut"
 
 
 def allowed(name: str) -> str:
     """A metric's name as MLflow allows it."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
+
+
+def allowed_model_name(name: str) -> str:
+    """A model's name as MLflow allows it, and as it can stand in an address."""
+    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
 
 
 def milliseconds(seconds: float) -> int:

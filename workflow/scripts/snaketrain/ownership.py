@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import time
@@ -48,6 +49,16 @@ def check(folder: Path) -> None:
         owner = _owner(folder)
         who = f"job {owner['job']}" if owner.get("job") else f"process {owner.get('pid')}"
         raise TakenOver(f"{folder}: {who} on {owner.get('host')} writes here now, so this one ends")
+
+
+def gone(folder: Path) -> str | None:
+    """In words that whoever wrote here is no more; None if it lives, or if that cannot be told from this machine."""
+    owner = _owner(folder)
+    if owner.get("job"):
+        return None if not shutil.which("squeue") or _state(owner["job"]) else f"SLURM job {owner['job']} is over"
+    if owner.get("host") != platform.node() or owner.get("started") is None or _started(owner["pid"]) == owner["started"]:
+        return None
+    return f"process {owner['pid']} on {owner['host']} is gone"
 
 
 def _owner(folder: Path) -> dict[str, Any]:

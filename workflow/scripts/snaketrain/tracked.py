@@ -29,10 +29,20 @@ def manifest(path: Path) -> Manifest | None:
         return None
 
 
-def params(settings: list[str]) -> dict[str, str]:
+def prepared(run: dict[str, Any], results: Path) -> Manifest | None:
+    """Of the data that a training read; wherever we are called from."""
+    path = Path((run.get("data") or {}).get("path") or "missing")
+    return manifest(path) or manifest(results / "data" / path.parent.name / "manifest.json")
+
+
+def params(strings: list[str]) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, all else as in JSON."""
-    values = {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in settings)}
-    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in settings_of(strings).items()}
+
+
+def settings_of(strings: list[str]) -> dict[str, Any]:
+    """`key=json` strings by key."""
+    return {key: json.loads(value) for key, _, value in (string.partition("=") for string in strings)}
 
 
 def tags(run: dict[str, Any]) -> dict[str, str]:
@@ -49,6 +59,26 @@ def note(run: dict[str, Any], experiment_id: str | None, data_run_id: str | None
     if data_run_id:
         text = f"[{data.get('name')}](#/experiments/{experiment_id}/runs/{data_run_id}) `{data.get('content')}`"
     return "\n\n".join(part for part in (run.get("notes") or "", f"Data: {text}" if data else "") if part)
+
+
+def reason(reasons: dict[str, Any], stage: str) -> dict[str, str]:
+    """Why Snakemake ran the stage, if that is known."""
+    return {"snakemake.reason": reasons[stage]["reason"]} if stage in reasons else {}
+
+
+def course(standing: dict[str, Any], why: str) -> dict[str, str]:
+    """How often it was started, in which SLURM jobs, and how it ended."""
+    jobs = {"slurm.job_ids": ", ".join(standing["jobs"])} if standing["jobs"] else {}
+    return jobs | {"pipeline.attempts": str(standing["attempts"]), "pipeline.end": why}
+
+
+def duration(name: str, made: Manifest) -> Point:
+    return f"seconds/{name}", made.finished - made.started, made.finished, 0
+
+
+def spent(seconds: dict[str, float], time: float) -> list[Point]:
+    """On what the time of the training went; `goodput` is a share, not seconds."""
+    return [(name if name == "goodput" else f"time/{name}", value, time, 0) for name, value in seconds.items()]
 
 
 def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
@@ -104,6 +134,11 @@ def follows(later: Manifest, earlier: Manifest) -> bool:
     return earlier.content in later.inputs.values() or later.started >= earlier.finished
 
 
-def status(standing: dict[str, Any], now: float) -> str:
+def status(standing: dict[str, Any], now: float, gone: str | None) -> tuple[str, str]:
+    """In MLflow's words, and why in ours; `gone` says that nobody writes the journal any more."""
     found = STATUSES.get(standing["status"], "FAILED")
-    return "KILLED" if found == "RUNNING" and now - standing["time"] > SILENT_SECONDS else found
+    if found != "RUNNING":
+        return found, standing["why"]
+    if not gone and now - standing["time"] > SILENT_SECONDS:
+        gone = f"silent for more than {SILENT_SECONDS // 3600} hours"
+    return ("KILLED", f"killed: {gone}") if gone else (found, standing["why"])

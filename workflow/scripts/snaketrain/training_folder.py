@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from snaketrain import stages
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.ownership import is_ours
+from snaketrain.provenance import git_state, write_down
 from snaketrain.ranks import Ranks
 
 WAYS = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
@@ -86,6 +86,8 @@ def record_start(
     """What is known at the start, for MLflow and the comparison."""
     import torch
 
+    git = git_state()
+    write_down(folder, git["dirty"])
     write_json(
         folder / "run.json",
         {
@@ -95,13 +97,18 @@ def record_start(
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
             "settings": [*args.settings, *data.settings],
+            "inputs": inputs,
+            "paths": {role: path for role in inputs if (path := getattr(args, role))},
+            "log_every": args.log_every,
+            "device": args.device,
+            "threads": torch.get_num_threads(),
             "data": {
                 "path": data.path,
                 "content": data.content,
                 "name": data.facts["name"],
                 "examples": data.facts["splits"]["train"]["examples"],
             },
-            "git": git_state(),
+            "git": git,
             "environment": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -127,19 +134,6 @@ def record_failure(folder: Path, error: BaseException) -> None:
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
             journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
-
-
-def git_state() -> dict[str, Any]:
-    """The commit of the code, and whether it was changed since."""
-
-    def git(*words: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
-    except FileNotFoundError:  # no git here
-        return {"commit": None, "dirty": None}
 
 
 def log_to(path: Path, strategy: Any) -> None:

@@ -1,0 +1,118 @@
+"""The best model of a finished workflow, found by its alias, loaded and served: offline, with what the workflow left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipeline.workspace import REPOSITORY
+from snaketrain.mlflow_store import Store
+
+TEXTS = ["a good film", "the story was boring and dull"]
+
+
+@pytest.fixture(scope="module")
+def uri(workspace, tmp_path_factory):
+    """All that the follower tells of the finished workflow, and the model that it registers."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    follow(workspace, uri)
+    return uri
+
+
+def follow(workspace: Path, uri: str) -> None:
+    command = [sys.executable, REPOSITORY / "workflow/scripts/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def expected(workspace: Path, uri: str) -> list[dict]:
+    """What transformers makes of the folder of the champion."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    version = Store(uri).client.get_model_version_by_alias("words-words", "champion")
+    folder = workspace / "results/runs" / version.tags["pipeline.run"] / "selection/model"
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    found = [model(**tokenizer(text, return_tensors="pt")).logits.detach().softmax(-1)[0] for text in TEXTS]
+    return [{"label": ["unkind", "kind"][int(p.argmax())], "score": pytest.approx(float(p.max()), rel=1e-4)} for p in found]
+
+
+def test_the_champion_is_the_better_one_and_says_why(workspace, uri):
+    client = Store(uri).client
+    champion = client.get_model_version_by_alias("words-words", "champion")
+    values = {name: selection(workspace, name)["winner"]["value"] for name in ("small", "other")}
+    assert float(champion.tags["pipeline.value"]) == max(values.values())
+    assert champion.tags["pipeline.reason"].startswith("the first model: accuracy")
+    follow(workspace, uri)
+    assert [version.version for version in client.search_model_versions("name = 'words-words'")] == [champion.version]
+
+
+def test_load_by_alias(workspace, uri):
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    model = mlflow.pyfunc.load_model("models:/words-words@champion")
+    assert model.predict(TEXTS) == expected(workspace, uri)
+    assert model.input_example == ["a touching film"]
+    assert "transformers==" in Path(mlflow.artifacts.download_artifacts("models:/words-words@champion/requirements.txt")).read_text()
+    files = {file.name for file in Path(mlflow.artifacts.download_artifacts("models:/words-words@champion")).rglob("*")}
+    assert "model.safetensors" in files and not [name for name in files if name.endswith((".pkl", ".pt", ".bin"))]
+
+
+def test_served_over_http(workspace, uri):
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [Path(sys.executable).with_name("mlflow"), "models", "serve", "--env-manager", "local", "--port", str(port)]
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    server = subprocess.Popen([*command, "--model-uri", "models:/words-words@champion"], env=environment, start_new_session=True)
+    try:
+        assert ask(server, port, {"inputs": ["a touching film"]})[0].keys() == {"label", "score"}
+        assert ask(server, port, {"inputs": TEXTS}) == expected(workspace, uri)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_checkpoints_are_models_with_their_metrics(workspace, uri):
+    store = Store(uri)
+    experiment = store.experiment("words")
+    winner = selection(workspace, "small")["winner"]
+    found = {model.name: model for model in store.client.search_logged_models([experiment])}
+    assert len(found) == sum(entry["kept"] for name in ("small", "other") for entry in selection(workspace, name)["ranking"])
+    best = found[f"small-step-{winner['step']}"]
+    metrics = {metric.key: metric.value for metric in best.metrics}
+    assert metrics["eval/accuracy"] == winner["value"] and "test/accuracy" in metrics
+    assert Path(best.tags["path"]).is_dir()
+    run = store.get(best.source_run_id)
+    points = store.client.get_metric_history(run.info.run_id, "eval/accuracy")
+    assert len({point.step for point in points}) == len(points)
+    assert best.model_id in {model.model_id for model in run.outputs.model_outputs}
+
+
+def selection(workspace: Path, run: str) -> dict:
+    return json.loads((workspace / f"results/runs/{run}/selection/selection.json").read_text())
+
+
+def ask(server: subprocess.Popen, port: int, question: dict) -> list[dict]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/invocations", json.dumps(question).encode(), {"Content-Type": "application/json"}
+    )
+    end = time.monotonic() + 120
+    while True:
+        try:
+            return json.load(urllib.request.urlopen(request, timeout=60))["predictions"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from None
+        except OSError:
+            assert server.poll() is None and time.monotonic() < end, "it does not serve"
+            time.sleep(0.5)

@@ -1,0 +1,88 @@
+"""MLflow's own pages in a real browser: what somebody sees who follows the addresses that a workflow ends with."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from pipeline.workspace import REPOSITORY
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SCRIPTS = REPOSITORY / "workflow/scripts"
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+
+
+@pytest.fixture(scope="module")
+def addresses(workspace, tmp_path_factory):
+    """The addresses that the follower prints, served by what `make ui` starts."""
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    command = [sys.executable, SCRIPTS / "follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, SCRIPTS / "show_runs.py", "--uri", uri, "--port", port, "--no-browser"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    try:
+        view = server.stdout.readline().split()[-1]
+        found = {line.split()[0]: line.split()[-1].replace(":5000", f":{port}") for line in told.splitlines()[1:]}
+        assert found["all"] == view
+        assert listening(int(port)) == {"127.0.0.1"}
+        yield found
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def listening(port: int) -> set[str]:
+    """On which addresses of this machine."""
+    import psutil
+
+    found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
+    return {each.laddr.ip for each in found}
+
+
+def page(address: str, awaited: str) -> str:
+    """What the page has become once all was loaded; on a busy machine the browser may give up before."""
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=120000", "--window-size=3200,2400", "--dump-dom"]
+    for _ in range(4):
+        content = subprocess.run([CHROMIUM, *options, address], capture_output=True, text=True, timeout=180).stdout
+        if awaited in content:
+            break
+    return content
+
+
+def words(content: str) -> str:
+    return re.sub(r"(\s*<[^>]+>\s*)+", "|", re.sub(r"<(style|script).*?</\1>", "", content, flags=re.DOTALL))
+
+
+def test_the_table_shows_trainings_with_our_columns(addresses):
+    text = words(page(addresses["all"], "test/accuracy"))
+    assert "|2|matching runs|" in text and "|Sort: best/accuracy|" in text
+    for column in ("best/accuracy", "test/accuracy", "goodput", "time/wall", "train.seed"):
+        assert f"|{column}|" in text
+    assert "|small|" in text and "|other|" in text and "evaluation|" not in text.replace("Evaluation", "")
+    assert "|train.batch_size|" not in text  # the same in both
+
+
+def test_the_curves(addresses):
+    content = page(addresses["curves"], "trace scatter")
+    assert "|train/loss|" in words(content) and "|eval/accuracy|" in words(content)
+    assert content.count('class="trace scatter') >= 4  # lines of two runs, in several charts
+
+
+def test_the_comparison(addresses):
+    text = words(page(addresses["compared"], "Show diff only"))
+    assert "Comparing 2 Runs from 1 Experiment" in text and "Show diff only" in text and "|train.seed|" in text
+
+
+def test_a_run_with_its_confusion_matrix(addresses):
+    content = page(f"{addresses['small']}/artifacts/evaluation/test_plots.png", "<img")
+    assert all(f"|{folder}|" in words(content) for folder in ("evaluation", "logs", "selection", "training"))
+    assert re.search(r'<img[^>]+src="(blob:|data:image|[^"]*test_plots.png)', content)

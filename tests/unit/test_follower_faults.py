@@ -1,0 +1,288 @@
+"""The follower beside an MLflow that is away, hangs, refuses or is full: one clear warning, no harm, and nothing lost or doubled."""
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from workspace import make_workspace
+
+from snaketrain.mlflow_store import Store
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "workflow/scripts/follow_runs.py"
+sys.path.append(str(ROOT / "benchmarks"))
+
+import follower as benchmark  # noqa: E402
+
+QUICK = os.environ | {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "0",
+}
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A real one on loopback, which can be killed and started again with what it holds."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.port, self.process = folder, free_port(), None
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        mlflow = Path(sys.executable).with_name("mlflow")
+        store = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--artifacts-destination", str(self.folder / "artifacts")]
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        with open(self.folder / "server.log", "a") as log:
+            self.process = subprocess.Popen(
+                [mlflow, "server", *store, *where], env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        until(self.answers, 90)
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(f"{self.uri}/health", timeout=5).status == 200
+        return False
+
+    def kill(self) -> None:
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Not started yet."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+def until(holds, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited {seconds} seconds in vain"
+        time.sleep(0.1)
+
+
+def command(results: Path, uri: str, *more: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--results", str(results), "--uri", uri, *more]
+
+
+def once(results: Path, uri: str, **environment: str) -> str:
+    """What it warns of; it neither fails nor says anything else."""
+    began = time.monotonic()
+    done = subprocess.run(command(results, uri, "--once"), capture_output=True, text=True, env=QUICK | environment, timeout=120)
+    assert done.returncode == 0 and time.monotonic() - began < 60
+    if done.stderr:
+        assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("warning: ")
+        assert f"--uri {uri} --once" in done.stderr  # what to do
+    return done.stderr
+
+
+def write(results: Path, steps: range) -> None:
+    with open(results / "runs/first/training/journal.jsonl", "a", encoding="utf-8") as journal:
+        for step in steps:
+            line = {"event": "train", "step": step, "time": time.time(), "attempt": 1, "metrics": {"loss": 1 / step}}
+            journal.write(json.dumps(line) + "\n")
+
+
+def losses(uri: str) -> list[int]:
+    """The steps of all points, in the order in which they were logged."""
+    store = Store(uri)
+    (run,) = store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
+    return [point.step for point in store.client.get_metric_history(run.info.run_id, "train/loss")]
+
+
+def test_down_at_the_start_then_killed_and_started_again(tmp_path, server):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    workflow = subprocess.Popen(["sleep", "600"])
+    follower = subprocess.Popen(
+        command(results, server.uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stderr=subprocess.PIPE, text=True, env=QUICK
+    )
+    state = results / "runs/first/training/.mlflow.json"
+
+    def sent() -> int:
+        return json.loads(state.read_text())["high_water"]["train/loss"] if state.exists() else 0
+
+    try:
+        assert "trying again" in follower.stderr.readline()
+        server.start()
+        until(lambda: sent() == 60)
+        write(results, range(61, 100))
+        until(lambda: sent() == 99)  # so the pass before was a whole one
+        server.kill()
+        write(results, range(100, 200))
+        assert "trying again" in follower.stderr.readline()
+        write(results, range(200, 300))
+        server.start()
+        until(lambda: sent() == 299)
+    finally:
+        workflow.kill()
+        workflow.wait()
+    assert follower.wait(60) == 0 and follower.stderr.read() == ""  # one warning for each time that it was away
+    assert losses(server.uri) == [*range(5, 65, 5), *range(61, 300)]
+
+
+def test_all_arrives_at_a_server_as_in_a_database(tmp_path, server):
+    """Files too; and again changes nothing."""
+    if not server.process or server.process.poll() is not None:
+        server.start()
+    results = make_workspace(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert once(results, uri) == ""
+    expected = content(uri)
+    for state in results.rglob(".mlflow.json"):
+        state.unlink()
+    for _ in range(2):
+        assert once(results, server.uri) == ""
+        found = content(server.uri)
+        assert {key: found["runs"].get(key) for key in expected["runs"]} == expected["runs"]
+        assert found["models"] == expected["models"]
+
+
+def content(uri: str) -> dict:
+    return json.loads(json.dumps(benchmark.told(uri)))
+
+
+@contextlib.contextmanager
+def hanging():
+    """It accepts, and never answers."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def refusing():
+    """It wants other credentials."""
+
+    class Refusal(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b"You are not authenticated. Please see https://www.mlflow.org/docs/latest/auth/index.html")
+
+        do_POST = do_GET
+        log_message = lambda *_: None  # noqa: E731
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@contextlib.contextmanager
+def locked(folder: Path):
+    uri = f"sqlite:///{folder}/mlflow.db"
+    Store(uri).client.search_experiments()
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        yield uri
+
+
+def test_a_server_that_hangs(tmp_path):
+    with hanging() as uri:
+        assert f"MLflow at {uri}: it does not answer" in once(make_workspace(tmp_path, {"first": {}}), uri)
+
+
+def test_wrong_credentials(tmp_path):
+    with refusing() as uri:
+        warning = once(make_workspace(tmp_path, {"first": {}}), uri, MLFLOW_TRACKING_USERNAME="anna", MLFLOW_TRACKING_PASSWORD="geheimnis")
+    assert "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in warning and "geheimnis" not in warning
+
+
+def test_a_locked_database(tmp_path):
+    results = make_workspace(tmp_path, {"first": {}})
+    with locked(tmp_path) as uri:
+        assert "database is locked" in once(results, uri)
+    assert once(results, uri) == "" and losses(uri) == [*range(5, 65, 5)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("http://127.0.0.1:9", "it does not answer"),
+        ("htp://tracking.example", "htp"),
+        ("sqlite:////proc/nowhere/mlflow.db", "No such file or directory"),
+        ("file:///tmp/mlruns", "file"),
+    ],
+)
+def test_a_wrong_address(tmp_path, uri, says):
+    warning = once(make_workspace(tmp_path, {"first": {}}), uri)
+    assert f"MLflow at {uri}: " in warning and says in warning
+
+
+def test_a_password_in_the_address_is_refused(tmp_path):
+    done = subprocess.run(command(tmp_path, "https://anna:geheim@tracking.example", "--once"), capture_output=True, text=True)
+    assert done.returncode == 2 and "MLFLOW_TRACKING_PASSWORD" in done.stderr and "geheim" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk(tmp_path):
+    """First no room for the database, then none for what is kept beside the runs."""
+    results = make_workspace(tmp_path / "here", {"first": {}})
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", small], check=True)
+    try:
+        uri = f"sqlite:///{small}/mlflow.db"
+        Store(f"sqlite:///{tmp_path}/mlflow.db").client.search_experiments()
+        shutil.copy(tmp_path / "mlflow.db", small / "mlflow.db")
+        fill(small)
+        assert "full" in once(results, uri) or "No space left" in once(results, uri)
+        (small / "filling").unlink()
+        assert once(results, uri) == "" and losses(uri) == [*range(5, 65, 5)]
+        shutil.copytree(tmp_path / "here", small / "here")
+        (small / "here/results/runs/first/training/.mlflow.json").unlink()
+        fill(small)
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        assert "No space left" in once(small / "here/results", uri)
+        (small / "filling").unlink()
+        assert once(small / "here/results", uri) == "" and losses(uri) == [*range(5, 65, 5)]
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)  # our own look at the database may still hold it
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), open(folder / "filling", "wb", buffering=0) as file:
+        while file.write(b"x" * 1000):
+            pass
+
+
+def test_killed_at_random_moments(tmp_path):
+    """`benchmarks/follower.py` does this fifty times."""
+    problems, hits = benchmark.kill_trials(tmp_path, 5, seed=7)
+    assert problems == [] and hits > 3
+
+
+def test_eight_followers_on_a_fresh_database(tmp_path):
+    folders = [make_workspace(tmp_path / str(number), {f"run-{number}": {"train.seed": number}}) for number in range(8)]
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    followers = [
+        subprocess.Popen(command(results, uri, "--once"), stderr=subprocess.PIPE, text=True, env=environment) for results in folders
+    ]
+    assert [(follower.communicate(timeout=240)[1], follower.returncode) for follower in followers] == [("", 0)] * 8
+    store = Store(uri)
+    runs = store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
+    assert sorted(run.info.run_name for run in runs) == [f"run-{number}" for number in range(8)]
+    assert all(run.info.status == "FINISHED" and "test/accuracy" in run.data.metrics for run in runs)

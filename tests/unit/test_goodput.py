@@ -1,0 +1,55 @@
+"""How the time of a training is added up from its journal: every second once, also where steps were taken twice."""
+
+import time
+
+import pytest
+
+from snaketrain.goodput import ACTIVITIES, Clock, goodput
+
+
+def attempt(began: float, resume_step: int = 0, **more) -> dict:
+    return {"event": "attempt", "began": began, "resume_step": resume_step, **more}
+
+
+def line(step: int, **spent: float) -> dict:
+    return {"event": "train", "step": step, "spent": dict.fromkeys(ACTIVITIES, 0.0) | spent}
+
+
+def test_one_attempt_that_waited_in_a_queue():
+    found = goodput([attempt(100.0, queued_seconds=30.0), line(10, startup=5.0, steps=8.0), line(20, startup=5.0, steps=16.0, saving=1.0)])
+    assert found["queue"] == 30 and found["startup"] == 5 and found["steps"] == 16 and found["saving"] == 1
+    assert found["wall"] == 52 and found["goodput"] == pytest.approx(16 / 52)
+
+
+def test_what_a_later_attempt_does_again_is_recomputed():
+    events = [
+        attempt(100.0),
+        line(10, startup=4.0, steps=10.0),
+        line(20, startup=4.0, steps=20.0),  # killed some time after 124
+        attempt(130.0, 10, queued_seconds=2.0),
+        line(15, startup=3.0, steps=5.0),  # 11 to 15: again
+        line(25, startup=3.0, steps=15.0, data_wait=2.0),  # 16 to 20 again, 21 to 25 for the first time
+        line(25, startup=3.0, steps=15.0, data_wait=2.0, saving=1.0) | {"event": "end"},
+    ]
+    found = goodput(events)
+    assert found["recomputed"] == 5 + 6
+    assert found["steps"] == 20 + 5 and found["data_wait"] == 1 and found["startup"] == 7 and found["saving"] == 1
+    assert found["queue"] == 2 and found["away"] == 4
+    assert found["wall"] == 151 - 100
+
+
+def test_a_journal_that_does_not_tell():
+    assert goodput([{"event": "attempt", "attempt": 1}, {"event": "train", "step": 5, "metrics": {"loss": 1.0}}]) == {}
+
+
+def test_a_clock_is_always_in_one_activity():
+    began = time.time()
+    clock = Clock(began - 2)
+    clock.to("steps")
+    time.sleep(0.05)
+    with clock.during("evaluation"):
+        time.sleep(0.1)
+    time.sleep(0.05)
+    spent = clock.spent()
+    assert spent["startup"] == pytest.approx(2, abs=0.02) and spent["steps"] >= 0.1 and 0.1 <= spent["evaluation"] < 0.15
+    assert sum(spent.values()) == pytest.approx(time.time() - began + 2, abs=0.02)

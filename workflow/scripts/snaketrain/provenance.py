@@ -1,0 +1,66 @@
+"""Where a training comes from and in what it ran: the code with its changes, the packages, the machine, the SLURM job."""
+
+import contextlib
+import os
+import platform
+import subprocess
+import time
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from snaketrain.credentials import hidden
+from snaketrain.manifests import write_text
+
+
+def git_state() -> dict[str, Any]:
+    """The commit of the code, and whether it was changed since."""
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "commit": commit and commit.strip(),
+        "dirty": None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def write_down(folder: Path, dirty: bool | None) -> None:
+    """`packages.txt`, in the form that pip reads, and where the code was changed since its commit, `code.diff`."""
+    write_text(
+        folder / "packages.txt", "".join(f"{name}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}))
+    )
+    (folder / "code.diff").unlink(missing_ok=True)  # of the attempt before
+    if dirty:
+        # with a configuration, in which somebody may have written down a password
+        write_text(folder / "code.diff", hidden(_git("diff", "HEAD") or ""))
+
+
+def place() -> dict[str, Any]:
+    """The machine; under SLURM also the job, and for how long it had to wait."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return {"host": platform.node()} | ({"job": job, "queued_seconds": _queued_seconds(job)} if job else {})
+
+
+def seconds_alive() -> float:
+    """Since when this process has been there; 0 where /proc does not tell."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _queued_seconds(job: str) -> float | None:
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        told = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%V"], capture_output=True, text=True, timeout=10)
+        submitted = datetime.fromisoformat(told.stdout.strip()).timestamp()
+        return round(max(0.0, time.time() - seconds_alive() - submitted), 3)
+    return None
+
+
+def _git(*words: str) -> str | None:
+    """What git says; None where there is no git, or no repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, errors="replace")
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None

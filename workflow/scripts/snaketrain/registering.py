@@ -1,0 +1,122 @@
+"""Puts the best model of a run into MLflow's registry, where it can be served, if it is better than those before it."""
+
+import shutil
+import tempfile
+from dataclasses import asdict, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from snaketrain import tracked
+from snaketrain.champions import Contender, Decision, decide
+from snaketrain.manifests import read_manifest, write_json
+from snaketrain.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
+
+ALIAS = "champion"
+EXAMPLE = ["a touching film"]
+REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def register_best(folders: list[Path], store: Store) -> dict[str, str]:
+    """What was decided on each run. The best come first, so that the others need not be looked at closely."""
+    return {folder.name: register(folder, store).reason for folder in sorted(folders, key=lambda folder: -contender_of(folder).rank)}
+
+
+def register(folder: Path, store: Store) -> Decision:
+    """The run in this folder; what was decided is written down beside its model, and asked again only for another one."""
+    run, new = tracked.read_json(folder / "training/run.json"), contender_of(folder)
+    run_id = store.run(run.get("experiment") or "snaketrain", f"train:{run['identity']}", run["run"], run["started"], {})
+    name = registry_name(run)
+    decision = decide(new, *registered(store, name))
+    if decision.registers:
+        prepared = tracked.prepared(run, folder.resolve().parents[1])
+        version = log_model(folder / "selection/model", name, run_id, prepared.facts.get("max_length"), store)
+        for key, value in (asdict(new) | {"reason": decision.reason}).items():
+            store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
+        if decision.crowns:
+            store.client.set_registered_model_alias(name, ALIAS, version)
+    write_json(folder / "selection/.registered.json", told(folder, store.uri, run_id) | {"model": name, "decision": decision.reason})
+    return decision
+
+
+def contender_of(folder: Path) -> Contender:
+    run, selection = tracked.read_json(folder / "training/run.json"), tracked.read_json(folder / "selection/selection.json")
+    return Contender(run["run"], selection["winner"]["value"], selection["metric"], selection["mode"], run["data"]["content"])
+
+
+def told(folder: Path, uri: str, run_id: str) -> dict[str, str]:
+    return {"content": read_manifest(folder / "selection/manifest.json").content, "uri": uri, "run_id": run_id}
+
+
+def is_due(folder: Path, uri: str, run_id: str) -> bool:
+    """Whether there is a model that can be served, and nothing was decided about it yet."""
+    before = tracked.read_json(folder / "selection/.registered.json") or {}
+    return is_servable(folder) and not told(folder, uri, run_id).items() <= before.items()
+
+
+def is_servable(folder: Path) -> bool:
+    """A classifier of single texts, in a form that transformers loads."""
+    run = tracked.read_json(folder / "training/run.json") or {}
+    prepared = tracked.prepared(run, folder.resolve().parents[1])
+    texts = tracked.settings_of(prepared.settings).get("data.text", "text") if prepared else []
+    here = prepared and all(
+        (folder / "selection/model" / name).is_file() for name in ("config.json", "tokenizer.json", "model.safetensors")
+    )
+    return here and prepared.facts.get("label_kind") == "class" and (isinstance(texts, str) or len(texts) == 1)
+
+
+def registry_name(run: dict[str, Any]) -> str:
+    """Of all models of an experiment for the same task: data that has changed keeps its name."""
+    return allowed_model_name(f"{run.get('experiment') or 'snaketrain'}-{run['data']['name']}")
+
+
+def registered(store: Store, name: str) -> tuple[list[Contender], Contender | None]:
+    """All that were registered under a name, and the champion."""
+    found = {version.version: contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")}
+    try:
+        champion = store.client.get_model_version_by_alias(name, ALIAS)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # there is none
+            raise
+        champion = None
+    return [one for one in found.values() if one], contender(champion.tags) or of_unknown_origin(champion) if champion else None
+
+
+def contender(tags: dict[str, str]) -> Contender | None:
+    """None for a version that somebody else has registered, or that was not finished."""
+    try:
+        found = {field.name: tags[f"pipeline.{field.name}"] for field in fields(Contender)}
+    except KeyError:
+        return None
+    return Contender(**found | {"value": float(found["value"])})
+
+
+def of_unknown_origin(version: Any) -> Contender:
+    return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
+
+
+def log_model(model: Path, name: str, run_id: str, longest: int | None, store: Store) -> str:
+    """Save the model with all that serving needs; the number of its version."""
+    requirements = [f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED]
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(model, f"{folder}/files", ignore=shutil.ignore_patterns("*.pt"))  # what only the training needs
+        mlflow.pyfunc.save_model(
+            f"{folder}/model",
+            python_model=served_code(),
+            artifacts={"model": f"{folder}/files"},
+            input_example=EXAMPLE,
+            pip_requirements=requirements,  # given, since to find them out takes long
+            model_config={"max_length": longest},
+        )
+        store.client.log_artifacts(run_id, f"{folder}/model", "model")
+    if not store.client.search_registered_models(f"name = '{name}'"):
+        store.client.create_registered_model(name)
+    source = f"{store.get(run_id).info.artifact_uri}/model"
+    return str(store.client.create_model_version(name, source, run_id).version)
+
+
+def served_code() -> str:
+    return str(Path(tracked.__file__).with_name("served_classifier.py"))

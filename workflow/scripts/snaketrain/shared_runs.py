@@ -1,0 +1,55 @@
+"""Runs in MLflow that belong to several trainings: the preparation of their data, and their comparison."""
+
+from pathlib import Path
+from typing import Any
+
+from snaketrain import tracked
+from snaketrain.manifests import Manifest, write_json
+from snaketrain.mlflow_store import Store
+
+
+class SharedRuns:
+    """Each in an experiment of its own, so that the trainings' one has nothing but trainings in its rows."""
+
+    def __init__(self, results: Path, store: Store):
+        self.results, self.store = results, store
+        self._data: dict[str, str | None] = {}
+
+    def forget(self) -> None:
+        self._data.clear()
+
+    def data(self, run: dict[str, Any], experiment: str) -> tuple[Manifest | None, str | None]:
+        """What a training read, and the run of its preparation."""
+        prepared = tracked.prepared(run, self.results)
+        if prepared is None:
+            return None, None
+        if prepared.path not in self._data:
+            points = [*tracked.data_points(prepared.facts, prepared.finished), tracked.duration("preparation", prepared)]
+            tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
+            self._data[prepared.path] = self._made(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
+        return prepared, self._data[prepared.path]
+
+    def comparison(self) -> None:
+        """The latest one, with its page."""
+        made = tracked.manifest(self.results / "comparison/manifest.json")
+        names = made.facts.get("runs") if made else None
+        first = tracked.read_json(self.results / "runs" / names[0] / "training/run.json") if names else None
+        if first:
+            experiment = f"{first.get('experiment') or 'snaketrain'}-comparisons"
+            tags = {"pipeline.stage": "compare", "mlflow.note.content": made.facts.get("verdict", "")}
+            points = [("runs", float(len(names)), made.finished, 0), tracked.duration("comparison", made)]
+            self._made(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
+
+    def _made(self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list, files: list[str]) -> str | None:
+        """The run of a stage; all of it is told once."""
+        sent = tracked.read_json(made.folder / ".mlflow.json") or {}
+        run_id = self.store.run(experiment, f"{tags['pipeline.stage']}:{made.identity}", name, made.started, tags)
+        told = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
+        if run_id and sent != told:
+            self.store.params(run_id, tracked.params(made.settings))
+            self.store.points(run_id, points)
+            for file in files:
+                self.store.artifact(run_id, made.folder / file)
+            self.store.status(run_id, "FINISHED", made.finished)
+            write_json(made.folder / ".mlflow.json", told)
+        return run_id
