@@ -94,8 +94,11 @@ def test_node_crashes(cluster, training, undisturbed, which):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["first", "second"])
 def test_node_is_cut_off(cluster, training, undisturbed, which):
-    """Its processes live on, and must neither write any more, nor harm the others when it is back."""
-    job, node = job_of(training.folder), nodes_of(job_of(training.folder))[which]
+    """Its processes live on, and must neither write any more, nor harm the others when it is back.
+
+    When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
+    """
+    node = nodes_of(job_of(training.folder))[which]
     cluster.act("cut", node)
     try:
         until(lambda: attempts(training.folder) >= 2, "it is started again elsewhere", workflow=training)
@@ -103,8 +106,9 @@ def test_node_is_cut_off(cluster, training, undisturbed, which):
         cluster.act("heal", node)
     until(lambda: max(steps(training.folder)) > 20, "it trains on", workflow=training)
     goes_on(training)
-    assert_as_undisturbed(training.folder, undisturbed)
-    assert job_of(training.folder) == job
+    starts = attempts(training.folder)
+    assert starts == 2 or (which == 0 and starts == 3)
+    assert_as_undisturbed(training.folder, undisturbed, starts=starts)
 
 
 def test_time_limit(undisturbed, workspace):

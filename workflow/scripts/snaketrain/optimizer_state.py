@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 Parameters = dict[str, nn.Parameter]
+HOW = ("fused", "foreach")
 Convert = Callable[[Tensor, nn.Parameter], Any]
 
 
@@ -39,6 +40,7 @@ def load_named(optimizer: Any, parameters: Parameters, saved: dict[str, Any], pa
             state[number] = {key: part(value, parameter) if isinstance(value, Tensor) else value for key, value in entries.items()}
         members = list(range(first, first + len(group["params"])))
         like = saved_group.get(names[group["params"][0]], group) if members else group
-        groups.append(like | {"params": members})
+        how = {key: group[key] for key in HOW if key in group}  # the strategy before may have computed it in another way
+        groups.append(like | how | {"params": members})
         first += len(members)
     optimizer.load_state_dict({"state": {number: entries for number, entries in state.items() if entries}, "param_groups": groups})
