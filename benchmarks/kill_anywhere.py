@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
 
 from distributed import forking  # noqa: E402
-from pipeline.workspace import make_workspace, snakemake  # noqa: E402
+from pipeline.workspace import prepared  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TRAIN = {"batch_size": 16, "epochs": 4, "learning_rate": 1e-3, "evaluations_per_epoch": 3}
@@ -82,12 +82,6 @@ def trials(folder: Path, data: Path, count: int, processes: int, seed: int = 0, 
         problems += [problem] if problem else []
         print(f"{processes} processes, trial {number}: {problem or 'the same'}", flush=True)
     return problems
-
-
-def prepared(folder: Path) -> Path:
-    make_workspace(folder)
-    snakemake(folder, "--until", "prepare_data")
-    return next((folder / "results/data").glob("*/manifest.json"))
 
 
 def main() -> None:

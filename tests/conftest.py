@@ -1,8 +1,10 @@
 """What several tests need: a tokenizer small enough to check by eye."""
 
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [
@@ -52,6 +54,11 @@ def workspace(tmp_path_factory) -> Path:
     """One finished workflow for all tests that only read it; a test that changes something copies it or makes its own."""
     from pipeline.workspace import make_workspace, snakemake
 
-    folder = make_workspace(tmp_path_factory.mktemp("workspace"))
-    snakemake(folder)
+    temporary = tmp_path_factory.getbasetemp()
+    shared = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary  # by the test processes that work side by side
+    folder = shared / "workspace"
+    with FileLock(shared / "workspace.lock"):
+        if not (done := shared / "workspace.done").exists():
+            snakemake(make_workspace(folder))
+            done.touch()
     return folder

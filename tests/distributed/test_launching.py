@@ -42,8 +42,7 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.skipif(shutil.which("mpiexec") is None, reason="needs mpiexec (Debian and Ubuntu: apt install mpich)")
-def test_mpiexec_trains_as_one_process_does(workspace, tmp_path):
-    data = next((workspace / "results/data").glob("*/manifest.json"))
+def test_mpiexec_trains_as_one_process_does(data, tmp_path):
     alone = start(Compute(device="cpu", threads=1), data, tmp_path / "alone")
     done = start(Compute(processes=2, launcher="env", launch_command="mpiexec -n {processes}", device="cpu"), data, tmp_path / "two")
     assert alone.returncode == done.returncode == 0, alone.stderr + done.stdout + done.stderr
@@ -53,8 +52,7 @@ def test_mpiexec_trains_as_one_process_does(workspace, tmp_path):
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
-def test_a_launcher_that_starts_nothing_is_told(workspace, tmp_path):
-    data = next((workspace / "results/data").glob("*/manifest.json"))
+def test_a_launcher_that_starts_nothing_is_told(data, tmp_path):
     done = start(Compute(processes=2, launcher="env", launch_command="", device="cpu"), data, tmp_path)
     assert done.returncode == 1
     assert "none of OMPI_COMM_WORLD_RANK, PMI_RANK" in done.stderr

@@ -192,9 +192,8 @@ def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy):
     assert set(found["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
 
 
-def test_an_interrupted_training_goes_on_under_another_strategy(workspace, tmp_path):
+def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
     """By the command line. A finished one is what its settings say, and starts again."""
-    data = next((workspace / "results/data").glob("*/manifest.json"))
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)
     first = running.command(data, folder, 2, strategy="fsdp", **longer)
@@ -208,7 +207,9 @@ def test_an_interrupted_training_goes_on_under_another_strategy(workspace, tmp_p
     assert 5 <= stopped < max(whole)
     found = running.train(data, folder, 2, strategy={"use": "fairscale_oss", "arguments": {"buffer_mb": 1}}, accumulate=2, **longer)
     assert found == pytest.approx(whole, rel=1e-5)
-    assert [event["resume_step"] for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "attempt"] == [0, stopped]
+    attempts = [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == "attempt"]
+    assert [event["resume_step"] for event in attempts] == [0, stopped]
+    assert "strategy changed during this training: train.accumulate=1" in attempts[1]["warning"] and "warning" not in attempts[0]
     assert not (tmp_path / "run/superseded").exists()
     assert running.train(data, folder, **longer) == whole
     assert len(list((tmp_path / "run/superseded").iterdir())) == 1

@@ -17,11 +17,6 @@ from snaketrain.settings import Model
 
 
 @pytest.fixture(scope="module")
-def data(workspace) -> Path:
-    return next((workspace / "results/data").glob("*/manifest.json"))
-
-
-@pytest.fixture(scope="module")
 def alone(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
     train(data, folder)

@@ -78,6 +78,13 @@ def snakemake(
     return done
 
 
+def prepared(folder: Path) -> Path:
+    """The manifest of prepared data in a workspace of its own."""
+    make_workspace(folder)
+    snakemake(folder, "--until", "prepare_data")
+    return next((folder / "results/data").glob("*/manifest.json"))
+
+
 def sentences(count: int) -> list[tuple[str, int]]:
     """One kind or unkind word among neutral ones decides; no two sentences are equal, and the labels alternate."""
     draw = random.Random(0)

@@ -34,6 +34,7 @@ def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: in
         "steps": steps,
         "evaluate_every": evaluate_every,
         "learning_rate": 1e-3,
+        "deterministic": True,  # four processes would add in another order after a resume
     }
     config["compute"] = {"nodes": "2", "processes": 2, "threads": 2, "device": "cpu", "memory_mb": 2000, "minutes": 20} | compute
     config["tracking"] = {"experiment": "patient", "log_every_steps": 1}

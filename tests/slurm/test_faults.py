@@ -137,6 +137,7 @@ def test_goes_on_with_fewer_nodes(cluster, workspace, tmp_path):
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     try:
         until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
+        set_pace(workspace, 1.5)
         cluster.act("crash", "train2")
         goes_on(workflow)
     finally:

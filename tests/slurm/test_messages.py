@@ -17,7 +17,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, slurm, until
             r"train_model patient: SLURM would refuse it: Invalid partition name specified\. Remedy: set compute\.partition",
         ),
         ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
-        ({"nodes": "9"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
+        ({"nodes": "9", "processes": 1}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
         ({"gpus": 8}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
         ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
     ],

@@ -18,7 +18,7 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
         assert "2 processes on each of train1, train2" in logs[f"rule_{stage}"].read_text()
     assert [event["processes"] for event in events(undisturbed, "attempt")] == [4]
     assert steps(undisturbed) == list(range(1, STEPS + 1))
-    ranks = sorted(path.name for path in (undisturbed / TRAINING / "logs").iterdir())
+    ranks = sorted(path.name for path in (undisturbed / TRAINING / "logs").glob("*.log"))
     assert ranks == [f"rank-{rank}.log" for rank in range(4)]
     results = json.loads((undisturbed / RUN / "evaluation/test_results.json").read_text())
     assert results["examples"] == 36 and 0 <= results["accuracy"] <= 1

@@ -27,14 +27,13 @@ def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
 def test_one_process_is_plain_python():
     found = words(Compute(threads=3))
     assert "OMP_NUM_THREADS=3" in found and found[-1].rpartition("/")[2].startswith("python")
-    assert not any("torchrun" in word for word in found)
 
 
-def test_processes_of_one_machine_share_its_threads_under_torchrun():
+def test_processes_of_one_machine_share_its_threads():
     found = words(Compute(processes=2, threads=8))
     assert "OMP_NUM_THREADS=4" in found
-    start = next(i for i, word in enumerate(found) if word.endswith("/torchrun"))
-    assert found[start + 1 :] == [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    start = next(i for i, word in enumerate(found) if word.endswith("/start_here.py"))
+    assert found[start + 1 :] == ["--processes", "2", "--restarts", "3", "--"]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

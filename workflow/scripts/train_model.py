@@ -1,6 +1,6 @@
 """Train one run to the end of its plan, or go on from its last checkpoint.
 
-Under torchrun every process runs this; `--output` is written by the first one, when the training is complete.
+Of several processes each runs this; `--output` is written by the first one, when the training is complete.
 """
 
 import logging
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
 from snaketrain.goodput import Clock
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.ownership import check, end_previous_owner, sign
@@ -22,7 +23,6 @@ from snaketrain.stopping import Stopping
 from snaketrain.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
-STOPPED_EARLY = 75  # EX_TEMPFAIL: nothing is wrong, start me again
 
 
 def arguments():
@@ -79,7 +79,7 @@ def main() -> int:
     torch.use_deterministic_algorithms(settings.deterministic)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
-    first = strategy.rank == 0
+    first, about = strategy.rank == 0, {}
     train_data, dev_data = (open_split(data, split, settings) for split in ("train", "dev"))
     batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
@@ -87,7 +87,8 @@ def main() -> int:
         indifferent = (*WAYS, *LENGTH) if plan.open_ended else WAYS
         purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
         end_previous_owner(folder)
-        claim(folder, purpose, ways_of(args), plan.steps)
+        if changed := claim(folder, purpose, ways_of(args), plan.steps):
+            about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
         sign(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
@@ -111,7 +112,7 @@ def main() -> int:
         Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch, Clock(started),
     )  # fmt: skip
     start = training.resume()
-    about = {"steps": plan.steps, "processes": strategy.world_size, "began": started} | (place() if first else {})
+    about |= {"steps": plan.steps, "processes": strategy.world_size, "began": started} | (place() if first else {})
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
@@ -171,8 +172,8 @@ if __name__ == "__main__":
         if not isinstance(error.code, str):  # of argparse
             raise
         tell_failure(error)
-        code = 1
+        code = WORTH_ANOTHER_START if isinstance(error, WorthAnotherStart) else FAILED
     except Exception as error:
         tell_failure(error)
-        code = 1
+        code = FAILED
     leave(code)

@@ -16,18 +16,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from snaketrain.background import Background
 from snaketrain.manifests import file_digest, write_json
 from snaketrain.plan import folder_name
+from snaketrain.snapshot import Snapshot
 
 
 class Checkpoints:
     def __init__(self, folder: Path, metric: str, mode: str, keep_best: int):
         self.folder = folder
         self.metric, self.sign, self.keep_best = metric, 1 if mode == "max" else -1, keep_best
-        self._background, self._newly_saved = Background(), []
+        self._background, self._snapshot, self._newly_saved = Background(), Snapshot(), []
 
     def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
         """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
@@ -41,7 +41,7 @@ class Checkpoints:
                 files[f"{name}.safetensors"] = _untied({key: tensor for key, tensor in weights.items() if key not in tied})
                 files[f"{name}.optimizer.pt"] = optimizer_state
             facts = {"step": step, "metrics": metrics, "scaler": learner.strategy.scaler.state_dict()}
-            self._background.start(partial(self._write, copied(files), facts))
+            self._background.start(partial(self._write, self._snapshot.of(files), facts))
 
     def finish(self) -> None:
         """Wait for what is being saved, and raise what went wrong with it."""
@@ -125,11 +125,6 @@ class Checkpoints:
                 learner.strategy.scaler.load_state_dict(state["scaler"])
             return state["step"]
         return 0
-
-
-def copied(state: Any) -> Any:
-    """Tensors that the training does not change any more."""
-    return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)
 
 
 def damage(path: Path) -> str | None:

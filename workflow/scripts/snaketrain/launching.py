@@ -8,6 +8,9 @@ from typing import Any
 
 from snaketrain.settings import Compute
 
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
+SECONDS_TO_SAVE = 600  # before it kills its processes
+
 
 def environment(threads: int) -> str:
     # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
@@ -25,9 +28,9 @@ def python_with_network() -> str:
 def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
+    here = f"{environment(threads_each(compute))} {shlex.quote(sys.executable)}"
     if launcher == "srun":
-        start = shlex.quote(str(Path(__file__).parent.parent / "start_on_nodes.py"))
-        return f"{environment(threads_each(compute))} {shlex.quote(sys.executable)} {start} --processes {compute.processes} --threads {compute.threads} --"
+        return f"{here} {script('start_on_nodes.py')} --processes {compute.processes} --threads {compute.threads} --"
     if compute.processes == 1:
         return python(compute.threads)
     if launcher == "env":
@@ -35,7 +38,12 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
         return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
-    return f"{environment(threads_each(compute))} {shlex.join(torchrun('--standalone', '--nproc-per-node', compute.processes))}"
+    cpu = " --cpu" if compute.device == "cpu" else ""
+    return f"{here} {script('start_here.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
+
+
+def script(name: str) -> str:
+    return shlex.quote(str(Path(__file__).parent.parent / name))
 
 
 def out_of_reach(compute: Compute) -> str | None:
@@ -53,9 +61,8 @@ def threads_each(compute: Compute) -> int:
 
 
 def torchrun(*options: Any) -> list[str]:
-    """torchrun forwards the signals to its processes, which save and end; it must not die of one itself, nor kill them while they save."""
     program = str(Path(sys.executable).with_name("torchrun"))
-    return [program, "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600", *map(str, options)]
+    return [program, "--signals-to-handle", SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
 def resources_of(compute: Callable[[Any], Compute], saves: bool) -> dict[str, Callable[[Any], Any]]:
@@ -99,6 +106,6 @@ def further_options(sbatch: str) -> list[str]:
 def say_where_to_look(uri: str | None) -> None:
     """The last lines of a finished workflow."""
     store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
-    show = shlex.quote(str(Path(__file__).parents[1] / "show_runs.py"))
+    show = script("show_runs.py")
     ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {store}"
     print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)

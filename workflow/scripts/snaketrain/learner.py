@@ -11,6 +11,7 @@ from torch import nn
 from snaketrain.blocks import compile_blocks, recompute_activations
 from snaketrain.initial_weights import start_from
 from snaketrain.loading import load
+from snaketrain.optimizers import optimizer_of
 from snaketrain.parameters import check_groups, freeze, parameter_groups
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
@@ -76,10 +77,3 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
             prepared[name] = (module.to(strategy.device), make_optimizer(dict(module.named_parameters())))
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
     return Learner(task, strategy, wrapped, optimizers, train.clip_norm)
-
-
-def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[str, nn.Parameter], sharded: Any = None, **how: Any) -> Any:
-    """The optimizer of parameters that are called as they were in the plain module; or `sharded`, which takes its groups and class."""
-    members = [group | {"params": [parameters[key] for key in group["params"]]} for group in groups]
-    made, options = load(train.optimizer.use), {"lr": train.learning_rate, **train.optimizer.arguments}
-    return sharded(members, made, **options, **how) if sharded else made(members, **options)

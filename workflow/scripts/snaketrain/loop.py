@@ -12,12 +12,14 @@ from torch import Tensor
 
 from snaketrain.bad_steps import BadSteps, poison
 from snaketrain.data.batches import Batches, Piece, deal
+from snaketrain.endings import WorthAnotherStart
 from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
 from snaketrain.parameters import set_rate
 from snaketrain.patience import Patience
 from snaketrain.plan import Plan, folder_name
+from snaketrain.strategies.base import norm_of
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.window import Window, each
 
@@ -92,7 +94,7 @@ class Training:
 
     def take(self, step: int, epoch: int, ids: np.ndarray) -> None:
         strategy, self.rate = self.learner.strategy, self.plan.learning_rate_at(step)
-        seed_step(self.settings.seed, step, strategy.data_rank)
+        seed_step(self.settings.seed, step, strategy)
         pieces = deal(ids, self.train_data.lengths, self.pieces.number, strategy.data_rank, strategy.data_processes)
         with self.clock.during("data_wait"):
             batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
@@ -120,7 +122,9 @@ class Training:
         if self.pieces.may_grow and self.pieces.number < self.settings.batch_size:
             self.pieces.more()
             advice = f"Out of memory: from now on each batch is worked off in {self.pieces.number} pieces. {advice}"
-        if not self.pieces.may_grow or self.learner.strategy.world_size > 1:
+            if self.learner.strategy.world_size > 1:
+                raise WorthAnotherStart(advice) from None
+        else:
             raise SystemExit(advice) from None
         logging.warning(advice)
         for module in self.learner.modules.values():
@@ -192,7 +196,8 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
     """
     strategy, losses, norms = learner.strategy, {}, []
     for name, module in learner.modules.items():
-        module.train()
+        if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
+            module.train()
         set_rate(learner.optimizers[name], rate)
     for loss_of, names in learner.task.steps(learner.modules):
         modules = learner.learning(names)
@@ -209,9 +214,12 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
         norms.append(strategy.update([(learner.modules[name], learner.optimizers[name]) for name in names], learner.clip_norm))
         for module in learner.modules.values():  # also what a loss left in the modules that do not learn from it
             strategy.clear(module)
-    return losses, torch.stack(norms).norm()
+    return losses, norm_of(norms)
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
+def seed_step(seed: int, step: int, strategy: Any) -> None:
     """Dropout depends on the step alone: a resumed training draws what an uninterrupted one would have drawn."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_rank
+    torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes half a millisecond for devices that are not used
+    if strategy.device.type == "cuda":
+        torch.cuda.manual_seed(number)

@@ -340,7 +340,7 @@ class Compute(Section):
     nodes: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] = Field(
         "1", description="machines of a training under SLURM; `1-4` goes on with fewer when the cluster has no more"
     )
-    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun")
+    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
     threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
     gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
@@ -357,6 +357,10 @@ class Compute(Section):
     sbatch: str = Field("", description="further options of sbatch, `--constraint=a100 --exclusive`")
     stall_seconds: Annotated[float, Field(gt=0)] = Field(
         1800, description="a training in which nothing moves for so long says which process is where, and ends"
+    )
+    restarts: NotNegative = Field(
+        3,
+        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot when one was lost",
     )
     reduce_batch_on_oom: bool = Field(
         False, description="work off each batch in more pieces when the memory runs out; the result is the same"

@@ -26,17 +26,17 @@ def ways_of(args: argparse.Namespace) -> list[str]:
     return [*args.code, *(string for string in args.settings if string.startswith(WAYS))]
 
 
-def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> None:
+def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> list[str]:
     """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
 
     Other settings or data are another training, and so are fewer steps than were taken already. Other code or another
-    strategy goes on with an unfinished one, and says so.
+    strategy goes on with an unfinished one, and says so; what changed is returned.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
-    taken = max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
+    taken, changed = last_saved(folder), []
     if before and (before["purpose"] != purpose or (before["ways"] != ways and _finished(folder)) or taken > steps):
         aside = (
             folder.parent
@@ -55,6 +55,12 @@ def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> None:
             flush=True,
         )
     folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def last_saved(folder: Path) -> int:
+    """The step of the newest checkpoint; 0 if there is none."""
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
 
 
 def _finished(folder: Path) -> bool:

@@ -8,6 +8,8 @@ import time
 import traceback
 from pathlib import Path
 
+from snaketrain.endings import WORTH_ANOTHER_START
+
 POLL_SECONDS = 1.0
 FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are
 
@@ -36,7 +38,7 @@ class Watch:
             if time.monotonic() - self.last > self.limit:
                 self._tell()
                 logging.shutdown()
-                os._exit(1)  # the main thread is stuck, perhaps in a call that no exception reaches
+                os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
 
     def _tell(self) -> None:
         stack = traceback.extract_stack(sys._current_frames()[self.main])

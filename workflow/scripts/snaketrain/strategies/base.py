@@ -86,7 +86,7 @@ class Strategy:
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
-        norm = torch.stack(norms).norm()
+        norm = norm_of(norms)
         if self.scaler.is_enabled() or norm.isfinite():  # a scaler sees to it by itself
             for _, optimizer in pairs:
                 self.scaler.step(optimizer)
@@ -146,6 +146,11 @@ class Strategy:
 
     def wait(self) -> None:
         """Until all processes are here."""
+
+
+def norm_of(norms: list[Tensor]) -> Tensor:
+    """Of several parts, from the norm of each."""
+    return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()
 
 
 class Distributed(Strategy):

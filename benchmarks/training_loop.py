@@ -1,0 +1,161 @@
+"""What a step of our loop costs beside one of a plain PyTorch loop, on the very same batches with the same optimizer.
+
+Both train in one process, some steps of the one and some of the other by turns, so that what else the machine does disturbs both.
+Ours with journal, TensorBoard and progress bar as in every training; two models: one as small as a step of about a millisecond
+takes, one of MiniLM's size. The median of the ratios of neighbouring turns.
+"""
+
+import argparse
+import copy
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
+
+from snaketrain.bad_steps import BadSteps  # noqa: E402
+from snaketrain.checkpoints import Checkpoints  # noqa: E402
+from snaketrain.data.batches import Batches  # noqa: E402
+from snaketrain.journal import Journal  # noqa: E402
+from snaketrain.learner import build, make_learner  # noqa: E402
+from snaketrain.loop import Training  # noqa: E402
+from snaketrain.out_of_memory import Pieces  # noqa: E402
+from snaketrain.patience import Patience  # noqa: E402
+from snaketrain.plan import Plan, make_schedule  # noqa: E402
+from snaketrain.progress import Progress  # noqa: E402
+from snaketrain.schedules import linear  # noqa: E402
+from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.stopping import Stopping  # noqa: E402
+from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.tasks.base import Task  # noqa: E402
+from snaketrain.watching import Watch  # noqa: E402
+from snaketrain.window import Window  # noqa: E402
+
+
+class Classify(Task):
+    def __init__(self, module: nn.Module):
+        self.module = module
+
+    def build(self, model, folder, data):
+        return {"model": self.module}
+
+    def training_step(self, modules, batch):
+        return nn.functional.cross_entropy(modules["model"](batch["inputs"]), batch["labels"], reduction="sum")
+
+
+class Logits(nn.Module):
+    """A BERT of MiniLM's size that answers with its logits alone."""
+
+    def __init__(self):
+        super().__init__()
+        size = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+        self.bert = BertForSequenceClassification(BertConfig(**size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+
+    def forward(self, tokens):
+        return self.bert(input_ids=tokens).logits
+
+
+class Rows:
+    """Random examples of one length."""
+
+    def __init__(self, inputs: torch.Tensor):
+        self.inputs, self.labels = inputs, torch.arange(len(inputs)) % 2
+        self.lengths = np.ones(len(inputs), dtype=int)
+
+    def batch(self, ids: tuple[int, ...], epoch: int = 0) -> dict[str, torch.Tensor]:
+        ids = torch.tensor(ids)
+        return {"inputs": self.inputs[ids], "labels": self.labels[ids]}
+
+
+def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
+    """The steps of a training as train_model.py composes it."""
+    strategy, task = Single("cpu", "fp32"), Classify(module)
+    batches = Batches(rows.lengths, train.seed, train.batch_size)
+    plan = Plan.of(train, batches, make_schedule(linear, {}))
+    progress = Progress("benchmark", plan.steps, 10, folder / "tensorboard", shows=True)
+    progress.start(0)
+    training = Training(
+        make_learner(task, train, build(task, train, Model(), None, {}), strategy), rows, rows, train, plan, batches,
+        Pieces(folder, 1, False), Window(strategy), Patience("loss", "min", None), BadSteps(2, 2),
+        Checkpoints(folder / "checkpoints", "loss", "min", 2), progress, Stopping(), Watch(folder / "stalled", 0, 1, 600),
+    )  # fmt: skip
+    training.journal = Journal(folder / "journal.jsonl", 0, True)
+    training.own_journal = Journal(folder / "rank-0.jsonl", 0, True)
+    for epoch, steps in batches.after(0, plan.steps):
+        yield from training.steps(epoch, steps)
+
+
+def plain(module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
+    """What one writes by hand: the same batches, rates, clipping and optimizer."""
+    batches = Batches(rows.lengths, train.seed, train.batch_size)
+    decays = [p for p in module.parameters() if p.ndim > 1], [p for p in module.parameters() if p.ndim == 1]
+    groups = [{"params": decays[0], "weight_decay": train.weight_decay}, {"params": decays[1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, train.steps)
+    module.train()
+
+    def step(ids: np.ndarray) -> None:
+        batch = rows.batch(tuple(map(int, ids)))
+        loss = nn.functional.cross_entropy(module(batch["inputs"]), batch["labels"])
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), train.clip_norm)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+    for _, steps in batches.after(0, train.steps):
+        for _, ids in steps:
+            yield lambda ids=ids: step(ids)
+
+
+def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, turns: int) -> dict[str, float]:
+    optimizer = {"use": "torch.optim.AdamW", "arguments": {"fused": True}}
+    steps = turn * (turns + 2)
+    train = Train(batch_size=batch, steps=steps, evaluate_every=10 * steps, learning_rate=1e-4, optimizer=optimizer, warmup=0)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Rows(inputs)
+        both = [ours(Path(folder), module, rows, train), plain(copy.deepcopy(module), rows, train)]
+        seconds: list[list[float]] = [[], []]
+        for number in range(turns + 1):
+            for which in (0, 1) if number % 2 else (1, 0):
+                started = time.perf_counter()
+                for take in itertools.islice(both[which], turn):
+                    take()
+                if number:  # the first turn warms up
+                    seconds[which].append((time.perf_counter() - started) / turn)
+    ratios = [own / other for own, other in zip(*seconds, strict=True)]
+    each = {name: round(1000 * statistics.median(values), 3) for name, values in zip(("ours, ms", "plain, ms"), seconds, strict=True)}
+    return each | {"ratio": round(statistics.median(ratios), 3), "turns": turns}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=20, help="of each loop (%(default)s)")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/training_loop.json", help="%(default)s")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    width = 64
+    layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())]
+    found = {
+        "small": measured(nn.Sequential(*layers, nn.Linear(width, 2)), torch.randn(4096, width), 32, 100, args.turns),
+        "MiniLM": measured(Logits(), torch.randint(5, 30000, (512, 32)), 16, 4, args.turns),
+    }
+    for name, figures in found.items():
+        print(name, figures)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
