@@ -27,6 +27,7 @@ from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 from snaketrain.bad_steps import BadSteps  # noqa: E402
 from snaketrain.checkpoints import Checkpoints  # noqa: E402
 from snaketrain.data.batches import Batches  # noqa: E402
+from snaketrain.goodput import Clock  # noqa: E402
 from snaketrain.journal import Journal  # noqa: E402
 from snaketrain.learner import build, make_learner  # noqa: E402
 from snaketrain.loop import Training  # noqa: E402
@@ -89,6 +90,7 @@ def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[
         make_learner(task, train, build(task, train, Model(), None, {}), strategy), rows, rows, train, plan, batches,
         Pieces(folder, 1, False), Window(strategy), Patience("loss", "min", None), BadSteps(2, 2),
         Checkpoints(folder / "checkpoints", "loss", "min", 2), progress, Stopping(), Watch(folder / "stalled", 0, 1, 600),
+        Clock(time.time()),
     )  # fmt: skip
     training.journal = Journal(folder / "journal.jsonl", 0, True)
     training.own_journal = Journal(folder / "rank-0.jsonl", 0, True)

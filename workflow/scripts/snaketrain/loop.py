@@ -16,10 +16,9 @@ from snaketrain.endings import WorthAnotherStart
 from snaketrain.evaluation import evaluate
 from snaketrain.learner import Learner
 from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
-from snaketrain.parameters import set_rate
+from snaketrain.parameters import norm_of, set_rate
 from snaketrain.patience import Patience
 from snaketrain.plan import Plan, folder_name
-from snaketrain.strategies.base import norm_of
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.window import Window, each
 

@@ -1,9 +1,10 @@
-"""Which parameters learn, and which of them how fast and with how much decay."""
+"""Which parameters learn, which of them how fast and with how much decay, and the norm of what they learn."""
 
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
@@ -38,6 +39,11 @@ def check_groups(modules: dict[str, nn.Module], groups: list[Any]) -> None:
 def set_rate(optimizer: Any, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("rate_scale", 1.0)
+
+
+def norm_of(norms: list[Tensor]) -> Tensor:
+    """Of several parts, from the norm of each."""
+    return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()
 
 
 def matches(pattern: str, module: str, key: str) -> bool:

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from snaketrain.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.parameters import norm_of
 from snaketrain.ranks import Ranks
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -146,11 +147,6 @@ class Strategy:
 
     def wait(self) -> None:
         """Until all processes are here."""
-
-
-def norm_of(norms: list[Tensor]) -> Tensor:
-    """Of several parts, from the norm of each."""
-    return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()
 
 
 class Distributed(Strategy):
