@@ -39,8 +39,8 @@ def long_journal(results: Path, points: int) -> None:
         journal.write(json.dumps({"event": "end", "status": "STOPPED", "time": START + step, "step": step}) + "\n")
 
 
-def catch_up(folder: Path, points: int) -> tuple[float, float]:
-    """Seconds of following, and the most memory in MB, of a process that does nothing else."""
+def catch_up(folder: Path, points: int) -> tuple[float, float, float]:
+    """Seconds of following, CPU seconds, and the most memory in MB, of a process that does nothing else."""
     results = make_workspace(folder, {"first": {"ends": "nothing"}})
     long_journal(results, points)
     uri = f"sqlite:///{folder}/mlflow.db"
@@ -59,7 +59,7 @@ def catch_up(folder: Path, points: int) -> tuple[float, float]:
     (run,) = store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
     if run.data.metrics["train/loss"] != (points // len(METRICS)) * 0.37:
         raise SystemExit("points are missing")
-    return float(os.read(seconds_read, 100)), usage.ru_maxrss / 1024
+    return float(os.read(seconds_read, 100)), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def follow(results: Path, uri: str) -> None:
@@ -176,10 +176,10 @@ def main() -> None:
     found = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
     with tempfile.TemporaryDirectory(prefix="follower-") as folder:
         if args.points:
-            _, few_mb = catch_up(Path(folder) / "few", args.points // 100)
-            seconds, many_mb = catch_up(Path(folder) / "many", args.points)
+            _, _, few_mb = catch_up(Path(folder) / "few", args.points // 100)
+            seconds, cpu_seconds, many_mb = catch_up(Path(folder) / "many", args.points)
             found[f"{args.points} points"] = {
-                "points a second": round(args.points / seconds), "memory, MB": round(many_mb), "memory for a hundredth of the points, MB": round(few_mb),
+                "points a second": round(args.points / seconds), "points a CPU second": round(args.points / cpu_seconds), "memory, MB": round(many_mb), "memory for a hundredth of the points, MB": round(few_mb),
             }  # fmt: skip
         if args.trials:
             (Path(folder) / "kills").mkdir()

@@ -106,6 +106,6 @@ def further_options(sbatch: str) -> list[str]:
 def say_where_to_look(uri: str | None) -> None:
     """The last lines of a finished workflow."""
     store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
-    show = shlex.quote(str(Path(__file__).parents[1] / "show_runs.py"))
+    show = script("show_runs.py")
     ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {store}"
     print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)
