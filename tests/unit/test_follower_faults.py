@@ -69,10 +69,10 @@ class Server:
             self.process.wait()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Not started yet."""
-    server = Server(tmp_path_factory.mktemp("server"))
+@pytest.fixture
+def server(tmp_path):
+    """Not started yet, and empty: runs of another workspace under the same keys would be taken for ours."""
+    server = Server(tmp_path)
     yield server
     server.kill()
 
@@ -145,10 +145,9 @@ def test_down_at_the_start_then_killed_and_started_again(tmp_path, server):
 
 def test_all_arrives_at_a_server_as_in_a_database(tmp_path, server):
     """Files too; and again changes nothing."""
-    if not server.process or server.process.poll() is not None:
-        server.start()
+    server.start()
     results = make_workspace(tmp_path)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = f"sqlite:///{tmp_path}/alone.db"
     assert once(results, uri) == ""
     expected = content(uri)
     for state in results.rglob(".mlflow.json"):
