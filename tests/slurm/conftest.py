@@ -46,6 +46,10 @@ def workspace(undisturbed, tmp_path) -> Path:
     left_out = shutil.ignore_patterns(*of_results)
     folder = Path(shutil.copytree(undisturbed, tmp_path / "workspace", ignore=left_out))
     lab.set_pace(folder, 0.3)
+    lab.until(
+        lambda: lab.slurm("sinfo", "--noheader", "--partition=normal", "--states=idle", "--format=%D").strip() == SIZE["NODES"],
+        "all nodes are idle",
+    )
     yield folder
     subprocess.run(["scancel", "--quiet", "--user", str(os.getuid())], check=False)
     lab.until(lambda: not lab.slurm("squeue", "--noheader"), "all jobs have ended")

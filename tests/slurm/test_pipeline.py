@@ -21,7 +21,7 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
     ranks = sorted(path.name for path in (undisturbed / TRAINING / "logs").glob("*.log"))
     assert ranks == [f"rank-{rank}.log" for rank in range(4)]
     results = json.loads((undisturbed / RUN / "evaluation/test_results.json").read_text())
-    assert results["examples"] == 36 and 0 <= results["accuracy"] <= 1
+    assert results["examples"] == 36 and 0 <= results["metrics"]["accuracy"] <= 1
     assert (undisturbed / "results/comparison/runs.csv").is_file()
 
 
