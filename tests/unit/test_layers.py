@@ -12,7 +12,7 @@ SCRIPTS = ROOT / "workflow/scripts"
 FILES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__"): path for path in SCRIPTS.rglob("*.py")}
 GROUND = {
     "snaketrain",
-    "snaketrain.settings",
+    *(name for name in FILES if name.startswith("snaketrain.settings")),
     "snaketrain.configuration",
     "snaketrain.credentials",
     "snaketrain.manifests",

@@ -1,0 +1,47 @@
+"""What all sections of the configuration are made of."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
+
+
+def with_numbers(value: Any) -> Any:
+    """YAML 1.1 takes `1e-8` for a text, and where anything is allowed pydantic cannot know better."""
+    if isinstance(value, dict):
+        return {key: with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(inner) for inner in value]
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
+
+
+Arguments = Annotated[dict[str, Any], BeforeValidator(with_numbers)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic would read `epochs: yes` as 1
+        if isinstance(value, bool) and "bool" not in str(cls.model_fields[info.field_name].annotation):
+            raise ValueError(f"a switch ({str(value).lower()}) makes no sense here")
+        return value
+
+
+class Use(Section):
+    """Names a class or function, and the arguments it is called with."""
+
+    use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
+    arguments: Arguments = Field({}, description="keyword arguments for it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value  # `schedule: cosine`

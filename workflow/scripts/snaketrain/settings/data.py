@@ -1,0 +1,104 @@
+"""The section `data`."""
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from snaketrain.settings.base import Fraction, Name, Positive, Section
+from snaketrain.settings.sources import Examples, Source
+
+
+class Data(Section):
+    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and all that follows."""
+
+    name: Name = Field("data", description="names the folder of the prepared data, before a digest of this section")
+    train: Examples = Field(description="the training examples")
+    dev: Examples | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
+    test: Examples | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
+        "auto", description="`auto` goes by the file's ending; `text` is one example a line"
+    )
+    encoding: str = Field("utf-8", description="of the text files")
+    columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
+    text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
+    label: str | None = Field("label", description="the column of the label; none for language modelling")
+    label_kind: Literal["class", "classes", "number"] = Field(
+        "class", description="what the label is: one class, any number of classes, or a number to be predicted"
+    )
+    label_separator: str = Field("|", description="between the names of several classes, in text files", min_length=1)
+    labels: dict[str, str] | None = Field(
+        None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted"
+    )
+    where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
+    dev_fraction: Fraction = Field(0.1, description="share of `train` cut off for development, where `dev` is not given")
+    test_fraction: Fraction = Field(0.1, description="share of `train` cut off for the test, where `test` is not given")
+    split_seed: int = Field(42, description="seed of that cut")
+    limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
+    limit_dev: Positive | None = Field(None, description="the same for the development examples")
+    limit_test: Positive | None = Field(None, description="the same for the test examples")
+    tokenizer: Source | None = Field(
+        None, description="a folder with `tokenizer.json`; needed for text, and by no dataset class", validate_default=True
+    )
+    max_length: Positive | None = Field(
+        128, description="longest example in tokens; longer ones are cut, and counted; none, for language modelling: nothing is cut"
+    )
+    end_token: str | None = Field(
+        None, description="for language modelling: a token of the tokenizer's vocabulary that is put after each text, `<|endoftext|>`"
+    )
+
+    fields: list[str] = Field(
+        ["inputs", "target"], description="names of what a dataset class gives, in order, where its items are tuples", min_length=1
+    )
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the examples come from a dataset class."""
+        return self.train.use is not None
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _text_needs_it(cls, value: Source | None, info: ValidationInfo) -> Source | None:
+        if value is None and "train" in info.data and not info.data["train"].use:
+            raise ValueError("is missing, and text is nothing without it: name a folder with `tokenizer.json`")
+        return value
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("where")
+    @classmethod
+    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
+        return dict(sorted(value.items()))
+
+    @model_validator(mode="after")
+    def _label_fits_its_kind(self) -> "Data":
+        if self.label is None and self.label_kind != "class":
+            raise ValueError(f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`")
+        if self.labels is not None and self.label_kind == "number":
+            raise ValueError("`labels` names classes, but `label_kind` is number: remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "Data":
+        if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:
+            kinds = ("a dataset class", "files") if self.by_class else ("files", "a dataset class")
+            raise ValueError(f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_language_modelling(self) -> "Data":
+        if self.label is None:
+            return self
+        if self.end_token is not None:
+            raise ValueError(f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them")
+        if self.max_length is None:
+            raise ValueError("`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _something_left_to_train_on(self) -> "Data":
+        if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
+            raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
+        return self
