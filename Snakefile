@@ -13,7 +13,7 @@ sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
 from snaketrain import launching
-from snaketrain.configuration import BadConfiguration
+from snaketrain.mistakes import BadConfiguration
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
 

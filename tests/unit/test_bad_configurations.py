@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.configuration import BadConfiguration
+from snaketrain.mistakes import BadConfiguration
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
 

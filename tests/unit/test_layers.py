@@ -14,6 +14,7 @@ GROUND = {
     "snaketrain",
     *(name for name in FILES if name.startswith("snaketrain.settings")),
     "snaketrain.configuration",
+    "snaketrain.mistakes",
     "snaketrain.credentials",
     "snaketrain.manifests",
     "snaketrain.module_settings",

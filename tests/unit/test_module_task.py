@@ -5,7 +5,7 @@ import torch
 import torchmetrics
 from torch.nn import functional
 
-from snaketrain.configuration import BadConfiguration
+from snaketrain.mistakes import BadConfiguration
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call

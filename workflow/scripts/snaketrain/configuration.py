@@ -4,37 +4,19 @@ Runs start from the common sections and change some of them; a sweep makes one r
 """
 
 import copy
-import difflib
-import functools
 import itertools
 import json
 import re
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from snaketrain.settings import Name, Section, Settings
+from snaketrain.mistakes import BadConfiguration, bad_name, nearest, problem, shown
+from snaketrain.settings import Section, Settings
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps")
 CORRECTABLE = ("missing", "value_error")  # what depends on several settings, so that a run can make it right
-
-PLAINER = {
-    "List should have": "a list of",
-    "String should have": "a text of",
-    " after validation": "",
-    "greater than": "a number greater than",
-    "less than": "a number less than",
-}
-
-
-class BadConfiguration(Exception):
-    """All problems of a configuration, each with its path, what is wrong and what to do."""
-
-    def __init__(self, problems: list[str]):
-        self.problems = list(dict.fromkeys(problems))
-        several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {p}" for p in self.problems))
 
 
 def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
@@ -68,7 +50,7 @@ def _validated(raw: dict) -> tuple[Settings | None, dict[str, str]]:
     try:
         return Settings.model_validate(raw), {}
     except ValidationError as error:
-        return None, {_problem(item): item["type"] for item in error.errors()}
+        return None, {problem(item): item["type"] for item in error.errors()}
 
 
 def strings(name: str, section: Section | None) -> list[str]:
@@ -95,14 +77,6 @@ def from_strings(items: list[str]) -> dict[str, Any]:
     return nested
 
 
-def nearest(key: Any, known: Any) -> str:
-    near = difflib.get_close_matches(str(key), list(known), n=1)
-    return f". Did you mean '{near[0]}'?" if near else "."
-
-
-# --- runs and sweeps
-
-
 def _changes_by_run(config: dict[str, Any]) -> tuple[dict[str, tuple[str, dict]], list[str]]:
     """For every run, where it stands in the file and what it changes; and what is wrong with their names."""
     found: dict[str, tuple[str, dict]] = {}
@@ -110,7 +84,7 @@ def _changes_by_run(config: dict[str, Any]) -> tuple[dict[str, tuple[str, dict]]
     runs, sweeps = config.get("runs") or {}, config.get("sweeps") or {}
     for kind, entries in (("runs", runs), ("sweeps", sweeps)):
         if not isinstance(entries, dict):
-            problems.append(f"{kind}: expects names with their settings below them, not {_shown(entries)}.")
+            problems.append(f"{kind}: expects names with their settings below them, not {shown(entries)}.")
     runs, sweeps = (entries if isinstance(entries, dict) else {} for entries in (runs, sweeps))
     points = [(str(name), f"runs.{name}", change or {}) for name, change in runs.items()]
     for sweep, axes in sweeps.items():
@@ -118,10 +92,10 @@ def _changes_by_run(config: dict[str, Any]) -> tuple[dict[str, tuple[str, dict]]
     if not points and not problems:
         points = [("default", "runs.default", {})]
     for name, where, change in points:
-        if message := _bad_name(name):
+        if message := bad_name(name):
             problems.append(f"{where}: {message}")
         elif not isinstance(change, dict):
-            problems.append(f"{where}: expects settings such as `train.seed: 1`, not {_shown(change)}.")
+            problems.append(f"{where}: expects settings such as `train.seed: 1`, not {shown(change)}.")
         elif name.lower() in (known.lower() for known in found):
             # file systems and eyes do not tell Wide from wide
             problems.append(f"{where}: there is already a run named {name!r}; names must differ in more than upper and lower case.")
@@ -132,12 +106,12 @@ def _changes_by_run(config: dict[str, Any]) -> tuple[dict[str, tuple[str, dict]]
 
 def _points(sweep: str, axes: Any, problems: list[str]) -> list[tuple[str, str, dict]]:
     where = f"sweeps.{sweep}"
-    if message := _bad_name(sweep):
+    if message := bad_name(sweep):
         problems.append(f"{where}: {message}")
     elif not isinstance(axes, dict) or not axes:
-        problems.append(f"{where}: expects settings with lists of values, such as `train.seed: [0, 1, 2]`, not {_shown(axes)}.")
+        problems.append(f"{where}: expects settings with lists of values, such as `train.seed: [0, 1, 2]`, not {shown(axes)}.")
     elif bad := [key for key, values in axes.items() if not isinstance(values, list) or not values]:
-        problems += [f"{where}.{key}: expects a list of values, not {_shown(axes[key])}." for key in bad]
+        problems += [f"{where}.{key}: expects a list of values, not {shown(axes[key])}." for key in bad]
     else:
         return [
             ("-".join([sweep, *(_label(key, values, value) for (key, values), value in zip(axes.items(), point, strict=True))]),
@@ -152,19 +126,6 @@ def _label(key: str, values: list, value: Any) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text):
         text = str(values.index(value))
     return f"{str(key).rpartition('.')[2]}={text}"
-
-
-@functools.cache
-def _names() -> TypeAdapter:
-    return TypeAdapter(Name)  # making it takes longer than all names of a large sweep
-
-
-def _bad_name(name: str) -> str | None:
-    try:
-        _names().validate_python(name)
-    except ValidationError:
-        return f"{name!r} cannot be a name: it names a folder, so use letters, digits and . _ - = + only, beginning with a letter or digit."
-    return None
 
 
 def _changed(common: dict, change: dict, where: str, datasets: dict) -> tuple[dict, list[str]]:
@@ -199,13 +160,13 @@ def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
     """The `datasets` by name, and what is wrong with them, used or not; what is missing shows where one is used."""
     entries = config.get("datasets") or {}
     if not isinstance(entries, dict):
-        return {}, [f"datasets: expects names with the settings of a `data` section below them, not {_shown(entries)}."]
+        return {}, [f"datasets: expects names with the settings of a `data` section below them, not {shown(entries)}."]
     found, problems = {}, []
     for name, entry in entries.items():
-        if message := _bad_name(str(name)):
+        if message := bad_name(str(name)):
             problems.append(f"datasets.{name}: {message}")
         elif not isinstance(entry, dict):
-            problems.append(f"datasets.{name}: expects the settings of a `data` section, not {_shown(entry)}.")
+            problems.append(f"datasets.{name}: expects the settings of a `data` section, not {shown(entry)}.")
         else:
             found[str(name)] = {"name": str(name)} | entry
             wrong = _validated({"data": found[str(name)]})[1]
@@ -219,51 +180,3 @@ def _with_named_data(raw: dict, datasets: dict[str, dict]) -> dict:
     if isinstance(raw.get("data"), str) and raw["data"] in datasets:
         return raw | {"data": copy.deepcopy(datasets[raw["data"]])}
     return raw
-
-
-# --- telling what is wrong
-
-
-def _problem(item: dict) -> str:
-    path = ".".join(map(str, item["loc"]))
-    given = item["input"]
-    kind, context = item["type"], item.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = _fields_at(item["loc"][:-1])
-        return f"{path}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
-    if kind == "missing":
-        return f"{path}: is missing, and has no default. See config/README.md for what it means."
-    if kind == "value_error":
-        return f"{path}: {context['error']}." if path else f"{context['error']}."
-    if kind == "literal_error":
-        known = re.findall(r"'(.*?)'", context["expected"])
-        return f"{path}: {_shown(given)} is not one of {context['expected']}{nearest(given, known)}"
-    if kind == "model_type" and path == "data" and isinstance(given, str):
-        return f"data: there is no {given!r} among the `datasets`. Name one of them, or write the section here."
-    if kind in ("model_type", "dict_type"):
-        known = _fields_at(item["loc"])
-        below = f"its settings ({', '.join(known)})" if known else "names with their values"
-        return f"{path}: expects {below} below it, not {_shown(given)}."
-    if kind == "string_pattern_mismatch":
-        return f"{path}: {_bad_name(str(given))}"
-    expected = item["msg"].removeprefix("Input should be ")
-    for theirs, ours in PLAINER.items():
-        expected = expected.replace(theirs, ours)
-    return f"{path}: expects {expected}, not {_shown(given)}."
-
-
-def _fields_at(location: tuple) -> list[str]:
-    """The settings known at a place of the configuration."""
-    model: Any = Settings
-    for part in location:
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
-        if model is None:
-            return []
-    return list(model.model_fields)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -17,6 +17,7 @@ from snaketrain.remembering import Remembered
 SCRIPTS = Path(__file__).resolve().parent.parent
 WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.configuration",
+    "snaketrain.mistakes",
     "snaketrain.loading",
     "snaketrain.training_folder",
     "snaketrain.credentials",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from snaketrain.configuration import nearest
+from snaketrain.mistakes import nearest
 from snaketrain.settings import Section, Use
 
 

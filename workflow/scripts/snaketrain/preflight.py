@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain import module_settings
-from snaketrain.configuration import BadConfiguration, nearest
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
 from snaketrain.inheriting import class_attribute, keywords
 from snaketrain.loading import NotFound, find
 from snaketrain.meaning import code_strings
+from snaketrain.mistakes import BadConfiguration, nearest
 from snaketrain.pipeline import Pipeline, dataset_classes, initial, uses_in
 from snaketrain.settings import Data, Examples, Settings
 
