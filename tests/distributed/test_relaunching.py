@@ -61,7 +61,7 @@ def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(dat
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/gpus\n")
     (tmp_path / "bin/nvidia-smi").chmod(0o755)
     started = Started(tmp_path / "log", ["--look", "0.5"], training(data, tmp_path / "run"), tmp_path / "bin")
-    started.until(lambda: started.of("eval"))
+    started.until(lambda: started.of("checkpoint"))
     os.kill(started.pid(0), signal.SIGKILL)  # where the others meet
     started.until(lambda: len(started.of("attempt")) == 2 and len(started.of("eval")) > 2)
     (tmp_path / "gpus").write_text("GPU 0: A\nUnable to determine the device handle for GPU 1: Unknown Error\n")
