@@ -42,14 +42,7 @@ def undisturbed(cluster, tmp_path_factory) -> Path:
 @pytest.fixture
 def workspace(undisturbed, tmp_path) -> Path:
     """The same with its data prepared and nothing trained yet; a step takes long enough to be disturbed."""
-    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.lock", ".mlflow.json", "snakemake.out")
-    left_out = shutil.ignore_patterns(*of_results)
-    folder = Path(shutil.copytree(undisturbed, tmp_path / "workspace", ignore=left_out))
-    lab.set_pace(folder, 0.3)
-    lab.until(
-        lambda: lab.slurm("sinfo", "--noheader", "--partition=normal", "--states=idle", "--format=%D").strip() == SIZE["NODES"],
-        "all nodes are idle",
-    )
+    folder = lab.untrained(undisturbed, tmp_path / "workspace")
     yield folder
     subprocess.run(["scancel", "--quiet", "--user", str(os.getuid())], check=False)
     lab.until(lambda: not lab.slurm("squeue", "--noheader"), "all jobs have ended")

@@ -17,7 +17,7 @@ from snaketrain.journal import read_events
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-STEPS = 60
+STEPS = 80
 RUN = "results/runs/patient"
 TRAINING = f"{RUN}/training"
 HELD_SECONDS = 5  # SLURM lets a job wait so long before it starts again: cred_expire in cluster.sh; 120 as a rule
@@ -42,6 +42,14 @@ def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: in
     make_workspace(folder, **config)
     shutil.copy(HERE / "patient.py", folder)
     return set_pace(folder, pace)
+
+
+def untrained(finished: Path, folder: Path) -> Path:
+    """Another workspace with its data prepared and nothing trained yet, as soon as all nodes are idle."""
+    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.lock", ".mlflow.json", "snakemake.out")
+    shutil.copytree(finished, folder, ignore=shutil.ignore_patterns(*of_results))
+    until(lambda: set(slurm("sinfo", "--noheader", "--Node", "--format=%t").split()) == {"idle"}, "all nodes are idle")
+    return set_pace(folder, 0.3)  # a step takes long enough to be disturbed
 
 
 def set_pace(folder: Path, seconds: float) -> Path:

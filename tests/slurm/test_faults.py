@@ -6,7 +6,8 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -27,28 +28,43 @@ from slurm.lab import (
     slurm,
     steps,
     until,
+    untrained,
     weights,
 )
 
 
-@pytest.fixture
-def training(workspace) -> Workflow:
-    """A workflow whose training is well on its way, past its first checkpoint."""
-    workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
-    until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
-    set_pace(workspace, 1.5)  # it must not come to its end before it is disturbed
+@pytest.fixture(scope="module")
+def training(cluster, undisturbed, tmp_path_factory) -> Iterator[Workflow]:
+    """One workflow whose training is well on its way, past its first checkpoint. Each test disturbs it; the last one looks at the end."""
+    folder = untrained(undisturbed, tmp_path_factory.mktemp("training") / "workspace")
+    workflow = Workflow(folder, f"{TRAINING}/manifest.json", "--retries", "9")
+    well_on_its_way(workflow)
     yield workflow
     workflow.end()
+    slurm("scancel", "--quiet", "--user", str(os.getuid()))
 
 
-def goes_on(workflow: Workflow, starts: int = 2) -> None:
-    """Started again by itself; from here on without delay."""
-    until(lambda: attempts(workflow.folder) >= starts, "it is started again", workflow=workflow)
+def well_on_its_way(workflow: Workflow) -> None:
+    until(lambda: max(steps(workflow.folder), default=0) > 12, "it trains", workflow=workflow)
+    set_pace(workflow.folder, 1.0)  # it must not come to its end before it is disturbed
+
+
+@contextmanager
+def started_again(workflow: Workflow) -> Iterator[None]:
+    """What is done to it in here makes it start again, by itself, and take steps that it had not yet taken."""
+    starts, step = attempts(workflow.folder), max(steps(workflow.folder))
+    yield
+    until(lambda: attempts(workflow.folder) > starts, "it is started again", workflow=workflow)
+    until(lambda: max(steps(workflow.folder)) > step, "it trains on", workflow=workflow)
+
+
+def finished(workflow: Workflow) -> None:
+    """From here on without delay."""
     set_pace(workflow.folder, 0)
     workflow.finish()
 
 
-def assert_as_undisturbed(folder: Path, undisturbed: Path, rel: float = 0.0, starts: int = 2) -> None:
+def assert_as_undisturbed(folder: Path, undisturbed: Path, starts: int, rel: float = 0.0) -> None:
     found, expected = weights(folder), weights(undisturbed)
     for name, values in expected.items():
         assert abs(found[name] - values).max() <= rel * abs(values).max(), name
@@ -62,53 +78,67 @@ def assert_as_undisturbed(folder: Path, undisturbed: Path, rel: float = 0.0, sta
     assert counted == [(step, 1) for step in range(1, STEPS + 1)]
 
 
-def test_requeued(training, undisturbed):
+def test_requeued(training):
     job = job_of(training.folder)
-    slurm("scontrol", "requeue", job)
-    goes_on(training)
-    assert_as_undisturbed(training.folder, undisturbed)
+    with started_again(training):
+        slurm("scontrol", "requeue", job)
     assert job_of(training.folder) == job
 
 
-def test_preempted(training, undisturbed):
+def test_preempted(training):
     job = job_of(training.folder)
-    urgent = slurm("sbatch", "--parsable", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 5").strip()
-    until(lambda: "COMPLETED" in slurm("squeue", "--job", urgent, "--states=all", "--format=%T"), "the urgent job is done")
-    goes_on(training)
-    assert_as_undisturbed(training.folder, undisturbed)
+    with started_again(training):
+        urgent = slurm(
+            "sbatch", "--parsable", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 5"
+        ).strip()
+        until(lambda: "COMPLETED" in slurm("squeue", "--job", urgent, "--states=all", "--format=%T"), "the urgent job is done")
     assert job_of(training.folder) == job
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["first", "second"])
-def test_node_crashes(cluster, training, undisturbed, which):
+def test_node_crashes(cluster, training, which):
     job, node = job_of(training.folder), nodes_of(job_of(training.folder))[which]
-    cluster.act("crash", node)
-    try:
-        goes_on(training)
-    finally:
-        cluster.act("start-node", node)
-    assert_as_undisturbed(training.folder, undisturbed)
-    assert f"SLURM job {job} (train_model patient) was queued again, since {node} died" in training.printed()
+    with started_again(training), lost(cluster, "crash", node):
+        until(lambda: f"SLURM job {job} (train_model patient) was queued again, since {node} died" in training.printed(), "it is told")
     assert job_of(training.folder) == job
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["first", "second"])
-def test_node_is_cut_off(cluster, training, undisturbed, which):
+@contextmanager
+def lost(cluster, how: str, node: str) -> Iterator[None]:
+    cluster.act(how, node)
+    try:
+        yield
+    finally:
+        cluster.act({"crash": "start-node", "cut": "heal"}[how], node)
+
+
+@pytest.mark.parametrize("which", [1, 0], ids=["second", "first"])
+def test_node_is_cut_off(cluster, training, which):
     """Its processes live on, and must neither write any more, nor harm the others when it is back.
 
     When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
     """
-    node = nodes_of(job_of(training.folder))[which]
-    cluster.act("cut", node)
-    try:
-        until(lambda: attempts(training.folder) >= 2, "it is started again elsewhere", workflow=training)
-    finally:
-        cluster.act("heal", node)
-    until(lambda: max(steps(training.folder)) > 20, "it trains on", workflow=training)
-    goes_on(training)
     starts = attempts(training.folder)
-    assert starts == 2 or (which == 0 and starts == 3)
-    assert_as_undisturbed(training.folder, undisturbed, starts=starts)
+    with started_again(training), lost(cluster, "cut", nodes_of(job_of(training.folder))[which]):
+        until(lambda: attempts(training.folder) > starts, "it is started again elsewhere", workflow=training)
+    assert attempts(training.folder) - starts <= (1 if which else 2)
+
+
+def test_step_is_killed(training):
+    with started_again(training):
+        slurm("scancel", "--signal=KILL", f"{job_of(training.folder)}.0")
+
+
+def test_job_is_cancelled(training):
+    with started_again(training):
+        slurm("scancel", job_of(training.folder))
+
+
+def test_after_all_this_it_comes_to_what_comes_of_it_undisturbed(training, undisturbed):
+    finished(training)
+    starts = attempts(training.folder)
+    assert starts >= 9
+    assert_as_undisturbed(training.folder, undisturbed, starts)
 
 
 def test_time_limit(undisturbed, workspace):
@@ -118,7 +148,8 @@ def test_time_limit(undisturbed, workspace):
     set_pace(workspace, 60 * minutes / STEPS)
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     until(lambda: attempts(workspace) >= 2, "its first time is over", minutes * 60 + LONG_SECONDS, workflow)
-    goes_on(workflow, starts=3)
+    until(lambda: attempts(workspace) >= 3, "its second time is over", minutes * 60 + LONG_SECONDS, workflow)
+    finished(workflow)
     assert_as_undisturbed(workspace, undisturbed, starts=3)
     assert [event["signals"] for event in events(workspace, "end")] == [["SIGUSR1"], ["SIGUSR1"], []]
     assert len(list(workspace.glob("logs/slurm/rule_train_model/*/*.log"))) == 1
@@ -140,48 +171,44 @@ def test_goes_on_with_fewer_nodes(cluster, workspace, tmp_path):
     slurm("scontrol", "update", "nodename=train[3-4]", "state=drain", "reason=test")
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     try:
-        until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
-        set_pace(workspace, 1.5)
-        cluster.act("crash", "train2")
-        goes_on(workflow)
+        well_on_its_way(workflow)
+        with lost(cluster, "crash", "train2"):
+            until(lambda: attempts(workspace) > 1, "it is started again", workflow=workflow)
+            finished(workflow)
     finally:
-        cluster.act("start-node", "train2")
         slurm("scontrol", "update", "nodename=train[3-4]", "state=resume")
         workflow.end()
     assert [event["processes"] for event in events(workspace, "attempt")] == [4, 2]
-    assert_as_undisturbed(workspace, alone, rel=1e-6)
+    assert_as_undisturbed(workspace, alone, starts=2, rel=1e-6)
 
 
-def test_step_is_killed(training, undisturbed):
-    slurm("scancel", "--signal=KILL", f"{job_of(training.folder)}.0")
-    goes_on(training)
-    assert_as_undisturbed(training.folder, undisturbed)
+@pytest.fixture
+def workflow(workspace) -> Iterator[Workflow]:
+    """One for a test alone."""
+    workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
+    well_on_its_way(workflow)
+    yield workflow
+    workflow.end()
 
 
-def test_job_is_cancelled(training, undisturbed):
-    slurm("scancel", job_of(training.folder))
-    goes_on(training)
-    assert_as_undisturbed(training.folder, undisturbed)
-
-
-def test_interrupted(training, undisturbed):
+def test_interrupted(workflow, undisturbed):
     """Ctrl-C ends the jobs, and they save."""
-    training.signal(signal.SIGINT)
-    until(lambda: training.process.poll() is not None, "snakemake ends")
-    until(lambda: events(training.folder, "end"), "the training has saved")
-    assert events(training.folder, "end")[0]["status"] == "STOPPED"
-    again = Workflow(training.folder, f"{TRAINING}/manifest.json")
-    goes_on(again)
-    assert_as_undisturbed(training.folder, undisturbed)
+    workflow.signal(signal.SIGINT)
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    until(lambda: events(workflow.folder, "end"), "the training has saved")
+    assert events(workflow.folder, "end")[0]["status"] == "STOPPED"
+    finished(Workflow(workflow.folder, f"{TRAINING}/manifest.json"))
+    assert_as_undisturbed(workflow.folder, undisturbed, starts=2)
 
 
-def test_snakemake_is_killed(training, undisturbed):
+def test_snakemake_is_killed(workflow, undisturbed):
     """Its job trains on; a new snakemake knows nothing of it."""
-    first = job_of(training.folder)
-    os.kill(training.process.pid, signal.SIGKILL)
-    training.process.wait()
-    subprocess.run([*training.command, "--unlock"], cwd=training.folder, check=True, capture_output=True)
-    again = Workflow(training.folder, f"{TRAINING}/manifest.json")
-    goes_on(again)
-    assert job_of(training.folder) != first
-    assert_as_undisturbed(training.folder, undisturbed)
+    first = job_of(workflow.folder)
+    os.kill(workflow.process.pid, signal.SIGKILL)
+    workflow.process.wait()
+    subprocess.run([*workflow.command, "--unlock"], cwd=workflow.folder, check=True, capture_output=True)
+    again = Workflow(workflow.folder, f"{TRAINING}/manifest.json")
+    until(lambda: attempts(workflow.folder) > 1, "it is started again", workflow=again)
+    finished(again)
+    assert job_of(workflow.folder) != first
+    assert_as_undisturbed(workflow.folder, undisturbed, starts=2)
