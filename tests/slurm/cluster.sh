@@ -99,7 +99,11 @@ connect() {
 }
 
 disconnect() {
-    for i in $(seq 64); do [ ! -e "/run/netns/train$i" ] || ip netns del "train$i"; done
+    for i in $(seq 64); do
+        [ -e "/run/netns/train$i" ] || continue
+        ip link del "vtrain$i" || true # a namespace that is deleted keeps it for a while, and its name is taken
+        ip netns del "train$i"
+    done
     ip link del $BRIDGE 2> /dev/null || true
 }
 
@@ -132,7 +136,9 @@ crash_node() { # the daemon, and every process of every job on it, at once, as w
 
 case $ACTION in
     start)
-        configure && connect && name_nodes here
+        configure
+        connect
+        name_nodes here
         if ! alive "$FOLDER/munge/pid"; then
             rm -f "$MUNGE"*
             munged --force --key-file="$FOLDER/munge/key" --socket="$MUNGE" --pid-file="$FOLDER/munge/pid" \
@@ -147,7 +153,8 @@ case $ACTION in
     stop)
         if alive "$FOLDER/slurmctld.pid"; then scancel --user "$(id -un)" || true; until_true 20 sh -c '[ -z "$(squeue --noheader)" ]' || true; fi
         for file in "$FOLDER"/slurmd-*.pid "$FOLDER/slurmctld.pid" "$FOLDER/munge/pid"; do end_process "$file"; done
-        disconnect && name_nodes away
+        disconnect
+        name_nodes away
         [ "$(readlink /etc/slurm/slurm.conf)" != "$CONF" ] || rm /etc/slurm/slurm.conf
         ;;
     status) sinfo --Node --long && squeue ;;

@@ -26,9 +26,11 @@ def cluster(tmp_path_factory) -> lab.Cluster:
     if reason := why_not():
         pytest.skip(reason)
     cluster = lab.Cluster(tmp_path_factory.mktemp("cluster"))
-    cluster.act("start", environment=SIZE)
-    yield cluster
-    cluster.act("stop")
+    try:
+        cluster.act("start", environment=SIZE)
+        yield cluster
+    finally:
+        cluster.act("stop")
 
 
 @pytest.fixture(scope="session")
