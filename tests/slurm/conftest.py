@@ -18,6 +18,10 @@ def why_not() -> str | None:
         return "a cluster of one's own needs root, for network namespaces and the nodes' names"
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
         return f"a cluster of one's own needs, on Debian or Ubuntu: apt-get install --no-install-recommends {' '.join(missing)}"
+    trial = subprocess.run(["ip", "link", "add", "br-snaketrial", "type", "bridge"], capture_output=True, text=True)
+    if trial.returncode:
+        return f"a cluster of one's own needs the right to make networks, which a container may lack: {trial.stderr.strip()}"
+    subprocess.run(["ip", "link", "del", "br-snaketrial"], check=True)
     return None
 
 
