@@ -193,8 +193,8 @@ def overflowed(job: Job) -> dict[str, Any]:
     ((name, module),) = learner.modules.items()
     backward = strategy.backward
 
-    def spoiled(loss: torch.Tensor) -> None:
-        backward(loss)
+    def spoiled(loss: torch.Tensor, weight: torch.Tensor) -> None:
+        backward(loss, weight)
         if strategy.rank == strategy.world_size - 1:
             local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
 

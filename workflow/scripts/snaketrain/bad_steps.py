@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -39,6 +38,6 @@ class BadSteps:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
 
 
-def poison(loss: Tensor) -> Tensor:
-    """1, or not a number where the loss is none: an infinite loss may have finite gradients, which would go unnoticed."""
-    return torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+def poisoned(weight: float, loss: Tensor) -> Tensor:
+    """The weight, or not a number where the loss is none: an infinite loss may have finite gradients, which would go unnoticed."""
+    return loss.detach() * 0.0 + weight

@@ -31,6 +31,6 @@ def evaluation_batches(learner: Learner, data: Any, batch_size: int, tokens: int
         module.eval()
     strategy = learner.strategy
     for ids in in_order(data.lengths, batch_size, tokens):
-        (piece,) = deal(ids, data.lengths, 1, strategy.data_rank, strategy.data_processes)
+        (piece,) = deal(ids, 1, strategy.data_rank, strategy.data_processes)
         with strategy.autocast():
             yield piece, on_device(data.batch(piece.ids), strategy.device)

@@ -1,16 +1,18 @@
 """Training, to be read from top to bottom. All that is needed is handed in; nothing here is distributed code."""
 
 import logging
+import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from snaketrain.bad_steps import BadSteps, poison
+from snaketrain.bad_steps import BadSteps, poisoned
 from snaketrain.data.batches import Batches, Piece, deal
 from snaketrain.endings import WorthAnotherStart
 from snaketrain.evaluation import evaluate
@@ -94,7 +96,7 @@ class Training:
     def take(self, step: int, epoch: int, ids: np.ndarray) -> None:
         strategy, self.rate = self.learner.strategy, self.plan.learning_rate_at(step)
         seed_step(self.settings.seed, step, strategy)
-        pieces = deal(ids, self.train_data.lengths, self.pieces.number, strategy.data_rank, strategy.data_processes)
+        pieces = deal(ids, self.pieces.number, strategy.data_rank, strategy.data_processes)
         with self.clock.during("data_wait"):
             batches = [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
         mine = sum(self.learner.task.count(batch) for piece, batch in batches if not piece.filler)
@@ -109,7 +111,7 @@ class Training:
             self.make_smaller(error, batches[0][1])
             return self.take(step, epoch, ids)
         self.watch.beat()
-        if self.norm.isfinite():
+        if math.isfinite(self.norm):
             self.bad_steps.good()
             self.window.add(losses, count, mine, len(ids))
         else:
@@ -126,8 +128,7 @@ class Training:
         else:
             raise SystemExit(advice) from None
         logging.warning(advice)
-        for module in self.learner.modules.values():
-            self.learner.strategy.clear(module)
+        clear(self.learner)
 
     def skip(self, step: int, ids: np.ndarray, losses: dict[str, Tensor]) -> None:
         """The update was left out, since a gradient was not a number."""
@@ -201,19 +202,23 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
     for loss_of, names in learner.task.steps(learner.modules):
         modules = learner.learning(names)
         for number, (piece, batch) in enumerate(batches, start=1):
-            weight = 0.0 if piece.filler else 1.0
             with each(strategy.accumulating(modules[name], number < len(batches)) for name in names):
                 with strategy.autocast():
                     parts = loss_of(modules, on_device(batch, strategy.device))
                 parts = parts if isinstance(parts, dict) else {"": parts}
-                loss = sum(parts.values())
-                strategy.backward(loss * (weight / count) * poison(loss))
+                loss = reduce(operator.add, parts.values())
+                strategy.backward(loss, poisoned(0.0 if piece.filler else 1.0 / count, loss))
             for part, loss in parts.items():
-                losses[part] = losses.get(part, 0.0) + loss.detach() * weight
+                told = torch.zeros_like(loss) if piece.filler else loss.detach()
+                losses[part] = losses[part] + told if part in losses else told
         norms.append(strategy.update([(learner.modules[name], learner.optimizers[name]) for name in names], learner.clip_norm))
-        for module in learner.modules.values():  # also what a loss left in the modules that do not learn from it
-            strategy.clear(module)
+        clear(learner)  # also what a loss left in the modules that do not learn from it
     return losses, norm_of(norms)
+
+
+def clear(learner: Learner) -> None:
+    for name, module in learner.modules.items():
+        learner.strategy.clear(module, learner.optimizers[name])
 
 
 def seed_step(seed: int, step: int, strategy: Any) -> None:

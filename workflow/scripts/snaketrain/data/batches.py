@@ -31,7 +31,7 @@ class Batches:
         return len(self.of(epoch)) if self.tokens else -(-len(self.lengths) // self.size)
 
     def of(self, epoch: int) -> list[np.ndarray]:
-        """The epoch's batches in their order, of examples of similar length where they are padded; one may be smaller than the others."""
+        """The epoch's batches, each sorted by length; of examples of similar length where they are padded. One may be smaller than the others."""
         if self._made[0] != epoch:
             random = np.random.default_rng([self.seed, epoch])
             order = random.permutation(len(self.lengths))
@@ -55,11 +55,13 @@ class Batches:
         return size * WINDOW_BATCHES
 
     def _cut(self, ids: np.ndarray) -> Iterator[np.ndarray]:
-        if self.padded:  # sorted by length, or else as they were drawn
-            ids = ids[np.argsort(self.lengths[ids], kind="stable")]
-        if self.tokens is None:
-            return (ids[i : i + self.size] for i in range(0, len(ids), self.size))
-        return self._cut_by_tokens(ids)
+        if self.padded:  # cut in order of length, or else as they were drawn
+            ids = self._by_length(ids)
+        batches = self._cut_by_tokens(ids) if self.tokens else (ids[i : i + self.size] for i in range(0, len(ids), self.size))
+        return batches if self.padded else map(self._by_length, batches)
+
+    def _by_length(self, ids: np.ndarray) -> np.ndarray:
+        return ids[np.argsort(self.lengths[ids], kind="stable")]
 
     def _cut_by_tokens(self, ids: np.ndarray) -> Iterator[np.ndarray]:
         start = total = 0
@@ -81,9 +83,8 @@ def in_order(lengths: Sequence[int], batch_size: int, tokens: int | None = None)
     return batches
 
 
-def deal(batch: np.ndarray, lengths: Sequence[int], pieces: int, rank: int, world_size: int) -> list[Piece]:
-    """The share of one process in a batch, in `pieces`. All ranks get as many pieces, and examples of equal lengths."""
-    by_length = batch[np.argsort(np.asarray(lengths)[batch], kind="stable")]
-    mine = by_length[rank::world_size]
-    parts = [tuple(map(int, mine[i::pieces])) for i in range(pieces)]
+def deal(batch: np.ndarray, pieces: int, rank: int, world_size: int) -> list[Piece]:
+    """The share of one process in a batch sorted by length, in `pieces`. All ranks get as many pieces, and examples of equal lengths."""
+    mine = batch[rank::world_size]
+    parts = [tuple(mine[i::pieces].tolist()) for i in range(pieces)]
     return [Piece(part) if part else Piece((int(batch[0]),), filler=True) for part in parts]

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections import Counter
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any
     assigned = {source: assign(source, found.usable, data) for source, found in surveys.items()}
     flags = _flags(surveys, assigned)
     labelled = {split: data.label is not None and surveys.get(split, surveys["train"]).labelled for split in SPLITS}
-    writers = [SplitWriter(output / f"{split}.arrow", tokenizer, data, names, odd) for split in SPLITS]
     kind, no_label = label_kind(data), LABELS[data.label_kind][1]
+    background = ThreadPoolExecutor(1)  # tokenises a batch while the rows of the next one are read
+    writers = [SplitWriter(output / f"{split}.arrow", tokenizer, data, names, odd, background) for split in SPLITS]
     for source in surveys:
         last = numpy.flatnonzero(assigned[source] != UNUSED)[-1]
         total = int(last) + 1
@@ -90,8 +92,8 @@ def _check_train(train: "SplitWriter") -> None:
 class SplitWriter:
     """Tokenises and writes one split in batches, and counts along."""
 
-    def __init__(self, path: Path, tokenizer: Any, data: Data, names: list[str], odd: Oddities):
-        self.path, self.tokenizer, self.odd = path, tokenizer, odd
+    def __init__(self, path: Path, tokenizer: Any, data: Data, names: list[str], odd: Oddities, background: Executor):
+        self.path, self.tokenizer, self.odd, self.background = path, tokenizer, odd, background
         self.pair, self.answers = len(data.text) == 2, len(data.text) == 2 and data.label is None
         self.end = [] if data.end_token is None else [tokenizer.token_to_id(data.end_token)]
         self.beside = path.with_name(f".{path.name}.new")
@@ -106,6 +108,7 @@ class SplitWriter:
         self.file = pyarrow.ipc.new_file(str(self.beside), self.schema)
         self.waiting: list[tuple[Example, Any]] = []
         self.characters = 0
+        self.tokenising: tuple[list[tuple[Example, Any]], Future] | None = None
         self.tally = TALLIES[data.label_kind](names)
         self.facts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
@@ -117,30 +120,35 @@ class SplitWriter:
 
     def close(self) -> dict[str, Any]:
         self._flush()
+        self._flush()  # the last batch was only being tokenised
         self.file.close()
         os.replace(self.beside, self.path)
         return dict(self.facts) | self.tally.facts()
 
     def _flush(self) -> None:
-        if not self.waiting:
-            return
-        texts = [example.texts if self.pair else example.texts[0] for example, _ in self.waiting]
-        encoded = self.tokenizer.encode_batch(texts)
+        """Have the waiting batch tokenised, and write the one before meanwhile."""
+        before, texts = self.tokenising, [example.texts if self.pair else example.texts[0] for example, _ in self.waiting]
+        self.tokenising = (self.waiting, self.background.submit(self.tokenizer.encode_batch, texts)) if texts else None
+        self.waiting, self.characters = [], 0
+        if before:
+            rows, encoded = before
+            self._write(rows, encoded.result())
+
+    def _write(self, rows: list[tuple[Example, Any]], encoded: list[Any]) -> None:
         start = self.facts["examples"]
-        labels = [label for _, label in self.waiting]
+        labels = [label for _, label in rows]
         columns = {
             "id": range(start, start + len(encoded)),
             "input_ids": [encoding.ids + self.end for encoding in encoded],
             "label": labels,
-            "text": [example.texts[0] for example, _ in self.waiting],
-            "line": [example.line for example, _ in self.waiting],
+            "text": [example.texts[0] for example, _ in rows],
+            "line": [example.line for example, _ in rows],
         }
         if self.pair:
-            columns["text_pair"] = [example.texts[1] for example, _ in self.waiting]
+            columns["text_pair"] = [example.texts[1] for example, _ in rows]
             columns["token_type_ids"] = [self._types(encoding) for encoding in encoded]
         self.file.write_batch(pyarrow.record_batch([pyarrow.array(columns[f.name], f.type) for f in self.schema], schema=self.schema))
-        self._count(encoded, labels)
-        self.waiting, self.characters = [], 0
+        self._count(rows, encoded)
 
     def _types(self, encoding: Any) -> list[int]:
         if not self.answers:
@@ -148,12 +156,12 @@ class SplitWriter:
         # from the first token of the answer on; not every tokenizer's own types tell prompt and answer apart
         return list(itertools.accumulate((text or 0 for text in encoding.sequence_ids), max)) + [1] * len(self.end)
 
-    def _count(self, encoded: list[Any], labels: list[Any]) -> None:
+    def _count(self, rows: list[tuple[Example, Any]], encoded: list[Any]) -> None:
         lengths = [len(encoding.ids) + len(self.end) for encoding in encoded]
         self.facts["examples"] += len(lengths)
         self.facts["tokens"] += sum(lengths)
         self.facts["longest"] = max(self.facts["longest"], *lengths)
-        for (example, label), encoding in zip(self.waiting, encoded, strict=True):
+        for (example, label), encoding in zip(rows, encoded, strict=True):
             if encoding.overflowing:
                 self.facts["truncated"] += 1
                 self.odd.add("truncated", example.place, example.texts[0])

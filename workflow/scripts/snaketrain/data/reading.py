@@ -27,7 +27,8 @@ class Row(NamedTuple):
 
 def rows(files: list[Path], data: Data, odd: Oddities, root: Path | None = None) -> Iterator[Row]:
     """All rows that `data.where` keeps, file by file; messages name the files relative to `root`."""
-    return (row for row in _every_row(files, data, odd, root) if _keeps(data, row))
+    every = _every_row(files, data, odd, root)
+    return (row for row in every if _keeps(data, row)) if data.where else every
 
 
 def _every_row(files: list[Path], data: Data, odd: Oddities, root: Path | None = None) -> Iterator[Row]:

@@ -18,17 +18,21 @@ from tqdm import tqdm
 from snaketrain.data.formats import BadData
 from snaketrain.data.labels import GOOD, MISSING, PERHAPS, UNKNOWN, as_text, label_kind
 from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import rows
+from snaketrain.data.reading import Row, rows
 from snaketrain.settings import Data
 
 MOST_CLASSES = 10_000
 
 
 class Example(NamedTuple):
-    place: str
+    file: str
     line: int
     texts: tuple[str, ...]
     label: Any  # as `label_kind` reads it; without a label column ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.line}"
 
 
 @dataclass
@@ -53,9 +57,9 @@ def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterat
     """The rows with a text. Both passes use it, so that the n-th of one is the n-th of the other."""
     kind = label_kind(data)
     for row in rows(files, data, odd, root):
-        texts = tuple(_decodable(row.values.get(column), row.place, odd) for column in data.text)
-        if all(text.strip() for text in texts):
-            yield Example(row.place, row.line, texts, kind.read(row.values.get(data.label)) if data.label else "")
+        texts = tuple([_decodable(row, column, odd) for column in data.text])
+        if all(map(str.strip, texts)):
+            yield Example(row.file, row.line, texts, kind.read(row.values.get(data.label)) if data.label else "")
         else:
             odd.add("empty_text", row.place)
 
@@ -121,12 +125,13 @@ def _numbers_by_size(label: str) -> tuple:
         return 1, 0.0, label
 
 
-def _decodable(value: object, place: str, odd: Oddities) -> str:
+def _decodable(row: Row, column: str, odd: Oddities) -> str:
     """JSON can express halves of characters, which neither UTF-8 nor a tokenizer can take."""
+    value = row.values.get(column)
     text = value if isinstance(value, str) else as_text(value)
     try:
         text.encode()
     except UnicodeEncodeError:
         text = text.encode("utf-8", "replace").decode()
-        odd.add("bad_encoding", place, text)
+        odd.add("bad_encoding", row.place, text)
     return text

@@ -1,6 +1,7 @@
 """What a strategy is: everything in which one process differs from many. `Strategy` as it stands is one process on one device."""
 
 import contextlib
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -68,15 +69,17 @@ class Strategy:
     # --- a step
 
     def autocast(self) -> contextlib.AbstractContextManager:
-        return torch.autocast(self.device.type, PRECISIONS[self.precision], enabled=self.precision in ("fp16", "bf16"))
+        if self.precision not in ("fp16", "bf16"):
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, PRECISIONS[self.precision])
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
         """While more pieces of the batch are to come, gradients need not be exchanged."""
         return contextlib.nullcontext()
 
-    def backward(self, loss: Tensor) -> None:
-        """`loss` is this process's part of a sum over all processes."""
-        self.scaler.scale(loss).backward()
+    def backward(self, loss: Tensor, weight: Tensor) -> None:
+        """`loss` times `weight` is this process's part of a sum over all processes."""
+        self.scaler.scale(loss).backward(weight)
 
     def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
         """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
@@ -88,7 +91,7 @@ class Strategy:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        if self.scaler.is_enabled() or norm.isfinite():  # a scaler sees to it by itself
+        if self.scaler.is_enabled() or math.isfinite(norm):  # a scaler sees to it by itself
             for _, optimizer in pairs:
                 self.scaler.step(optimizer)
             self.scaler.update()
@@ -96,10 +99,12 @@ class Strategy:
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         """Scale the module's gradients down to a norm; the norm that they had."""
-        return torch.nn.utils.clip_grad_norm_(module.parameters(), longest)
+        # the optimizer has its parameters at hand; to collect those of a module takes as long as the rest of a small step's clipping
+        return torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], longest)
 
-    def clear(self, module: nn.Module) -> None:
-        module.zero_grad(set_to_none=True)
+    def clear(self, module: nn.Module, optimizer: Any) -> None:
+        """Let go of the module's gradients."""
+        optimizer.zero_grad(set_to_none=True)
 
     # --- state, whole and under the full names of the parameters, whatever the strategy; the first process keeps it
 
@@ -166,8 +171,8 @@ class Distributed(Strategy):
     def finish(self) -> None:
         self.wait()  # the first one may be the meeting point of the others
 
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss * self.data_processes)  # gradients are averaged over the processes; ours is a sum
+    def backward(self, loss: Tensor, weight: Tensor) -> None:
+        super().backward(loss, weight * self.data_processes)  # gradients are averaged over the processes; ours is a sum
 
     def agree(self, *numbers: float) -> list[float]:
         total = torch.tensor(numbers, dtype=torch.float64)

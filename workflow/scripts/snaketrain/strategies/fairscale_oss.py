@@ -34,7 +34,7 @@ class FairscaleOss(SharedOptimizer):
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         return optimizer.clip_grad_norm(longest)  # who knows the gradients of its own share only
 
-    def clear(self, module: nn.Module) -> None:
+    def clear(self, module: nn.Module, optimizer: Any) -> None:
         # the wrapper keeps the gradients that live in its buffers. The optimizer's zero_grad would let go of them, and
         # from then on gradients would not be added up any more, without a word
         module.zero_grad(set_to_none=True)

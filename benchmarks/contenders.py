@@ -1,0 +1,173 @@
+"""One training in the way of another library, in a process of its own: peers.py calls it and says what is to be done.
+
+- trainer_defaults: the Trainer of transformers as it comes: random batches, padded to their longest text (it is given the tokenizer).
+- trainer_tutorial: the same, with every text padded to `data.max_length` (128), as transformers' tutorial on fine-tuning does
+  with `padding="max_length"`.
+- trainer_best: batches of similar length, and a checkpoint at each evaluation, as ours has. Its fused AdamW is a default by now.
+- lightning: random batches, padded to their longest text, and a checkpoint at each evaluation; no logger, no bar.
+
+Evaluation batches are twice as large as those of training, as ours are.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+import numpy as np  # noqa: E402
+import pyarrow  # noqa: E402
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed  # noqa: E402
+
+from snaketrain.manifests import read_manifest  # noqa: E402
+
+
+class Told:
+    """The moments of the evaluations, from the beginning of the training on."""
+
+    def __init__(self, launched: float):
+        self.launched, self.evaluations = launched, []
+
+    def begin(self) -> None:
+        self.startup, self.began = time.time() - self.launched, time.perf_counter()
+
+    def evaluated(self, step: int, accuracy: float) -> None:
+        self.evaluations.append({"seconds": time.perf_counter() - self.began, "accuracy": float(accuracy), "step": step})
+
+    def write(self, path: Path) -> None:
+        seconds = time.perf_counter() - self.began
+        path.write_text(json.dumps({"startup": self.startup, "seconds": seconds, "evaluations": self.evaluations}))
+
+
+def tokens(manifest: str, split: str) -> Dataset:
+    """The very tokens that ours are trained on."""
+    found = Dataset(pyarrow.ipc.open_file(pyarrow.memory_map(str(read_manifest(manifest).file(f"{split}.arrow")))).read_all())
+    return found.select_columns(["input_ids", "label"]).rename_column("label", "labels")
+
+
+def trainer(task: dict[str, Any], told: Told, dataset_of: Any, collate: Any, **own: Any) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Tell(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **_):
+            told.evaluated(state.global_step, metrics["eval_accuracy"])
+
+    train = task["train"]
+    same = {"learning_rate": train["learning_rate"], "max_steps": train["steps"], "warmup_steps": train["warmup"], "seed": train["seed"]}
+    same |= {"weight_decay": train["weight_decay"], "max_grad_norm": train["clip_norm"], "use_cpu": True}
+    same |= {"per_device_train_batch_size": train["batch_size"], "per_device_eval_batch_size": 2 * train["batch_size"]}
+    same |= {"eval_strategy": "steps", "eval_steps": train["evaluate_every"], "output_dir": task["folder"]}
+    made = Trainer(
+        AutoModelForSequenceClassification.from_pretrained(files(task["model"]), num_labels=2),
+        TrainingArguments(**same, **own),
+        data_collator=collate,
+        train_dataset=dataset_of("train"),
+        eval_dataset=dataset_of("dev"),
+        compute_metrics=lambda found: {"accuracy": np.mean(found.predictions.argmax(-1) == found.label_ids)},
+        callbacks=[Tell()],
+    )
+    told.begin()
+    made.train()
+
+
+def trainer_defaults(task: dict[str, Any], told: Told) -> None:
+    trainer(task, told, lambda split: tokens(task["data"], split), padding_collator(task))
+
+
+def trainer_tutorial(task: dict[str, Any], told: Told) -> None:
+    from transformers import default_data_collator
+
+    tokenizer, length = tokenizer_of(task), read_manifest(task["data"]).facts["max_length"]
+
+    def whole(split: str) -> Dataset:
+        padded = tokens(task["data"], split).map(lambda rows: tokenizer.pad(rows, padding="max_length", max_length=length), batched=True)
+        return padded.with_format("torch")
+
+    trainer(task, told, whole, default_data_collator)
+
+
+def trainer_best(task: dict[str, Any], told: Told) -> None:
+    saves = {"save_strategy": "steps", "save_steps": task["train"]["evaluate_every"], "save_total_limit": 2}
+    dataset = lambda split: tokens(task["data"], split)  # noqa: E731
+    trainer(task, told, dataset, padding_collator(task), train_sampling_strategy="group_by_length", disable_tqdm=True, **saves)
+
+
+def lightning(task: dict[str, Any], told: Told) -> None:
+    from lightning.pytorch import LightningModule, Trainer, seed_everything
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from torch.utils.data import DataLoader
+    from transformers import get_linear_schedule_with_warmup
+
+    train = task["train"]
+
+    class Classifier(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = AutoModelForSequenceClassification.from_pretrained(files(task["model"]), num_labels=2)
+
+        def training_step(self, batch, number):
+            return self.model(**batch).loss
+
+        def on_validation_epoch_start(self):
+            self.right = self.count = 0
+
+        def validation_step(self, batch, number):
+            self.right += (self.model(**batch).logits.argmax(-1) == batch["labels"]).sum()
+            self.count += len(batch["labels"])
+
+        def on_validation_epoch_end(self):
+            told.evaluated(self.global_step, self.right / self.count)
+
+        def configure_optimizers(self):
+            parameters = list(self.model.parameters())
+            groups = [
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": train["weight_decay"]},
+                {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+            ]
+            optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], fused=True)
+            schedule = get_linear_schedule_with_warmup(optimizer, train["warmup"], train["steps"])
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    seed_everything(train["seed"], verbose=False)
+    batches = {"batch_size": train["batch_size"], "collate_fn": padding_collator(task)}
+    loaders = [
+        DataLoader(tokens(task["data"], "train"), shuffle=True, **batches),
+        DataLoader(tokens(task["data"], "dev"), **batches | {"batch_size": 2 * train["batch_size"]}),
+    ]
+    made = Trainer(
+        max_steps=train["steps"], val_check_interval=train["evaluate_every"], check_val_every_n_epoch=None, num_sanity_val_steps=0,
+        gradient_clip_val=train["clip_norm"], accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[ModelCheckpoint(task["folder"], every_n_train_steps=train["evaluate_every"])], default_root_dir=task["folder"],
+    )  # fmt: skip
+    model = Classifier().train()
+    told.begin()
+    made.fit(model, *loaders)
+
+
+def files(manifest: str) -> Path:
+    return next((read_manifest(manifest).folder / "files").rglob("config.json")).parent
+
+
+def tokenizer_of(task: dict[str, Any]) -> Any:
+    return AutoTokenizer.from_pretrained(files(task["model"]))
+
+
+def padding_collator(task: dict[str, Any]) -> DataCollatorWithPadding:
+    return DataCollatorWithPadding(tokenizer_of(task))
+
+
+def main() -> None:
+    task = json.loads(sys.argv[1])
+    told = Told(task["launched"])
+    set_seed(task["train"]["seed"])
+    globals()[task["contender"]](task, told)
+    told.write(Path(task["folder"]) / "found.json")
+
+
+if __name__ == "__main__":
+    main()

