@@ -147,7 +147,7 @@ def test_time_limit(undisturbed, workspace):
     """Shorter than the training by far: it saves in time, and no attempt counts as a failure."""
     minutes = 1 if seconds_to_start(undisturbed) < 15 else 2 + seconds_to_start(undisturbed) // 60
     configured(workspace, compute={"minutes": minutes, "save_before_limit_seconds": 10})
-    set_pace(workspace, 60 * minutes / STEPS)
+    set_pace(workspace, 2 * 60 * minutes / STEPS)  # its time is over twice
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
     until(lambda: attempts(workspace) >= 2, "its first time is over", minutes * 60 + LONG_SECONDS, workflow)
     until(lambda: attempts(workspace) >= 3, "its second time is over", minutes * 60 + LONG_SECONDS, workflow)
