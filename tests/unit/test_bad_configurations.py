@@ -50,6 +50,7 @@ BAD = [
     ({"sweeps": {"s": {"trian.seed": [1, 2]}}}, "sweeps.s.trian.seed: no such setting. Did you mean 'train'?"),
     ({"datasets": {"imdb": {"tran": 1}}}, "datasets.imdb.tran: no such setting. Did you mean 'train'?"),
     # wrong types and sizes
+    ({"compute/nodes": "1-4"}, "compute: of `nodes` 1-4 with 2 `threads` SLURM gives no more than 2"),
     ({"train/seed": "some"}, "train.seed: expects a valid integer", 'not "some"'),
     ({"train/batch_size": 0}, "train.batch_size: expects a number greater than 0, not 0."),
     ({"train/batch_size": -3}, "train.batch_size: expects a number greater than 0, not -3."),

@@ -49,7 +49,7 @@ def test_torchrun_can_be_chosen_within_a_slurm_job():
 
 @pytest.mark.parametrize(("nodes", "told"), [("1", False), ("1-4", False), ("2", True), ("2-4", True)])
 def test_several_nodes_need_slurm(nodes, told):
-    problem = launching.out_of_reach(Compute(nodes=nodes))
+    problem = launching.out_of_reach(Compute(nodes=nodes, threads=4))
     assert bool(problem) is told
     assert not told or (f"compute.nodes: is {nodes}" in problem and "--profile profiles/slurm" in problem)
 
@@ -89,11 +89,11 @@ def last(command: list[str], option: str) -> str:
     return found[-1]
 
 
-def test_a_training_asks_for_one_torchrun_a_node():
+def test_a_training_asks_for_cores_on_each_of_its_nodes():
     found = submitted(Compute(nodes="1-4", processes=4, threads=8, memory_mb=64000, minutes=90, save_before_limit_seconds=300))
     assert "-N1-4" in found
-    assert last(found, "--ntasks-per-node") == "1"
-    assert last(found, "--cpus-per-task") == "8"
+    assert last(found, "--ntasks-per-node") == "8"
+    assert found.index("--cpus-per-task=8") < found.index("-c1")
     assert (last(found, "--mem"), last(found, "-t"), last(found, "--signal")) == ("64000", "90", "USR1@300")
     assert {"--requeue", "--open-mode=append"} <= set(found)
     assert not any("gpu" in word for word in found)

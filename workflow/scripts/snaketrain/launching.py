@@ -72,14 +72,16 @@ def resources_of(compute: Callable[[Any], Compute], saves: bool) -> dict[str, Ca
 
 def asked(compute: Compute, saves: bool) -> dict[str, Any]:
     """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
-    extra = [f"-N{compute.nodes}", "--ntasks-per-node=1", "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
+    # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
+    size = [f"-N{compute.nodes}", f"--ntasks-per-node={compute.threads}", "-c1"]
+    extra = [*size, "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
     if saves and compute.save_before_limit_seconds:
         extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
     if compute.partition:
         extra.append(f"-p{shlex.quote(compute.partition)}")
     return {
         # with `mpi` there is no srun around the job's shell, which would leave no room for ours. The plugin then wants more than one
-        # task a node; the options in `slurm_extra`, which come later, say what is meant: one torchrun on each of so many nodes
+        # task a node; the options in `slurm_extra`, which come later, say what is meant
         "mpi": "srun",
         "tasks_per_node": 2,
         "tasks_per_gpu": 0,

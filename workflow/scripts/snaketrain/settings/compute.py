@@ -3,7 +3,7 @@
 import shlex
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from snaketrain.settings.base import NotNegative, Positive, Section
 
@@ -74,6 +74,16 @@ class Compute(Section):
             if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
                 raise ValueError(f"`{word.partition('=')[0]}` is asked for by {setting}: use that instead")
         return value
+
+    @model_validator(mode="after")
+    def _slurm_gives_so_many(self) -> "Compute":
+        counts = self.node_counts
+        if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
+            raise ValueError(
+                f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM gives no more than {counts[0] * self.threads}: "
+                "ask for a higher first number, or more threads"
+            )
+        return self
 
     @property
     def node_counts(self) -> range:

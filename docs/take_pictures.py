@@ -1,0 +1,41 @@
+"""Takes the README's pictures of MLflow, with headless Chromium, from what `make demo` has left in this folder."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPTS = REPOSITORY / "workflow/scripts"
+PORT = 5055
+PAGES = {"all": "mlflow-runs.png", "curves": "mlflow-curves.png"}  # as the end of a workflow names them
+
+
+def main() -> None:
+    chromium = shutil.which("chromium") or sys.exit("Chromium is missing. On Debian and Ubuntu: apt install chromium")
+    database = REPOSITORY / "mlflow.db"
+    if not database.exists():
+        sys.exit("There is nothing to show yet: make demo")
+    store = ["--uri", f"sqlite:///{database}"]
+    told = subprocess.run(
+        [sys.executable, SCRIPTS / "follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"], capture_output=True, text=True
+    ).stdout
+    addresses = {line.split()[0]: line.split()[-1].replace(":5000", f":{PORT}") for line in told.splitlines()[1:]}
+    server = subprocess.Popen(
+        [sys.executable, SCRIPTS / "show_runs.py", *store, "--port", str(PORT), "--no-browser"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        server.stdout.readline()  # it says where it is once it answers
+        for page, picture in PAGES.items():
+            options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--window-size=1900,900"]
+            subprocess.run([chromium, *options, f"--screenshot={REPOSITORY / 'docs' / picture}", addresses[page]], check=True)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()
