@@ -1,7 +1,7 @@
 """What the workflow itself costs, where there is nothing to do and where there is much to plan.
 
 1. `snakemake` on finished results, against `snakemake` on a finished Snakefile of one rule: goal 1.3 times.
-2. A dry run of a sweep of 200 runs: goal 6 seconds of CPU time.
+2. A dry run of a sweep of 200 runs, and of 1,000: goals 6 and 15 seconds of CPU time.
 """
 
 import argparse
@@ -22,7 +22,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 from pipeline.workspace import configuration, make_workspace, snakemake, write_configuration  # noqa: E402
 
 ONE_RULE = 'rule all:\n    output:\n        "done.txt",\n    shell:\n        "touch {output}"\n'
-GOALS = {"nothing to do, CPU": 1.3, "nothing to do, wall": 1.3, "dry run of 200 runs, CPU": 6.0}
+GOALS = {"nothing to do, CPU": 1.3, "nothing to do, wall": 1.3, "dry run of 200 runs, CPU": 6.0, "dry run of 1000 runs, CPU": 15.0}
 
 
 def measured(folder: Path, snakefile: Path, *arguments: str) -> tuple[float, float]:
@@ -55,12 +55,12 @@ def nothing_to_do(folder: Path, pairs: int) -> dict[str, float]:
     return found
 
 
-def planning(folder: Path, repeats: int) -> dict[str, float]:
-    sweep = {"rate": {"train.learning_rate": [i / 1e5 for i in range(1, 21)], "train.seed": list(range(10))}}
+def planning(folder: Path, runs: int, repeats: int) -> dict[str, float]:
+    sweep = {"rate": {"train.learning_rate": [i / 1e5 for i in range(1, runs // 10 + 1)], "train.seed": list(range(10))}}
     make_workspace(folder)
     write_configuration(folder, configuration() | {"runs": {}, "sweeps": sweep})
     times = [measured(folder, REPOSITORY / "Snakefile", "--dry-run") for _ in range(repeats)]
-    return {f"dry run of 200 runs, {clock}": statistics.median(t[number] for t in times) for number, clock in enumerate(("CPU", "wall"))}
+    return {f"dry run of {runs} runs, {clock}": statistics.median(t[number] for t in times) for number, clock in enumerate(("CPU", "wall"))}
 
 
 def machine() -> str:
@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/overhead.json", help="%(default)s")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        found = nothing_to_do(Path(folder), args.pairs) | planning(Path(folder) / "sweep", args.repeats)
+        found = nothing_to_do(Path(folder), args.pairs)
+        for runs in (200, 1000):
+            found |= planning(Path(folder) / f"sweep-{runs}", runs, args.repeats)
     for name, value in found.items():
         goal = f"   goal {GOALS[name]:g}: {'met' if value <= GOALS[name] else 'missed'}" if name in GOALS else ""
         print(f"{name:28} {value:6.2f}{goal}")
