@@ -65,8 +65,8 @@ def test_modules_without_effect_are_left_out(script):
 
 
 def test_modules_without_effect_exist():
-    files = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts) for path in SCRIPTS.rglob("*.py")}
-    assert files >= WITHOUT_EFFECT_ON_RESULTS
+    modules = {meaning.module_name(path) for path in SCRIPTS.rglob("*.py")}
+    assert modules >= WITHOUT_EFFECT_ON_RESULTS
 
 
 def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
