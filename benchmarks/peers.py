@@ -4,7 +4,8 @@ DATA_FOLDER holds stsa.binary.train and stsa.binary.dev, sentences of SST-2 with
 fine-tuned in fp32 on the CPU; all have the same tokens, batch size, AdamW (fused), weight decay, clipping, linear schedule, seed,
 threads, and evaluations of the same sentences at the same steps, each in a process of its own. contenders.py says what each does
 in its own way. The goal is a share of the other's time, to the highest accuracy that every contender reached; the time of
-the whole plan, in which luck has no part, is given as well. Needs requirements-peers.lock.
+the whole plan, in which luck has no part, is given as well.
+Ours evaluates before the first step as well, and Lightning not after the last one. Needs requirements-peers.lock.
 """
 
 import argparse
