@@ -63,7 +63,7 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
     found = [("fsdp", model, {}) for model in MODELS]
     found += [("ddp", "bert", {}), ("zero1", "bart", {}), ("fairscale_oss", "bart", {}), ("fairscale_fsdp", "bert", {})]
     found += [("hsdp", "bart", {"shard": 2}), ("tensor_parallel", "llama", {})]
-    return [*found, ("tensor_parallel", "bart", {"tensor": 2, "shard": True})]
+    return [*found, ("tensor_parallel", "bert", {"tensor": 2}), ("tensor_parallel", "bart", {"tensor": 2, "shard": True})]
 
 
 def name_of(strategy: str, model: str, arguments: dict) -> str:

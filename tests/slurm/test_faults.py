@@ -50,12 +50,13 @@ def well_on_its_way(workflow: Workflow) -> None:
 
 
 @contextmanager
-def started_again(workflow: Workflow) -> Iterator[None]:
-    """What is done to it in here makes it start again, by itself, and take steps that it had not yet taken."""
+def started_again(workflow: Workflow, most: int = 1) -> Iterator[None]:
+    """What is done to it in here makes it start again, by itself, and take steps that it had not yet taken; in `most` starts."""
     starts, step = attempts(workflow.folder), max(steps(workflow.folder))
     yield
     until(lambda: attempts(workflow.folder) > starts, "it is started again", workflow=workflow)
     until(lambda: max(steps(workflow.folder)) > step, "it trains on", workflow=workflow)
+    assert attempts(workflow.folder) - starts <= most
 
 
 def finished(workflow: Workflow) -> None:
@@ -121,9 +122,8 @@ def test_node_is_cut_off(cluster, training, which):
     When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
     """
     starts = attempts(training.folder)
-    with started_again(training), lost(cluster, "cut", nodes_of(job_of(training.folder))[which]):
+    with started_again(training, most=1 if which else 2), lost(cluster, "cut", nodes_of(job_of(training.folder))[which]):
         until(lambda: attempts(training.folder) > starts, "it is started again elsewhere", workflow=training)
-    assert attempts(training.folder) - starts <= (1 if which else 2)
 
 
 def test_step_is_killed(training):
@@ -139,7 +139,7 @@ def test_job_is_cancelled(training):
 def test_after_all_this_it_comes_to_what_comes_of_it_undisturbed(training, undisturbed):
     finished(training)
     starts = attempts(training.folder)
-    assert starts >= 9
+    assert starts in (9, 10)  # one more where the first node was cut off
     assert_as_undisturbed(training.folder, undisturbed, starts)
 
 

@@ -206,7 +206,7 @@ def take_step(learner: Learner, batches: list[tuple[Piece, Batch]], count: float
                 with strategy.autocast():
                     parts = loss_of(modules, on_device(batch, strategy.device))
                 parts = parts if isinstance(parts, dict) else {"": parts}
-                loss = reduce(operator.add, parts.values())
+                loss = reduce(operator.add, parts.values())  # `sum` would begin with 0, one more operation forwards and backwards
                 strategy.backward(loss, poisoned(0.0 if piece.filler else 1.0 / count, loss))
             for part, loss in parts.items():
                 told = torch.zeros_like(loss) if piece.filler else loss.detach()
