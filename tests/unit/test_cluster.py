@@ -9,6 +9,7 @@ import pytest
 from snaketrain import cluster, cluster_watch
 from snaketrain.cluster import Row
 from snaketrain.cluster_watch import Watch
+from snaketrain.settings import Compute
 
 ROW = Row("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 
@@ -20,7 +21,7 @@ def told():
 
 @pytest.fixture
 def watch(told):
-    return Watch(Path("logs/slurm"), told.append)
+    return Watch(Path("logs/slurm"), told.append, {})
 
 
 def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(watch, told):
@@ -61,6 +62,25 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
     ]
     watch.look([replace(ROW, reason="BeginTime")], 60)
     assert len(told) == 1
+
+
+def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told, monkeypatch):
+    asked, answers = [], [cluster.SlurmMissing("no answer"), "", ""]
+
+    def ask(*command):
+        asked.append(command)
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cluster_watch, "ask", ask)
+    watch = Watch(Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
+    watch.look([replace(ROW, state="RUNNING", nodes="a[1-6]")], 0)
+    with pytest.raises(cluster.SlurmMissing):  # SLURM does not answer; the next look asks again
+        watch.look([ROW], 30)
+    watch.look([ROW], 60)
+    assert asked[1] == asked[0] == ("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")
+    assert len(told) == 1 and "was queued again" in told[0]
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):

@@ -10,17 +10,19 @@ def tell(line):
 def see_to_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     jobs = list(workflow.dag.needrun_jobs())
+    computes = {job: pipeline.runs[job.wildcards.run].compute for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
     try:
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]
             problems = cluster.refusals(submitted, workflow.executor_settings)
         else:
-            computes = [pipeline.runs[job.wildcards.run].compute for job in jobs if job.rule.name in ("train_model", "evaluate_model")]
-            problems = [problem for compute in computes if (problem := launching.out_of_reach(compute))]
+            problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         if problems:
             raise BadConfiguration(problems)
         if under_slurm:
             cluster.end_left_over(submitted, tell)
-            cluster_watch.Watch(Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs"), tell).start()
+            logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
+            ranges = {cluster.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
+            cluster_watch.Watch(logs, tell, ranges).start()
     except (BadConfiguration, cluster.SlurmMissing) as error:
         raise WorkflowError(str(error)) from None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.cluster import OVER, Row, SlurmMissing, ask, jobs_here
+from snaketrain.settings import Compute
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait so long before that is told
@@ -46,9 +47,10 @@ ENDED = {
 class Watch(threading.Thread):
     """Tells what happens to the jobs; it never disturbs the workflow."""
 
-    def __init__(self, logs: Path, tell: Callable[[str], None]):
+    def __init__(self, logs: Path, tell: Callable[[str], None], ranges: dict[str, Compute]):
+        """`ranges`: of the jobs that take as many nodes as there are, by their comment."""
         super().__init__(daemon=True)
-        self.logs, self.tell = logs, tell
+        self.logs, self.tell, self.ranges = logs, tell, ranges
         self.before: dict[str, Row] = {}
         self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
@@ -68,6 +70,8 @@ class Watch(threading.Thread):
                 self.ran_on[row.number] = row.nodes
             if row.state == "PENDING":
                 if row.number in self.ran_on:
+                    if row.comment in self.ranges:
+                        ask_as_at_first(row, self.ranges[row.comment])
                     self.say(row, f"was queued again{why_lost(self.ran_on.pop(row.number))}; a training goes on from its last checkpoint")
                 self.wait(row, now - self.waits_since.setdefault(row.number, now))
             else:
@@ -86,6 +90,12 @@ class Watch(threading.Thread):
 
     def say(self, row: Row, what: str) -> None:
         self.tell(f"{row} {what}. Log: {row.log(self.logs)}")
+
+
+def ask_as_at_first(row: Row, compute: Compute) -> None:
+    """SLURM 22.05 remembers the tasks of all nodes that it gave, and would wait until there are as many nodes again."""
+    tasks = compute.node_counts[0] * compute.threads
+    ask("scontrol", "update", f"JobId={row.number}", f"NumNodes={compute.nodes}", f"NumTasks={tasks}")
 
 
 def why_lost(nodes: str) -> str:
