@@ -16,6 +16,7 @@ from snaketrain import launching
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.pipeline import Pipeline
 from snaketrain.preflight import examine
+from snaketrain.rule_values import untracked, varying
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 

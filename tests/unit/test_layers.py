@@ -29,6 +29,7 @@ GROUND = {
     "snaketrain.ranks",
     "snaketrain.reasons",
     "snaketrain.remembering",
+    "snaketrain.rule_values",
     "snaketrain.schedules",
     "snaketrain.strategies",
     "snaketrain.data",

@@ -6,8 +6,8 @@ rule evaluate_model:
     input:
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
-        data=lambda wildcards: pipeline.data(wildcards.run),
-        model=lambda wildcards: pipeline.weights(wildcards.run),
+        data=varying(pipeline.runs, pipeline.data),
+        model=varying(pipeline.runs, pipeline.weights),
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",
         results=expand("results/runs/{{run}}/evaluation/{split}_results.json", split=["dev", "test"]),
@@ -27,14 +27,14 @@ rule evaluate_model:
         ),
     log:
         "logs/evaluate_model/{run}.log",
-    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    threads: varying(pipeline.runs, lambda run: pipeline.computes[run].threads)
     resources:
-        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute, saves=False),
+        **launching.resources_of(pipeline.computes, saves=False),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
-        device=lambda wildcards, input: pipeline.runs[wildcards.run].compute.device,
-        command=lambda wildcards, input: pipeline.command("evaluate_model", wildcards.run),
-        arguments=lambda wildcards, input: pipeline.arguments("evaluate_model", wildcards.run),
+        device=untracked(lambda run: pipeline.computes[run].device),
+        command=untracked(pipeline.command, "evaluate_model"),
+        arguments=untracked(pipeline.arguments, "evaluate_model"),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
     shell:
         "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"

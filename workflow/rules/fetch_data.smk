@@ -10,7 +10,7 @@ rule fetch_data:
         "logs/fetch_data/{dataset}.log",
     params:
         *pipeline.tracked("fetch_data", pipeline.datasets),
-        command=lambda wildcards, input: pipeline.command("fetch_data", wildcards.dataset),
-        arguments=lambda wildcards, input: pipeline.arguments("fetch_data", wildcards.dataset),
+        command=untracked(pipeline.command, "fetch_data"),
+        arguments=untracked(pipeline.arguments, "fetch_data"),
     shell:
         "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"

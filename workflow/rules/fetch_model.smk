@@ -10,7 +10,7 @@ rule fetch_model:
         "logs/fetch_model/{model}.log",
     params:
         *pipeline.tracked("fetch_model", pipeline.models),
-        command=lambda wildcards, input: pipeline.command("fetch_model", wildcards.model),
-        arguments=lambda wildcards, input: pipeline.arguments("fetch_model", wildcards.model),
+        command=untracked(pipeline.command, "fetch_model"),
+        arguments=untracked(pipeline.arguments, "fetch_model"),
     shell:
         "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"

@@ -10,7 +10,7 @@ def tell(line):
 def see_to_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     jobs = list(workflow.dag.needrun_jobs())
-    computes = {job: pipeline.runs[job.wildcards.run].compute for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
+    computes = {job: pipeline.computes[job.wildcards.run] for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
     try:
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]

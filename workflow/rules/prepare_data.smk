@@ -4,7 +4,7 @@
 rule prepare_data:
     input:
         raw="results/raw/{dataset}/manifest.json",
-        tokenizer=lambda wildcards: pipeline.tokenizer(wildcards.dataset),
+        tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
     output:
         "results/data/{dataset}/manifest.json",
     log:
@@ -12,8 +12,8 @@ rule prepare_data:
     threads: pipeline.most_threads
     params:
         *pipeline.tracked("prepare_data", pipeline.datasets),
-        command=lambda wildcards, input: pipeline.command("prepare_data", wildcards.dataset),
-        arguments=lambda wildcards, input: pipeline.arguments("prepare_data", wildcards.dataset),
+        command=untracked(pipeline.command, "prepare_data"),
+        arguments=untracked(pipeline.arguments, "prepare_data"),
         tokenizer=lambda wildcards, input: f"--tokenizer {input.tokenizer}" if input.tokenizer else "",
     shell:
         "(PS4=; set -x; {params.command} --output {output} --raw {input.raw} {params.tokenizer} --threads {threads}"

@@ -4,7 +4,7 @@
 rule select_checkpoint:
     input:
         training="results/runs/{run}/training/manifest.json",
-        data=lambda wildcards: pipeline.data(wildcards.run),
+        data=varying(pipeline.runs, pipeline.data),
     output:
         manifest="results/runs/{run}/selection/manifest.json",
         selection="results/runs/{run}/selection/selection.json",
@@ -12,8 +12,8 @@ rule select_checkpoint:
         "logs/select_checkpoint/{run}.log",
     params:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
-        command=lambda wildcards, input: pipeline.command("select_checkpoint", wildcards.run),
-        arguments=lambda wildcards, input: pipeline.arguments("select_checkpoint", wildcards.run),
+        command=untracked(pipeline.command, "select_checkpoint"),
+        arguments=untracked(pipeline.arguments, "select_checkpoint"),
     shell:
         "(PS4=; set -x; {params.command} --output {output.manifest} --training {input.training} --data {input.data}"
         " {params.arguments}) 2>&1 | tee -i {log}"

@@ -3,22 +3,22 @@
 
 rule train_model:
     input:
-        data=lambda wildcards: pipeline.data(wildcards.run),
-        model=lambda wildcards: pipeline.weights(wildcards.run),
-        initial=lambda wildcards: pipeline.initial_weights(wildcards.run),
+        data=varying(pipeline.runs, pipeline.data),
+        model=varying(pipeline.runs, pipeline.weights),
+        initial=varying(pipeline.runs, pipeline.initial_weights),
     output:
         "results/runs/{run}/training/manifest.json",
     log:
         "logs/train_model/{run}.log",
-    threads: lambda wildcards: pipeline.runs[wildcards.run].compute.threads
+    threads: varying(pipeline.runs, lambda run: pipeline.computes[run].threads)
     resources:
-        **launching.resources_of(lambda wildcards: pipeline.runs[wildcards.run].compute, saves=True),
+        **launching.resources_of(pipeline.computes, saves=True),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
         # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale
-        options=lambda wildcards, input: pipeline.training_options(wildcards.run),
-        command=lambda wildcards, input: pipeline.command("train_model", wildcards.run),
-        arguments=lambda wildcards, input: pipeline.arguments("train_model", wildcards.run),
+        options=untracked(pipeline.training_options),
+        command=untracked(pipeline.command, "train_model"),
+        arguments=untracked(pipeline.arguments, "train_model"),
         model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
         initial=lambda wildcards, input: f"--initial {input.initial}" if input.initial else "",
     shell:

@@ -2,10 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from snaketrain.rule_values import varying
 from snaketrain.settings import Compute
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
@@ -65,9 +65,10 @@ def torchrun(*options: Any) -> list[str]:
     return [program, "--signals-to-handle", SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
-def resources_of(compute: Callable[[Any], Compute], saves: bool) -> dict[str, Callable[[Any], Any]]:
-    """The resources of a rule as functions of its wildcards."""
-    return {name: lambda wildcards, name=name: asked(compute(wildcards), saves)[name] for name in asked(Compute(), saves)}
+def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, Any]:
+    """The resources of a rule, by run."""
+    needs = {run: asked(compute, saves) for run, compute in computes.items()}
+    return {name: varying(needs, lambda run, name=name: needs[run][name]) for name in asked(Compute(), saves)}
 
 
 def asked(compute: Compute, saves: bool) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             package = module_name(path).split(".") if SCRIPTS in path.parents else []
             start = ".".join([*package[: len(package) - node.level], node.module or ""]) if node.level else node.module or ""
-            yield start.rstrip(".")
+            if start.rstrip("."):
+                yield start.rstrip(".")
             yield from (f"{start.rstrip('.')}.{alias.name}" for alias in node.names)
 
 
@@ -101,10 +102,17 @@ def project_file(name: str, beside: Path) -> Path | None:
     """The file of a module of the project, or of one beside a user's own file; None for a library's."""
     relative = Path(*name.split("."))
     for root in (SCRIPTS, beside):
+        if relative.parts[0] not in _importable_from(root):
+            continue  # most are libraries
         for candidate in ((root / relative).with_suffix(".py"), root / relative / "__init__.py"):
             if candidate.is_file():
                 return candidate
     return None
+
+
+@functools.cache
+def _importable_from(folder: Path) -> set[str]:
+    return {path.stem for path in folder.iterdir()}
 
 
 def _drop_docstring(node: ast.AST) -> None:

@@ -3,7 +3,6 @@
 Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
 """
 
-import inspect
 import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -16,11 +15,11 @@ from snaketrain.data.fetching import source_files
 from snaketrain.loading import find
 from snaketrain.manifests import digest
 from snaketrain.meaning import SCRIPTS, code_strings
-from snaketrain.settings import Data, Settings, Source, Tracking
+from snaketrain.rule_values import varying
+from snaketrain.settings import Compute, Data, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
 
 RESULTS = "results"
-TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
 
 
 class Pipeline:
@@ -41,13 +40,17 @@ class Pipeline:
     def datasets(self) -> dict[str, Data]:
         return {name: self.runs[run].data for run, name in self._data_names.items()}
 
+    @cached_property
+    def computes(self) -> dict[str, Compute]:
+        return {name: run.compute for name, run in self.runs.items()}
+
     @property
     def tracking(self) -> Tracking:
         return next(iter(self.runs.values())).tracking
 
     @property
     def most_threads(self) -> int:
-        return max(run.compute.threads for run in self.runs.values())
+        return max(compute.threads for compute in self.computes.values())
 
     # --- where it is
 
@@ -129,7 +132,7 @@ class Pipeline:
         """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
 
         Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
-        makes it notice every change and show the old and the new one. It calls a function several times for each job.
+        makes it notice every change and show the old and the new one.
         """
         strings = {name: self.strings(stage, name) for name in names}
         everywhere = set.intersection(*map(set, strings.values())) if strings else set()
@@ -138,12 +141,11 @@ class Pipeline:
         differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
 
         def item(number: int) -> Callable:
-            def string(wildcards: Any) -> str:
-                own = differing[wildcards[0]]
+            def string(name: str) -> str:
+                own = differing[name]
                 return own[min(number, len(own) - 1)]
 
-            string.__signature__ = TAKES_WILDCARDS  # Snakemake asks for it thousands of times, and finding it out is slow
-            return string
+            return varying(differing, string)
 
         return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
 

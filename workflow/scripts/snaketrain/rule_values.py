@@ -1,0 +1,31 @@
+"""What rules are given that may differ from job to job, in the form that is cheapest for Snakemake.
+
+It calls a function a dozen times for each job, and finds out its signature each time: with a thousand runs that was a third of
+a dry run. So a value on which all jobs agree is no function, and functions say their signature.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
+TAKES_INPUT = inspect.signature(lambda wildcards, input: None)
+
+
+def varying(names: Iterable[str], value: Callable[[str], Any]) -> Any:
+    """The value for each run, data set or model: itself where it is the same for all."""
+    values = {name: value(name) for name in names}
+    first = next(iter(values.values()), None)
+    if first is not None and all(each == first for each in values.values()):
+        return first
+    return with_signature(TAKES_WILDCARDS, lambda wildcards: values[wildcards[0]])
+
+
+def untracked(value: Callable[..., str], *arguments: str) -> Callable:
+    """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
+    return with_signature(TAKES_INPUT, lambda wildcards, input: value(*arguments, wildcards[0]))
+
+
+def with_signature(signature: inspect.Signature, function: Callable) -> Callable:
+    function.__signature__ = signature
+    return function
