@@ -1,7 +1,6 @@
 """The follower beside an MLflow that is away, hangs, refuses or is full: one clear warning, no harm, and nothing lost or doubled."""
 
 import contextlib
-import http.server
 import json
 import os
 import shutil
@@ -10,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -42,20 +40,21 @@ def free_port() -> int:
 class Server:
     """A real one on loopback, which can be killed and started again with what it holds."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *options: str, **environment: str):
         self.folder, self.port, self.process = folder, free_port(), None
         self.uri = f"http://127.0.0.1:{self.port}"
+        self.options, self.environment = options, environment
 
     def start(self) -> None:
         mlflow = Path(sys.executable).with_name("mlflow")
         store = ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--artifacts-destination", str(self.folder / "artifacts")]
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"} | self.environment
         with open(self.folder / "server.log", "a") as log:
             self.process = subprocess.Popen(
-                [mlflow, "server", *store, *where], env=environment, stdout=log, stderr=log, start_new_session=True
+                [mlflow, "server", *store, *where, *self.options], env=environment, stdout=log, stderr=log, start_new_session=True
             )
-        until(self.answers, 90)
+        until(self.answers, 180)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
@@ -171,25 +170,6 @@ def hanging():
 
 
 @contextlib.contextmanager
-def refusing():
-    """It wants other credentials."""
-
-    class Refusal(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(401)
-            self.end_headers()
-            self.wfile.write(b"You are not authenticated. Please see https://www.mlflow.org/docs/latest/auth/index.html")
-
-        do_POST = do_GET
-        log_message = lambda *_: None  # noqa: E731
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
-@contextlib.contextmanager
 def locked(folder: Path):
     uri = f"sqlite:///{folder}/mlflow.db"
     Store(uri).client.search_experiments()
@@ -203,10 +183,31 @@ def test_a_server_that_hangs(tmp_path):
         assert f"MLflow at {uri}: it does not answer" in once(make_workspace(tmp_path, {"first": {}}), uri)
 
 
-def test_wrong_credentials(tmp_path):
-    with refusing() as uri:
-        warning = once(make_workspace(tmp_path, {"first": {}}), uri, MLFLOW_TRACKING_USERNAME="anna", MLFLOW_TRACKING_PASSWORD="geheimnis")
-    assert "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in warning and "geheimnis" not in warning
+@pytest.fixture
+def guarded_server(tmp_path):
+    """With MLflow's own app for users and their passwords."""
+    users = ["[mlflow]", f"database_uri = sqlite:///{tmp_path}/users.db", "default_permission = NO_PERMISSIONS", "admin_username = anna"]
+    authentication = "authorization_function = mlflow.server.auth:authenticate_request_basic_auth"
+    (tmp_path / "users.ini").write_text("\n".join([*users, "admin_password = lang-und-geheim", authentication]))
+    secrets = {"MLFLOW_AUTH_CONFIG_PATH": str(tmp_path / "users.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "of this test"}
+    server = Server(tmp_path, "--app-name", "basic-auth", **secrets)
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_wrong_credentials_and_then_the_right_ones(tmp_path, guarded_server, monkeypatch):
+    results, uri = make_workspace(tmp_path, {"first": {}}), guarded_server.uri
+    refused = "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    assert refused in once(results, uri)
+    warning = once(results, uri, MLFLOW_TRACKING_USERNAME="anna", MLFLOW_TRACKING_PASSWORD="falsch-geraten")
+    assert refused in warning and "falsch-geraten" not in warning
+    right = {"MLFLOW_TRACKING_USERNAME": "anna", "MLFLOW_TRACKING_PASSWORD": "lang-und-geheim"}
+    for name, value in right.items():
+        monkeypatch.setenv(name, value)  # for our own look
+    assert once(results, uri, MLFLOW_HTTP_REQUEST_TIMEOUT="30", **right) == "" and losses(uri) == [*range(5, 65, 5)]
+    kept = [path for path in results.rglob("*") if path.is_file() and b"lang-und-geheim" in path.read_bytes()]
+    assert kept == []
 
 
 def test_a_locked_database(tmp_path):
