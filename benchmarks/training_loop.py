@@ -82,8 +82,8 @@ class Rows:
         return {"inputs": self.inputs[ids], "labels": self.labels[ids]}
 
 
-def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
-    """The steps of a training as train_model.py composes it."""
+def training_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Training:
+    """As train_model.py composes it."""
     strategy, task = Single("cpu", "fp32"), Classify(module)
     batches = Batches(rows.lengths, train.seed, train.batch_size)
     plan = Plan.of(train, batches, make_schedule(linear, {}))
@@ -97,7 +97,13 @@ def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[
     )  # fmt: skip
     training.journal = Journal(folder / "journal.jsonl", 0, True)
     training.own_journal = Journal(folder / "rank-0.jsonl", 0, True)
-    for epoch, steps in batches.after(0, plan.steps):
+    return training
+
+
+def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
+    """Its steps."""
+    training = training_of(folder, module, rows, train)
+    for epoch, steps in training.batches.after(0, train.steps):
         yield from training.steps(epoch, steps)
 
 

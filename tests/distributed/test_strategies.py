@@ -26,8 +26,9 @@ BERT_PLAN = {
     "*.?.output.dense": "rowwise",
 }
 BART_PLAN = {"*.[qkv]_proj": "colwise", "*attn.out_proj": "rowwise", "*.fc1": "colwise", "*.fc2": "rowwise"}
-ARGUMENTS = {"bert": {"plan": BERT_PLAN}, "bart": {"plan": BART_PLAN}, "llama": {}}  # of tensor_parallel: Llama brings its own plan
-MODELS = tuple(ARGUMENTS)
+PAIR_PLAN = {"*.blocks.0": "colwise", "*.blocks.1": "rowwise"}  # of both modules
+ARGUMENTS = {"bert": {"plan": BERT_PLAN}, "bart": {"plan": BART_PLAN}, "pair": {"plan": PAIR_PLAN}}  # of tensor_parallel: Llama brings its own plan
+MODELS = ("bert", "bart", "llama")
 SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
 EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
 IN_PIECES = {1: {"bart"}, 2: {"llama"}, 4: {"bert"}}  # the models whose batches are worked off in two pieces
@@ -58,7 +59,7 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
         return alone + [(strategy, "bart", {}) for strategy in EVERYWHERE]
     if processes == 2:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
-        found += [(strategy, "pair", {}) for strategy in EVERYWHERE if strategy != "tensor_parallel"]
+        found += [(strategy, "pair", {}) for strategy in EVERYWHERE]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
     found = [("fsdp", model, {}) for model in MODELS]
     found += [("ddp", "bert", {}), ("zero1", "bart", {}), ("fairscale_oss", "bart", {}), ("fairscale_fsdp", "bert", {})]

@@ -2,24 +2,45 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.workspace import REPOSITORY
+from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
 from snaketrain.mlflow_store import Store
 
-SCRIPTS = REPOSITORY / "workflow/scripts"
+SCRIPTS = "workflow/scripts"
+
+
+MORE = {
+    "in-pieces": {"train.accumulate": 2, "train.clip_norm": 0.1},
+    "half": {"train.precision": "bf16", "train.schedule": {"use": "cosine"}},
+    "two": {"compute.processes": 2, "train.strategy": {"use": "zero1"}},
+}
 
 
 @pytest.fixture(scope="module")
-def uri(workspace, tmp_path_factory):
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    command = [sys.executable, SCRIPTS / "follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
+def finished(workspace, tmp_path_factory) -> Path:
+    """Five trainings which MLflow knows."""
+    folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("five") / "workspace", symlinks=True))
+    config = read_configuration(folder)
+    write_configuration(folder, config | {"runs": config["runs"] | MORE})
+    snakemake(folder, "--until", "train_model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uri(finished) -> str:
+    follow(finished)
+    return f"sqlite:///{finished}/mlflow.db"
+
+
+def follow(folder: Path, project: Path = REPOSITORY) -> None:
+    command = [sys.executable, project / SCRIPTS / "follow_runs.py", "--results", folder / "results", "--once", "--no-models"]
     subprocess.run(command, check=True)
-    return uri
 
 
 def run_id(uri: str, name: str) -> str:
@@ -28,19 +49,50 @@ def run_id(uri: str, name: str) -> str:
     return run.info.run_id
 
 
-def reproduce(workspace: Path, uri: str, name: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, SCRIPTS / "reproduce_run.py", run_id(uri, name), "--uri", uri, "--results", workspace / "results"]
-    return subprocess.run([*command, "--steps", "10"], capture_output=True, text=True)
+def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess.CompletedProcess:
+    run = run_id(f"sqlite:///{folder}/mlflow.db", name)
+    command = [sys.executable, project / SCRIPTS / "reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["small", "other"])
-def test_equal_to_the_bit(workspace, uri, name):
-    done = reproduce(workspace, uri, name)
+@pytest.mark.parametrize("name", ["small", "other", *MORE])
+def test_equal_to_the_bit(finished, uri, name):
+    done = reproduce(finished, name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"{name}: 5 of 5 losses up to step 10 are equal to the bit"
 
 
-def test_other_losses_are_noticed(workspace, uri):
+def scale_loss(project: Path, factor: int) -> None:
+    task = project / SCRIPTS / "snaketrain/tasks/text_classification.py"
+    plain = 'return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()'
+    assert task.read_text().count(plain) == 1
+    task.write_text(task.read_text().replace(plain, f"{plain} * {factor}"))
+
+
+def test_the_code_is_taken_as_it_was(workspace, tmp_path):
+    """A training with changes that nobody committed, and then others that were."""
+    project = tmp_path / "project"
+    subprocess.run(["git", "clone", "--quiet", REPOSITORY, project], check=True)
+    scale_loss(project, 3)
+    folder = Path(shutil.copytree(workspace, tmp_path / "workspace", symlinks=True))
+    shutil.rmtree(folder / "results/runs")
+    (folder / "mlflow.db").unlink()
+    training = "results/runs/small/training/manifest.json"
+    snakemake(folder, training, snakefile=project / "Snakefile")
+    follow(folder, project)
+    subprocess.run(["git", "checkout", "--quiet", "."], cwd=project, check=True)
+    scale_loss(project, 5)
+    me = ["-c", "user.name=me", "-c", "user.email=me@here"]
+    subprocess.run(["git", *me, "commit", "--quiet", "--all", "--message", "another loss"], cwd=project, check=True)
+    done = reproduce(folder, "small", project)
+    assert "5 of 5 losses up to step 10 are equal to the bit" in done.stdout, done.stdout + done.stderr
+    assert "with the code of commit" in done.stdout and "and what was changed since" in done.stdout
+    shutil.rmtree(project / ".git")  # as if the commit were nowhere any more
+    done = reproduce(folder, "small", project)
+    assert done.returncode == 1 and "not as it was: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
+
+
+def test_other_losses_are_noticed(finished, uri):
     """As if the run had been started with another seed than was written down."""
     store = Store(uri)
     run = store.get(run_id(uri, "small"))
@@ -51,7 +103,7 @@ def test_other_losses_are_noticed(workspace, uri):
     other["inputs"]["data"] = "another"
     file.write_text(json.dumps(other))
     try:
-        done = reproduce(workspace, uri, "small")
+        done = reproduce(finished, "small")
     finally:
         file.write_text(before)
     assert done.returncode == 1 and "not as it was: data: " in done.stdout

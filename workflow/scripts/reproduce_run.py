@@ -1,4 +1,7 @@
-"""Take the first steps of a training again, by what MLflow knows of it, and say whether the losses are equal to the bit."""
+"""Take the first steps of a training again, by what MLflow knows of it, and say whether the losses are equal to the bit.
+
+With its settings, and with the code as it was, where this project's git has the commit. Its data and weights must still be there.
+"""
 
 import argparse
 import contextlib
@@ -14,9 +17,10 @@ from typing import Any
 from snaketrain.journal import all_events
 from snaketrain.launching import torchrun
 from snaketrain.manifests import Manifest, file_digest, read_manifest
-from snaketrain.provenance import git_state
+from snaketrain.provenance import code_at, git_state
 
-SCRIPT = Path(__file__).with_name("train_model.py")
+TRAIN = "workflow/scripts/train_model.py"
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
@@ -27,13 +31,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="how many of the first steps (default: 20)")
     args = parser.parse_args()
     root = args.results.resolve().parent
-    run, expected = recorded(args.uri or f"sqlite:///{root / 'mlflow.db'}", args.run_id, args.steps)
-    if not expected:
-        raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
-    for difference in differences(run, root):
-        print(f"not as it was: {difference}")
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
-        found = taken_again(run, root, Path(folder), max(expected))
+        recorded = Recorded(args.uri or f"sqlite:///{root / 'mlflow.db'}", args.run_id, Path(folder))
+        run, expected = recorded.run, recorded.losses(args.steps)
+        if not expected:
+            raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
+        project = as_it_was(run["git"], recorded.changes(), Path(folder))
+        for difference in differences(run, root, project):
+            print(f"not as it was: {difference}")
+        found = taken_again(run, root, project, Path(folder), max(expected))
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
     if unequal:
         step = unequal[0]
@@ -42,32 +48,52 @@ def main() -> int:
     return int(bool(unequal))
 
 
-def recorded(uri: str, run_id: str, steps: int) -> tuple[dict[str, Any], dict[int, float]]:
-    """What the training was started with, and its losses by step."""
-    from mlflow.exceptions import MlflowException
+class Recorded:
+    """What MLflow holds of a training."""
 
-    from snaketrain.mlflow_store import Store
+    def __init__(self, uri: str, run_id: str, folder: Path):
+        from snaketrain.mlflow_store import Store
 
-    client = Store(uri).client
-    with tempfile.TemporaryDirectory() as folder:
+        self.uri, self.run_id, self.folder, self.client = uri, run_id, folder, Store(uri).client
+        self.run: dict[str, Any] = json.loads(self._file("run.json").read_text(encoding="utf-8"))
+
+    def losses(self, steps: int) -> dict[int, float]:
+        return {point.step: point.value for point in self.client.get_metric_history(self.run_id, "train/loss") if point.step <= steps}
+
+    def changes(self) -> Path | None:
+        """To the code since its commit."""
+        return self._file("code.diff") if self.run["git"]["dirty"] else None
+
+    def _file(self, name: str) -> Path:
+        from mlflow.exceptions import MlflowException
+
         try:
-            run = json.loads(Path(client.download_artifacts(run_id, "training/run.json", folder)).read_text(encoding="utf-8"))
+            return Path(self.client.download_artifacts(self.run_id, f"training/{name}", str(self.folder)))
         except (MlflowException, OSError) as error:
             raise SystemExit(
-                f"{run_id}: MLflow at {uri} has no training/run.json of such a run ({error}). Copy the id from a training's page."
+                f"{self.run_id}: MLflow at {self.uri} has no training/{name} of such a run ({error}). Copy the id from a training's page."
             ) from None
-    return run, {point.step: point.value for point in client.get_metric_history(run_id, "train/loss") if point.step <= steps}
 
 
-def differences(run: dict[str, Any], root: Path) -> list[str]:
+def as_it_was(then: dict[str, Any], changes: Path | None, folder: Path) -> Path:
+    """The folder of the project; this one, if git does not have the commit."""
+    if then == git_state() and not then["dirty"]:
+        return PROJECT
+    (folder / "code").mkdir()
+    project = code_at(then["commit"], changes, folder / "code") if then["commit"] else None
+    if project:
+        print(f"with the code of commit {then['commit']}{' and what was changed since' * bool(changes)}")
+    return project or PROJECT
+
+
+def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
     """In the code, the machine and the files that it read: what may explain other losses."""
     import torch
 
-    found, now = [], git_state()
-    if now != run["git"]:
-        found.append(
-            f"the code: commit {run['git']['commit']}{' with changes' * bool(run['git']['dirty'])}; here it is {now['commit']}{' with changes' * bool(now['dirty'])}"
-        )
+    found, then, now = [], run["git"], git_state()
+    if project == PROJECT and then != now:
+        with_changes = [" with changes" * bool(state["dirty"]) for state in (then, now)]
+        found.append(f"the code: commit {then['commit']}{with_changes[0]}; here it is {now['commit']}{with_changes[1]}")
     if torch.__version__ != run["environment"]["torch"]:
         found.append(f"torch: {run['environment']['torch']}; here it is {torch.__version__}")
     for role, path in run["paths"].items():
@@ -82,7 +108,7 @@ def changed_files(manifest: Manifest) -> list[str]:
     return [name for name, digest in manifest.files.items() if digest and file_digest(manifest.file(name)) != digest]
 
 
-def taken_again(run: dict[str, Any], root: Path, folder: Path, last: int) -> dict[int, float]:
+def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
     """The losses up to the last step; then the training is told to stop. It may be one with a schedule that looks at its end."""
     processes = run["environment"]["processes"]
     start = torchrun("--standalone", "--nproc-per-node", processes) if processes > 1 else [sys.executable]
@@ -101,7 +127,7 @@ def taken_again(run: dict[str, Any], root: Path, folder: Path, last: int) -> dic
     environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     log = folder / "training.log"
     with open(log, "w", encoding="utf-8") as output:
-        command = [*start, SCRIPT, *paths, *options, "--settings", *settings]
+        command = [*start, project / TRAIN, *paths, *options, "--settings", *settings]
         process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
         while process.poll() is None and max(losses(folder), default=0) < last:
             time.sleep(0.1)

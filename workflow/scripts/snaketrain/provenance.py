@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import subprocess
+import tarfile
 import time
 from datetime import datetime
 from importlib import metadata
@@ -32,6 +33,18 @@ def write_down(folder: Path, dirty: bool | None) -> None:
     if dirty:
         # with a configuration, in which somebody may have written down a password
         write_text(folder / "code.diff", hidden(_git("diff", "HEAD") or ""))
+
+
+def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
+    """This file's project in a folder, as it was at a commit with changes that were not committed; None where git cannot tell."""
+    root = (_git("rev-parse", "--show-toplevel") or "").strip()
+    if not root or _git("-C", root, "archive", f"--output={folder}/code.tar", commit) is None:
+        return None
+    with tarfile.open(folder / "code.tar") as archive:
+        archive.extractall(folder, filter="data")
+    if changes and subprocess.run(["git", "apply", changes.resolve()], cwd=folder, capture_output=True).returncode:
+        return None
+    return folder / Path(__file__).resolve().parents[3].relative_to(root)
 
 
 def place() -> dict[str, Any]:

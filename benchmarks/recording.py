@@ -1,0 +1,114 @@
+"""What being recorded costs a training with steps of 5 ms: its journal, and the follower that tells MLflow, with a store that is well or not.
+
+One training runs all the while. By turns its journal writes or does not; then the follower, a process of its own as a workflow
+starts it, works or is stopped (SIGSTOP). The median of the ratios of neighbouring turns, so that what else the machine does
+disturbs both. Goal: at most 1.01.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from training_loop import Rows, training_of  # noqa: E402
+from workspace import make_workspace  # noqa: E402
+
+from snaketrain.settings import Train  # noqa: E402
+
+WIDTH, BATCH = 640, 64  # about 5 ms on one thread
+FOLLOW = REPOSITORY / "workflow/scripts/follow_runs.py"
+
+
+def steps_of(results: Path, count: int) -> tuple[object, Iterator[Callable[[], None]]]:
+    """A training whose journal lies where the follower looks for it, and its steps."""
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
+    train = Train(batch_size=BATCH, steps=count, evaluate_every=10 * count, learning_rate=1e-4, warmup=0)
+    rows = Rows(torch.randn(4096, WIDTH))
+    training = training_of(results / "runs/first/training", module, rows, train)
+    steps = (step for epoch, ids in training.batches.after(0, count) for step in training.steps(epoch, ids))
+    return training, steps
+
+
+def compared(switch: Callable[[bool], None], steps: Iterator[Callable[[], None]], turn: int, turns: int) -> dict[str, float]:
+    """Steps with what `switch` turns on, against steps without; the order of the two changes from pair to pair."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(turns):
+        for on in (True, False) if number % 2 else (False, True):
+            switch(on)
+            started = time.perf_counter()
+            for step in itertools.islice(steps, turn):
+                step()
+            seconds[on].append((time.perf_counter() - started) / turn)
+    ratios = sorted(on / off for on, off in zip(seconds[True], seconds[False], strict=True))
+    return {
+        "ms with": round(1000 * statistics.median(seconds[True]), 3),
+        "ms without": round(1000 * statistics.median(seconds[False]), 3),
+        "ratio": round(statistics.median(ratios), 4),
+        "quartiles": [round(each, 4) for each in statistics.quantiles(ratios, n=4)[::2]],
+    }
+
+
+@contextlib.contextmanager
+def follower(results: Path, uri: str) -> Iterator[Callable[[bool], None]]:
+    """Past its start, which takes seconds of CPU once for each workflow."""
+    environment = os.environ | {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    command = [sys.executable, FOLLOW, "--results", results, "--uri", uri, "--no-models", "--while-pid", str(os.getpid())]
+    process = subprocess.Popen(list(map(str, command)), env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    time.sleep(30)
+    try:
+        yield lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=20, help="with and without each (%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="of a turn (%(default)s)")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/recording.json", help="%(default)s")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, object] = {"date": time.strftime("%Y-%m-%d"), "turns": args.turns}
+    with tempfile.TemporaryDirectory(prefix="recording-") as folder, contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        results = make_workspace(Path(folder), {"first": {"ends": "nothing"}})
+        training, steps = steps_of(results, 2 * args.steps * (4 * args.turns + 1))
+        for step in itertools.islice(steps, args.steps):
+            step()  # warms up
+
+        def write(on: bool) -> None:
+            training.journal.writes = training.own_journal.writes = on
+
+        found["journal"] = compared(write, steps, args.steps, args.turns)
+        print("journal", found["journal"], flush=True)
+        write(True)
+        stores = {
+            "follower, a database": f"sqlite:///{folder}/mlflow.db",
+            "follower, a server that hangs": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "follower, no server": "http://127.0.0.1:9",
+        }
+        for name, uri in stores.items():
+            with follower(results, uri) as switch:
+                found[name] = compared(switch, steps, args.steps, args.turns)
+            print(name, found[name], flush=True)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
