@@ -27,7 +27,11 @@ BERT_PLAN = {
 }
 BART_PLAN = {"*.[qkv]_proj": "colwise", "*attn.out_proj": "rowwise", "*.fc1": "colwise", "*.fc2": "rowwise"}
 PAIR_PLAN = {"*.blocks.0": "colwise", "*.blocks.1": "rowwise"}  # of both modules
-ARGUMENTS = {"bert": {"plan": BERT_PLAN}, "bart": {"plan": BART_PLAN}, "pair": {"plan": PAIR_PLAN}}  # of tensor_parallel: Llama brings its own plan
+ARGUMENTS = {
+    "bert": {"plan": BERT_PLAN},
+    "bart": {"plan": BART_PLAN},
+    "pair": {"plan": PAIR_PLAN},
+}  # of tensor_parallel: Llama brings its own plan
 MODELS = ("bert", "bart", "llama")
 SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
 EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
