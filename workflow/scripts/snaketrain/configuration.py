@@ -4,6 +4,7 @@ Runs start from the common sections and change some of them; a sweep makes one r
 """
 
 import copy
+import functools
 import itertools
 import json
 import re
@@ -55,7 +56,12 @@ def _validated(raw: dict) -> tuple[Settings | None, dict[str, str]]:
 
 def strings(name: str, section: Section | None) -> list[str]:
     """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records."""
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in flatten(name, section.model_dump(mode="json"))]
+    return _strings(name, json.dumps(section.model_dump(mode="json")))
+
+
+@functools.cache  # the points of a sweep differ in one section, if at all
+def _strings(name: str, section: str) -> list[str]:
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in flatten(name, json.loads(section))]
 
 
 def flatten(name: str, value: Any) -> list[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """What a class says of itself or inherits, and what it can be given, read from files: importing them would take seconds, and may fail."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ def class_attribute(file: Path, name: str, *attributes: str) -> tuple[str | None
     return None, None
 
 
+@functools.cache
 def keywords(file: Path, name: str) -> tuple[list[str], list[str]] | None:
     """The keyword arguments that a class or function takes, and those it needs; None where the files do not tell."""
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
