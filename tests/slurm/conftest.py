@@ -18,10 +18,11 @@ def why_not() -> str | None:
         return "a cluster of one's own needs root, for network namespaces and the nodes' names"
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
         return f"a cluster of one's own needs, on Debian or Ubuntu: apt-get install --no-install-recommends {' '.join(missing)}"
-    trial = subprocess.run(["ip", "link", "add", "br-snaketrial", "type", "bridge"], capture_output=True, text=True)
-    if trial.returncode:
-        return f"a cluster of one's own needs the right to make networks, which a container may lack: {trial.stderr.strip()}"
-    subprocess.run(["ip", "link", "del", "br-snaketrial"], check=True)
+    trial = "ip link add br-snaketrial type bridge && ip netns add snaketrial && ip netns exec snaketrial true"
+    tried = subprocess.run(["sh", "-c", trial], capture_output=True, text=True)
+    subprocess.run(["sh", "-c", "ip link del br-snaketrial; ip netns del snaketrial"], capture_output=True)
+    if tried.returncode:
+        return f"a cluster of one's own needs the right to make networks, which a container may lack: {tried.stderr.strip()}"
     return None
 
 

@@ -26,7 +26,7 @@ class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
     nodes: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] = Field(
-        "1", description="machines of a training under SLURM; `1-4` takes as many as there are when its job first starts"
+        "1", description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts"
     )
     processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
     threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
