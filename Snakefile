@@ -12,11 +12,11 @@ if not workflow.overwrite_configfiles:
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
-from snaketrain import launching
+from snaketrain.workflow import launching
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.pipeline import Pipeline
-from snaketrain.preflight import examine
-from snaketrain.rule_values import untracked, varying
+from snaketrain.workflow.pipeline import Pipeline
+from snaketrain.workflow.preflight import examine
+from snaketrain.workflow.rule_values import untracked, varying
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 

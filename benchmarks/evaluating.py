@@ -25,11 +25,11 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, Traini
 
 from snaketrain.data.examples import Examples  # noqa: E402
 from snaketrain.data.fetching import source_files  # noqa: E402
-from snaketrain.evaluation import evaluate  # noqa: E402
-from snaketrain.learner import Learner  # noqa: E402
 from snaketrain.settings import Source  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
+from snaketrain.training.evaluation import evaluate  # noqa: E402
+from snaketrain.training.learner import Learner  # noqa: E402
 
 GOAL, BATCH_SIZE, MAX_LENGTH = 0.6, 32, 256
 

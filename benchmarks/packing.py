@@ -25,11 +25,11 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 from snaketrain.data.batches import Batches, Piece  # noqa: E402
 from snaketrain.data.examples import Examples  # noqa: E402
 from snaketrain.data.layouts import Blocks, Packed  # noqa: E402
-from snaketrain.learner import Learner, build, make_learner  # noqa: E402
-from snaketrain.loop import take_step  # noqa: E402
 from snaketrain.settings import Model, Train  # noqa: E402
 from snaketrain.strategies import make_strategy  # noqa: E402
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
+from snaketrain.training.learner import Learner, build, make_learner  # noqa: E402
+from snaketrain.training.loop import take_step  # noqa: E402
 
 ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS = "padded, any order", "padded, like lengths", "packed, one row", "packed", "blocks"
 LLAMA = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4}

@@ -27,8 +27,8 @@ from pipeline.workspace import configuration, prepared  # noqa: E402
 from snaketrain.configuration import strings  # noqa: E402
 from snaketrain.journal import read_events  # noqa: E402
 from snaketrain.manifests import file_digest, read_manifest, write_json  # noqa: E402
-from snaketrain.plan import folder_name  # noqa: E402
 from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.training.plan import folder_name  # noqa: E402
 
 FEW, LOG_EVERY, GOAL_SECONDS = 10, 10, 1.0
 MODEL = Model(**configuration()["model"])

@@ -18,8 +18,8 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from snaketrain.checkpoints import Checkpoints  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
 
 WIDTH = 1024
 

@@ -25,24 +25,24 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from snaketrain.bad_steps import BadSteps  # noqa: E402
-from snaketrain.checkpoints import Checkpoints  # noqa: E402
 from snaketrain.data.batches import Batches  # noqa: E402
-from snaketrain.goodput import Clock  # noqa: E402
 from snaketrain.journal import Journal  # noqa: E402
-from snaketrain.learner import build, make_learner  # noqa: E402
-from snaketrain.loop import Training  # noqa: E402
-from snaketrain.out_of_memory import Pieces  # noqa: E402
-from snaketrain.patience import Patience  # noqa: E402
-from snaketrain.plan import Plan, make_schedule  # noqa: E402
-from snaketrain.progress import Progress  # noqa: E402
 from snaketrain.schedules import linear  # noqa: E402
 from snaketrain.settings import Model, Train  # noqa: E402
-from snaketrain.stopping import Stopping  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
-from snaketrain.watching import Watch  # noqa: E402
-from snaketrain.window import Window  # noqa: E402
+from snaketrain.training.bad_steps import BadSteps  # noqa: E402
+from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
+from snaketrain.training.goodput import Clock  # noqa: E402
+from snaketrain.training.learner import build, make_learner  # noqa: E402
+from snaketrain.training.loop import Training  # noqa: E402
+from snaketrain.training.out_of_memory import Pieces  # noqa: E402
+from snaketrain.training.patience import Patience  # noqa: E402
+from snaketrain.training.plan import Plan, make_schedule  # noqa: E402
+from snaketrain.training.progress import Progress  # noqa: E402
+from snaketrain.training.stopping import Stopping  # noqa: E402
+from snaketrain.training.watching import Watch  # noqa: E402
+from snaketrain.training.window import Window  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
 

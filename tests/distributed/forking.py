@@ -30,8 +30,6 @@ def preload() -> None:
     assert transformers
     torch.set_num_threads(1)
     sys.path.insert(0, str(SCRIPT.parent))
-    import snaketrain.loop
-    import snaketrain.strategies.ddp  # noqa: F401
 
 
 def start(arguments: list[str], processes: int, log: Path) -> list[int]:

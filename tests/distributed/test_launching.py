@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from distributed.running import MODEL, REPOSITORY
 
-from snaketrain import launching
 from snaketrain.configuration import strings
 from snaketrain.journal import read_events
-from snaketrain.ranks import Ranks
 from snaketrain.settings import Compute, Train
+from snaketrain.training.ranks import Ranks
+from snaketrain.workflow import launching
 
 
 def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedProcess:

@@ -11,9 +11,9 @@ import pytest
 from distributed.running import MODEL, command, losses, train
 from safetensors.numpy import load_file
 
-from snaketrain.goodput import ACTIVITIES, goodput
 from snaketrain.journal import read_events
 from snaketrain.settings import Model
+from snaketrain.training.goodput import ACTIVITIES, goodput
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import yaml
 from grammar import texts, write_texts, write_word_tokenizer
 
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, sentences, snakemake, write_tokenizer
-from snaketrain.pipeline import Pipeline
-from snaketrain.preflight import examine
+from snaketrain.workflow.pipeline import Pipeline
+from snaketrain.workflow.preflight import examine
 
 EXAMPLES = REPOSITORY / "config/examples"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
-from snaketrain.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import Store
 
 SCRIPTS = "workflow/scripts"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.workspace import REPOSITORY
-from snaketrain.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import Store
 
 TEXTS = ["a good film", "the story was boring and dull"]
 

@@ -73,8 +73,8 @@ def test_finished_means_nothing_to_do(finished):
 
 
 def test_layout_comments_and_order_rerun_nothing(finished):
-    edit(finished, "snaketrain/loop.py", "def take_step(", "# a remark\n\n\ndef take_step(")
-    edit(finished, "snaketrain/loop.py", '"""One step of each optimizer', '"""Reworded. One step of each optimizer')
+    edit(finished, "snaketrain/training/loop.py", "def take_step(", "# a remark\n\n\ndef take_step(")
+    edit(finished, "snaketrain/training/loop.py", '"""One step of each optimizer', '"""Reworded. One step of each optimizer')
     edit(finished, "train_model.py", '"""Train one run', '"""Reworded. Train one run')
     path = finished / "config/config.yaml"
     config = yaml.safe_load(path.read_text())
@@ -105,7 +105,7 @@ def test_evaluate_reruns_evaluation(finished):
 
 
 def test_metric_code_reruns_evaluation(finished):
-    edit(finished, "snaketrain/scoring.py", "zero_division=0", "zero_division=1")
+    edit(finished, "snaketrain/judging/scoring.py", "zero_division=0", "zero_division=1")
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
 
 
@@ -127,7 +127,7 @@ def test_model_reruns_training(finished):
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("snaketrain/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
+        ("snaketrain/training/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
         ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
         ("snaketrain/tasks/label_kinds.py", "logits > 0", "logits > 0.5"),
         ("snaketrain/schedules.py", "return 1.0 - done / steps", "return 1.0 - (done / steps) ** 2"),

@@ -8,7 +8,7 @@ import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain import cluster_watch
+from snaketrain.workflow import cluster_watch
 
 
 async def sleep(self):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.pipeline import Pipeline
-from snaketrain.preflight import examine
+from snaketrain.workflow.pipeline import Pipeline
+from snaketrain.workflow.preflight import examine
 
 ROOT = Path(__file__).parents[2]
 DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}

@@ -5,8 +5,8 @@ import pytest
 
 from snaketrain import schedules
 from snaketrain.data.batches import Batches, deal, in_order
-from snaketrain.plan import Plan, make_schedule
 from snaketrain.settings import Train
+from snaketrain.training.plan import Plan, make_schedule
 
 SIZES = [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (103, 8), (1000, 3), (257, 1)]
 

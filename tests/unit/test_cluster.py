@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain import cluster, cluster_watch
-from snaketrain.cluster import Row
-from snaketrain.cluster_watch import Watch
 from snaketrain.settings import Compute
+from snaketrain.workflow import cluster, cluster_watch
+from snaketrain.workflow.cluster import Row
+from snaketrain.workflow.cluster_watch import Watch
 
 ROW = Row("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 

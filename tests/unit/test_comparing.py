@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from workspace import make_workspace
 
-from snaketrain import comparing
-from snaketrain.curves import curves, seconds_training
 from snaketrain.journal import read_events
-from snaketrain.verdicts import verdict
+from snaketrain.judging import comparing
+from snaketrain.judging.curves import curves, seconds_training
+from snaketrain.judging.verdicts import verdict
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
 

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from workspace import make_workspace
 
 from snaketrain.credentials import hidden
-from snaketrain.following import Follower
 from snaketrain.manifests import write_json
-from snaketrain.mlflow_store import Store
 from snaketrain.settings import Tracking
+from snaketrain.tracking.following import Follower
+from snaketrain.tracking.mlflow_store import Store
 
 IN_ADDRESS, IN_ENVIRONMENT, TOKEN = "planted-password-1", "planted-password-2", "planted-token-3"
 ADDRESS = f"https://anna:{IN_ADDRESS}@data.example/reviews.csv"

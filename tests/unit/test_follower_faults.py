@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from workspace import make_workspace
 
-from snaketrain.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import Store
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "workflow/scripts/follow_runs.py"

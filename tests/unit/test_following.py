@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from workspace import START, make_workspace
 
-from snaketrain import ownership
-from snaketrain.following import Follower
-from snaketrain.goodput import ACTIVITIES
 from snaketrain.manifests import Manifest, write_json, write_manifest
-from snaketrain.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
+from snaketrain.tracking.following import Follower
+from snaketrain.tracking.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
+from snaketrain.training import ownership
+from snaketrain.training.goodput import ACTIVITIES
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")

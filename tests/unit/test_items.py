@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from snaketrain import meaning, tracked
 from snaketrain.data.formats import BadData
 from snaketrain.data.item_splits import prepare_items
 from snaketrain.data.items import Items, make_dataset, open_items
-from snaketrain.learner import build, make_task
 from snaketrain.manifests import Manifest
-from snaketrain.pipeline import Pipeline
-from snaketrain.preflight import examine
 from snaketrain.settings import Data, Model, Train
+from snaketrain.tracking import tracked
+from snaketrain.training.learner import build, make_task
+from snaketrain.workflow import meaning
+from snaketrain.workflow.pipeline import Pipeline
+from snaketrain.workflow.preflight import examine
 
 SOURCE = """
 import random

@@ -18,18 +18,18 @@ GROUND = {
     "snaketrain.credentials",
     "snaketrain.manifests",
     "snaketrain.module_settings",
-    "snaketrain.meaning",
+    "snaketrain.workflow.meaning",
     "snaketrain.loading",
-    "snaketrain.inheriting",
-    "snaketrain.launching",
-    "snaketrain.cluster",
-    "snaketrain.cluster_watch",
-    "snaketrain.pipeline",
-    "snaketrain.preflight",
-    "snaketrain.ranks",
-    "snaketrain.reasons",
-    "snaketrain.remembering",
-    "snaketrain.rule_values",
+    "snaketrain.workflow.inheriting",
+    "snaketrain.workflow.launching",
+    "snaketrain.workflow.cluster",
+    "snaketrain.workflow.cluster_watch",
+    "snaketrain.workflow.pipeline",
+    "snaketrain.workflow.preflight",
+    "snaketrain.training.ranks",
+    "snaketrain.workflow.reasons",
+    "snaketrain.workflow.remembering",
+    "snaketrain.workflow.rule_values",
     "snaketrain.schedules",
     "snaketrain.strategies",
     "snaketrain.data",
@@ -43,11 +43,11 @@ MLFLOW = {
     "follow_runs",
     "register_model",
     "reproduce_run",
-    "snaketrain.following",
-    "snaketrain.mlflow_store",
-    "snaketrain.registering",
-    "snaketrain.served_classifier",
-    "snaketrain.shared_runs",
+    "snaketrain.tracking.following",
+    "snaketrain.tracking.mlflow_store",
+    "snaketrain.tracking.registering",
+    "snaketrain.tracking.served_classifier",
+    "snaketrain.tracking.shared_runs",
     "show_runs",
 }
 
@@ -86,7 +86,13 @@ def test_the_ground_floor_stands_on_the_standard_library_and_pydantic(name):
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
 def test_tasks_and_data_know_one_process_only(name):
-    forbidden = ("snaketrain.strategies", "torch.distributed", "mlflow", "snaketrain.mlflow_store", "snaketrain.following")
+    forbidden = (
+        "snaketrain.strategies",
+        "torch.distributed",
+        "mlflow",
+        "snaketrain.tracking.mlflow_store",
+        "snaketrain.tracking.following",
+    )
     assert [found for found in of(name) if found.startswith(forbidden)] == []
 
 
@@ -102,14 +108,22 @@ def test_training_never_reaches_mlflow():
         if name not in reached:
             reached.add(name)
             waiting += [module for each in of(name) if (module := module_of(each)) in FILES]
-    assert "snaketrain.loop" in reached
+    assert "snaketrain.training.loop" in reached
     assert not reached & MLFLOW
 
 
 def test_the_loop_is_handed_what_it_needs():
-    assert not {"checkpoints", "journal", "stopping", "strategies"} & {
-        each.split(".")[1] for each in of("snaketrain.loop") if each.startswith("snaketrain.")
-    }
+    parts = {part for each in of("snaketrain.training.loop") for part in each.split(".")}
+    assert "plan" in parts
+    assert not {"checkpoints", "journal", "stopping", "strategies"} & parts
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("snaketrain.")))
+def test_what_trains_knows_nothing_of_judging_tracking_and_snakemake(name):
+    own = name.split(".")[1]
+    above = {"workflow": {"training", "judging", "tracking"}, "tracking": set(), "judging": {"workflow", "training", "tracking"}}
+    forbidden = above.get(own, {"workflow", "judging", "tracking"})
+    assert [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden] == []
 
 
 def test_rules_know_the_ground_floor_only():
@@ -120,6 +134,6 @@ def test_rules_know_the_ground_floor_only():
     for line in lines:
         if line[:1] == ["import"] or (line[:1] == ["from"] and "import" in line):
             found |= set(imports(ast.parse(" ".join(line))))
-    assert "snaketrain.pipeline.Pipeline" in found
+    assert "snaketrain.workflow.pipeline.Pipeline" in found
     assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND

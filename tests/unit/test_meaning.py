@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from snaketrain import meaning
-from snaketrain.meaning import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
-from snaketrain.remembering import Remembered
+from snaketrain.workflow import meaning
+from snaketrain.workflow.meaning import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+from snaketrain.workflow.remembering import Remembered
 
 ORIGINAL = '''"""A module."""
 RATE = 3
@@ -55,8 +55,14 @@ def test_a_function_of_nothing_but_a_docstring_can_be_read(tmp_path):
 
 def test_all_project_modules_that_are_imported_count_wherever_the_import_stands():
     found = digests(SCRIPTS / "train_model.py")
-    assert {"train_model", "snaketrain.loop", "snaketrain.plan", "snaketrain.data.batches", "snaketrain.tasks.base"} <= found.keys()
-    assert not {"torch", "evaluate_model", "snaketrain.comparing", "snaketrain.mlflow_store"} & found.keys()
+    assert {
+        "train_model",
+        "snaketrain.training.loop",
+        "snaketrain.training.plan",
+        "snaketrain.data.batches",
+        "snaketrain.tasks.base",
+    } <= found.keys()
+    assert not {"torch", "evaluate_model", "snaketrain.judging.comparing", "snaketrain.tracking.mlflow_store"} & found.keys()
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))

@@ -6,10 +6,10 @@ import torchmetrics
 from torch.nn import functional
 
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.pipeline import Pipeline
-from snaketrain.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
 from snaketrain.tasks.module import Module
+from snaketrain.workflow.pipeline import Pipeline
+from snaketrain.workflow.preflight import examine
 
 MINE = """
 import torch

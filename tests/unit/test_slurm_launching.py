@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 import start_on_nodes
-from snaketrain import launching
 from snaketrain.settings import Compute, Settings
-from snaketrain.training_folder import end_of_journal
+from snaketrain.training.training_folder import end_of_journal
+from snaketrain.workflow import launching
 from start_on_nodes import Job
 
 TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]

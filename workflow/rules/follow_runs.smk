@@ -1,7 +1,7 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
 import subprocess
 
-from snaketrain.reasons import note_reasons
+from snaketrain.workflow.reasons import note_reasons
 
 FOLLOWERS = []
 

@@ -1,6 +1,6 @@
 # Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
 # thread tells why jobs wait or have ended.
-from snaketrain import cluster, cluster_watch
+from snaketrain.workflow import cluster, cluster_watch
 
 
 def tell(line):

@@ -10,9 +10,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from snaketrain import comparing, stages
+from snaketrain import stages
+from snaketrain.judging import comparing
+from snaketrain.judging.verdicts import verdict as verdict_on
 from snaketrain.manifests import read_manifest, write_text
-from snaketrain.verdicts import verdict as verdict_on
 
 # distinct for the colour-blind (Okabe and Ito) and dark enough on white
 COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#444444")

@@ -9,8 +9,8 @@ from pathlib import Path
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest, write_json
-from snaketrain.ranks import Ranks, leave
 from snaketrain.settings import Evaluate, Model, Train
+from snaketrain.training.ranks import Ranks, leave
 
 SPLITS = ("dev", "test")
 
@@ -38,7 +38,7 @@ def main() -> None:
 
     import numpy as np
 
-    from snaketrain.results import write_results
+    from snaketrain.judging.results import write_results
 
     files = []
     for split in SPLITS:
@@ -73,10 +73,10 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
-    from snaketrain.evaluation import evaluate
-    from snaketrain.learner import Learner, build, make_task
-    from snaketrain.predicting import predict
     from snaketrain.strategies import make_strategy
+    from snaketrain.training.evaluation import evaluate
+    from snaketrain.training.learner import Learner, build, make_task
+    from snaketrain.training.predicting import predict
 
     sections = from_strings(read_manifest(args.training).settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])

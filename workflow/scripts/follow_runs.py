@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from snaketrain.credentials import has_password
-from snaketrain.registrar import Registrar
+from snaketrain.tracking.registrar import Registrar
 
 WAIT_FOR_OTHER_SECONDS = 60
 LONGEST_PAUSE_SECONDS = 15
@@ -84,8 +84,8 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
 
 
 def connect(results: Path, uri: str):
-    from snaketrain.following import Follower  # takes seconds, and may fail
-    from snaketrain.mlflow_store import Store
+    from snaketrain.tracking.following import Follower  # takes seconds, and may fail
+    from snaketrain.tracking.mlflow_store import Store
 
     return Follower(results, Store(uri))
 

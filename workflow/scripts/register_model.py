@@ -12,8 +12,8 @@ def main() -> None:
     args = parser.parse_args()
     os.nice(10)  # trainings may be running beside it
 
-    from snaketrain.mlflow_store import Store
-    from snaketrain.registering import is_servable, register_best
+    from snaketrain.tracking.mlflow_store import Store
+    from snaketrain.tracking.registering import is_servable, register_best
 
     for name, reason in register_best(list(filter(is_servable, args.runs)), Store(args.uri)).items():
         print(f"{name}: {reason}")

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.journal import all_events
-from snaketrain.launching import torchrun
 from snaketrain.manifests import Manifest, file_digest, read_manifest
 from snaketrain.provenance import code_at, git_state
+from snaketrain.workflow.launching import torchrun
 
 TRAIN = "workflow/scripts/train_model.py"
 PROJECT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ class Recorded:
     """What MLflow holds of a training."""
 
     def __init__(self, uri: str, run_id: str, folder: Path):
-        from snaketrain.mlflow_store import Store
+        from snaketrain.tracking.mlflow_store import Store
 
         self.uri, self.run_id, self.folder, self.client = uri, run_id, folder, Store(uri).client
         self.run: dict[str, Any] = json.loads(self._file("run.json").read_text(encoding="utf-8"))

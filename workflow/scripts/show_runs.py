@@ -44,8 +44,8 @@ def started(server: subprocess.Popen, ui: str) -> bool:
 
 
 def show(uri: str, ui: str, browser: bool) -> None:
-    from snaketrain import views
-    from snaketrain.mlflow_store import Store
+    from snaketrain.tracking import views
+    from snaketrain.tracking.mlflow_store import Store
 
     experiments = [each for each in Store(uri).client.search_experiments() if views.TAG in each.tags]
     for experiment in experiments:

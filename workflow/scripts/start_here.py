@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from snaketrain.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START
-from snaketrain.launching import SECONDS_TO_SAVE, SIGNALS
-from snaketrain.training_folder import end_of_journal, last_saved, stopped_by
+from snaketrain.training.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START
+from snaketrain.training.training_folder import end_of_journal, last_saved, stopped_by
+from snaketrain.workflow.launching import SECONDS_TO_SAVE, SIGNALS
 
 LONGEST_PAUSE_SECONDS = 300
 

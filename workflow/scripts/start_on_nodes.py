@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.launching import torchrun
-from snaketrain.training_folder import end_of_journal, stopped_by
+from snaketrain.training.training_folder import end_of_journal, stopped_by
+from snaketrain.workflow.launching import torchrun
 
 OUT_OF_TIME = "SIGUSR1"
 PROBE_SECONDS = 60  # in which a node that lives starts a program

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
-from snaketrain.goodput import Clock
 from snaketrain.manifests import digest, read_manifest
-from snaketrain.ownership import check, end_previous_owner, sign
 from snaketrain.provenance import place, seconds_alive
-from snaketrain.ranks import leave
 from snaketrain.settings import Model, Train
-from snaketrain.stopping import Stopping
-from snaketrain.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
+from snaketrain.training.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
+from snaketrain.training.goodput import Clock
+from snaketrain.training.ownership import check, end_previous_owner, sign
+from snaketrain.training.ranks import leave
+from snaketrain.training.stopping import Stopping
+from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 
@@ -59,22 +59,22 @@ def main() -> int:
 
     import torch
 
-    from snaketrain.bad_steps import BadSteps
-    from snaketrain.checkpoints import Checkpoints
     from snaketrain.data.batches import Batches
     from snaketrain.data.opening import open_split
     from snaketrain.journal import Journal
-    from snaketrain.learner import build, make_learner, make_task
     from snaketrain.loading import load
-    from snaketrain.loop import Training
-    from snaketrain.machine_load import watched
-    from snaketrain.out_of_memory import Pieces
-    from snaketrain.patience import Patience
-    from snaketrain.plan import Plan, make_schedule
-    from snaketrain.progress import Progress
     from snaketrain.strategies import make_strategy
-    from snaketrain.watching import Watch
-    from snaketrain.window import Window
+    from snaketrain.training.bad_steps import BadSteps
+    from snaketrain.training.checkpoints import Checkpoints
+    from snaketrain.training.learner import build, make_learner, make_task
+    from snaketrain.training.loop import Training
+    from snaketrain.training.machine_load import watched
+    from snaketrain.training.out_of_memory import Pieces
+    from snaketrain.training.patience import Patience
+    from snaketrain.training.plan import Plan, make_schedule
+    from snaketrain.training.progress import Progress
+    from snaketrain.training.watching import Watch
+    from snaketrain.training.window import Window
 
     torch.use_deterministic_algorithms(settings.deterministic)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)

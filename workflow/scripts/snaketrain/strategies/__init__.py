@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.loading import find, load
-from snaketrain.ranks import Ranks
+from snaketrain.training.ranks import Ranks
 
 OF_ONE_PROCESS = ("single", "data_parallel")
 ON_GPUS_ONLY = ("fairscale_fsdp",)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from snaketrain.optimizer_state import Parameters, load_named, named_groups, named_state
-from snaketrain.parameters import norm_of
-from snaketrain.ranks import Ranks
+from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.training.parameters import norm_of
+from snaketrain.training.ranks import Ranks
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from fairscale.nn import FullyShardedDataParallel, auto_wrap, enable_wrap
 from torch import Tensor, nn
 
-from snaketrain.blocks import blocks
-from snaketrain.shards import PartsScaler
+from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import Distributed
+from snaketrain.training.shards import PartsScaler
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # in the names of what is inside
 

@@ -7,9 +7,9 @@ from fairscale.nn.data_parallel import ShardedDataParallel
 from fairscale.optim.oss import OSS
 from torch import Tensor, nn
 
-from snaketrain.shards import PartsScaler
 from snaketrain.strategies.base import MakeOptimizer
 from snaketrain.strategies.zero1 import SharedOptimizer
+from snaketrain.training.shards import PartsScaler
 
 
 class FairscaleOss(SharedOptimizer):

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from snaketrain.blocks import blocks
-from snaketrain.shards import PartsScaler, clip_parts
+from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import PRECISIONS, Distributed
+from snaketrain.training.shards import PartsScaler, clip_parts
 
 
 class Fsdp(Distributed):

@@ -5,9 +5,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from snaketrain.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.strategies.base import Distributed, MakeOptimizer
 from snaketrain.strategies.ddp import Ddp
+from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
 
 
 class SharedOptimizer(Distributed):

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snaketrain.pretrained import describe_model, make_model
-from snaketrain.probing import sees_later_tokens, sees_other_texts
+from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.models.probing import sees_later_tokens, sees_other_texts
+from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.token_losses import NO_TARGET, token_losses
 
 
 class CausalLm(Task):

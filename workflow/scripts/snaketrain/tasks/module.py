@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.loading import load
+from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.module_settings import ModuleSettings
-from snaketrain.pretrained import describe_model, make_model
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.losses import Summed, arguments_of, beside, call
 from snaketrain.tasks.metrics import make_metric

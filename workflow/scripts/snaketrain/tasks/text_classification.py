@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from snaketrain.pretrained import describe_model, make_model
+from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.label_kinds import KINDS
 

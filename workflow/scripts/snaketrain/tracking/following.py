@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snaketrain import tracked, views
-from snaketrain.curves import points, seconds_training, standing
-from snaketrain.goodput import goodput
 from snaketrain.journal import CHUNK_BYTES, all_events, read_events
+from snaketrain.judging.curves import points, seconds_training, standing
 from snaketrain.manifests import Manifest, digest, write_json
-from snaketrain.mlflow_store import Store
-from snaketrain.ownership import gone
-from snaketrain.reasons import read_reasons
-from snaketrain.registering import is_due
-from snaketrain.shared_runs import SharedRuns
-from snaketrain.views import Row
+from snaketrain.tracking import tracked, views
+from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.registering import is_due
+from snaketrain.tracking.shared_runs import SharedRuns
+from snaketrain.tracking.views import Row
+from snaketrain.training.goodput import goodput
+from snaketrain.training.ownership import gone
+from snaketrain.workflow.reasons import read_reasons
 
 FEW = 5  # runs that can be named one by one
 

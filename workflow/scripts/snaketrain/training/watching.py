@@ -8,7 +8,7 @@ import time
 import traceback
 from pathlib import Path
 
-from snaketrain.endings import WORTH_ANOTHER_START
+from snaketrain.training.endings import WORTH_ANOTHER_START
 
 POLL_SECONDS = 1.0
 FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are

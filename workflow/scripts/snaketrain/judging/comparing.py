@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from snaketrain.curves import curves, seconds_training
 from snaketrain.journal import read_events
+from snaketrain.judging.curves import curves, seconds_training
 
 # these say nothing that the source beside them does not
 BESIDE_THE_POINT = (".sha256", ".hub_type")

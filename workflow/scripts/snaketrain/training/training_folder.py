@@ -14,9 +14,9 @@ from typing import Any
 from snaketrain import stages
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
-from snaketrain.ownership import is_ours
 from snaketrain.provenance import git_state, write_down
-from snaketrain.ranks import Ranks
+from snaketrain.training.ownership import is_ours
+from snaketrain.training.ranks import Ranks
 
 WAYS = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
 

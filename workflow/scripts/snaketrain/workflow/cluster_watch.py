@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from snaketrain.cluster import OVER, Row, SlurmMissing, ask, jobs_here
 from snaketrain.settings import Compute
+from snaketrain.workflow.cluster import OVER, Row, SlurmMissing, ask, jobs_here
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait so long before that is told

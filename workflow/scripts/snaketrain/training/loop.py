@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from snaketrain.bad_steps import BadSteps, poisoned
 from snaketrain.data.batches import Batches, Piece, deal
-from snaketrain.endings import WorthAnotherStart
-from snaketrain.evaluation import evaluate
-from snaketrain.learner import Learner
-from snaketrain.out_of_memory import Pieces, explain, is_out_of_memory
-from snaketrain.parameters import norm_of, set_rate
-from snaketrain.patience import Patience
-from snaketrain.plan import Plan, folder_name
 from snaketrain.tasks.base import Batch, on_device
-from snaketrain.window import Window, each
+from snaketrain.training.bad_steps import BadSteps, poisoned
+from snaketrain.training.endings import WorthAnotherStart
+from snaketrain.training.evaluation import evaluate
+from snaketrain.training.learner import Learner
+from snaketrain.training.out_of_memory import Pieces, explain, is_out_of_memory
+from snaketrain.training.parameters import norm_of, set_rate
+from snaketrain.training.patience import Patience
+from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.window import Window, each
 
 
 @dataclass

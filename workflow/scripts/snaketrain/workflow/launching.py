@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from snaketrain.rule_values import varying
 from snaketrain.settings import Compute
+from snaketrain.workflow.rule_values import varying
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
 SECONDS_TO_SAVE = 600  # before it kills its processes
@@ -43,7 +43,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
 
 
 def script(name: str) -> str:
-    return shlex.quote(str(Path(__file__).parent.parent / name))
+    return shlex.quote(str(Path(__file__).resolve().parents[2] / name))
 
 
 def out_of_reach(compute: Compute) -> str | None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from snaketrain.data.batches import Piece, deal, in_order
-from snaketrain.learner import Learner
 from snaketrain.tasks.base import Batch, on_device
+from snaketrain.training.learner import Learner
 
 
 @torch.no_grad()

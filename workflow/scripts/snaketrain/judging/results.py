@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from snaketrain.judging.plots import draw
+from snaketrain.judging.scoring import KINDS, OneClass, Rows
 from snaketrain.manifests import write_json
-from snaketrain.plots import draw
-from snaketrain.scoring import KINDS, OneClass, Rows
 
 NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # of the rows: told otherwise where the kind of label is known
 

@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from snaketrain import launching
 from snaketrain.configuration import read_runs, strings
 from snaketrain.data.fetching import source_files
 from snaketrain.loading import find
 from snaketrain.manifests import digest
-from snaketrain.meaning import SCRIPTS, code_strings
-from snaketrain.rule_values import varying
 from snaketrain.settings import Compute, Data, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
+from snaketrain.workflow import launching
+from snaketrain.workflow.meaning import SCRIPTS, code_strings
+from snaketrain.workflow.rule_values import varying
 
 RESULTS = "results"
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from typing import Any
 
-from snaketrain.comparing import best_first, comparable, is_number
+from snaketrain.judging.comparing import best_first, comparable, is_number
 
 Group = dict[str, Any]  # of runs that differ in the seed alone, with means and deviations
 

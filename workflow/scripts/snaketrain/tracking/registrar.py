@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parent.parent / "register_model.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "register_model.py"
 
 
 class Registrar:

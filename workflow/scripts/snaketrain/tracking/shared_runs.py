@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from snaketrain import tracked
 from snaketrain.manifests import Manifest, write_json
-from snaketrain.mlflow_store import Store
+from snaketrain.tracking import tracked
+from snaketrain.tracking.mlflow_store import Store
 
 
 class SharedRuns:

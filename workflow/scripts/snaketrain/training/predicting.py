@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from snaketrain.evaluation import evaluation_batches
-from snaketrain.learner import Learner
+from snaketrain.training.evaluation import evaluation_batches
+from snaketrain.training.learner import Learner
 
 Rows = dict[str, np.ndarray]
 

@@ -9,12 +9,12 @@ from typing import Any
 from snaketrain import module_settings
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
-from snaketrain.inheriting import class_attribute, keywords
 from snaketrain.loading import NotFound, find
-from snaketrain.meaning import code_strings
 from snaketrain.mistakes import BadConfiguration, nearest
-from snaketrain.pipeline import Pipeline, dataset_classes, initial, uses_in
 from snaketrain.settings import Data, Examples, Settings
+from snaketrain.workflow.inheriting import class_attribute, keywords
+from snaketrain.workflow.meaning import code_strings
+from snaketrain.workflow.pipeline import Pipeline, dataset_classes, initial, uses_in
 
 # arguments that the trainer gives
 FILLED_IN = {"strategies": ("device", "precision"), "schedules": ("done", "steps")}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from snaketrain.meaning import project_file
+from snaketrain.workflow.meaning import project_file
 
 MOST_STEPS = 20  # from import to import, and from class to base: some go in circles
 

@@ -10,10 +10,10 @@ from typing import Any
 import mlflow
 from mlflow.exceptions import MlflowException
 
-from snaketrain import tracked
-from snaketrain.champions import Contender, Decision, decide
 from snaketrain.manifests import read_manifest, write_json
-from snaketrain.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
+from snaketrain.tracking import tracked
+from snaketrain.tracking.champions import Contender, Decision, decide
+from snaketrain.tracking.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
 
 ALIAS = "champion"
 EXAMPLE = ["a touching film"]

@@ -12,30 +12,30 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from snaketrain.remembering import Remembered
+from snaketrain.workflow.remembering import Remembered
 
-SCRIPTS = Path(__file__).resolve().parent.parent
+SCRIPTS = Path(__file__).resolve().parents[2]
 WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.configuration",
     "snaketrain.mistakes",
     "snaketrain.loading",
-    "snaketrain.training_folder",
+    "snaketrain.training.training_folder",
     "snaketrain.credentials",
-    "snaketrain.goodput",
-    "snaketrain.machine_load",
+    "snaketrain.training.goodput",
+    "snaketrain.training.machine_load",
     "snaketrain.provenance",
-    "snaketrain.window",
+    "snaketrain.training.window",
     "snaketrain.journal",
-    "snaketrain.launching",
+    "snaketrain.workflow.launching",
     "snaketrain.manifests",
-    "snaketrain.meaning",
-    "snaketrain.ownership",
-    "snaketrain.progress",
-    "snaketrain.ranks",
-    "snaketrain.remembering",
-    "snaketrain.stopping",
-    "snaketrain.background",
-    "snaketrain.watching",
+    "snaketrain.workflow.meaning",
+    "snaketrain.training.ownership",
+    "snaketrain.training.progress",
+    "snaketrain.training.ranks",
+    "snaketrain.workflow.remembering",
+    "snaketrain.training.stopping",
+    "snaketrain.training.background",
+    "snaketrain.training.watching",
     "snaketrain.settings",  # its values are compared one by one
     "snaketrain.stages",
 }

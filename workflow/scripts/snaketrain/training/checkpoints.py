@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from snaketrain.background import Background
 from snaketrain.manifests import file_digest, write_json
-from snaketrain.plan import folder_name
-from snaketrain.snapshot import Snapshot
+from snaketrain.training.background import Background
+from snaketrain.training.plan import folder_name
+from snaketrain.training.snapshot import Snapshot
 
 
 class Checkpoints:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from snaketrain.blocks import compile_blocks, recompute_activations
-from snaketrain.initial_weights import start_from
 from snaketrain.loading import load
-from snaketrain.optimizers import optimizer_of
-from snaketrain.parameters import check_groups, freeze, parameter_groups
+from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
+from snaketrain.training.initial_weights import start_from
+from snaketrain.training.optimizers import optimizer_of
+from snaketrain.training.parameters import check_groups, freeze, parameter_groups
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""What came of the trainings: figures, pictures, and runs side by side."""

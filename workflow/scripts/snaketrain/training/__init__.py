@@ -1,0 +1,1 @@
+"""What happens in a training: loop.py first, then what it is handed."""
