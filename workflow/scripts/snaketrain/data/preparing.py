@@ -41,11 +41,14 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any
     for source in surveys:
         last = numpy.flatnonzero(assigned[source] != UNUSED)[-1]
         total = int(last) + 1
-        steps = zip(range(total), assigned[source], examples(files[source], data, Oddities(), root), strict=False)
-        for row, split, example in progress(steps, f"tokenise {source}", total):
+        flagged = numpy.logical_or.reduce(list(flags[source].values()))
+        # one by one an array's values are slow to come by, those of a memoryview are not
+        known = zip(range(total), memoryview(assigned[source]), memoryview(flagged), strict=False)
+        steps = zip(known, examples(files[source], data, Oddities(), root), strict=False)
+        for (row, split, is_odd), example in progress(steps, f"tokenise {source}", total):
             if split != UNUSED:
-                for oddity, flagged in flags[source].items():
-                    if flagged[row]:
+                if is_odd:
+                    for oddity in (name for name, rows in flags[source].items() if rows[row]):
                         odd.add(oddity, example.place, example.texts[0])
                 label = kind.encoded(example.label, class_of) if labelled[SPLITS[split]] else no_label
                 writers[split].add(example, label)
@@ -128,7 +131,7 @@ class SplitWriter:
     def _flush(self) -> None:
         """Have the waiting batch tokenised, and write the one before meanwhile."""
         before, texts = self.tokenising, [example.texts if self.pair else example.texts[0] for example, _ in self.waiting]
-        self.tokenising = (self.waiting, self.background.submit(self.tokenizer.encode_batch, texts)) if texts else None
+        self.tokenising = (self.waiting, self.background.submit(self.tokenizer.encode_batch_fast, texts)) if texts else None
         self.waiting, self.characters = [], 0
         if before:
             rows, encoded = before
