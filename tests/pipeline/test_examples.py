@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from grammar import texts, write_texts, write_word_tokenizer
+from grammar import WORDS, texts, write_texts, write_word_tokenizer
 
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, sentences, snakemake, write_tokenizer
 from snaketrain.workflow.pipeline import Pipeline
@@ -48,6 +48,16 @@ def write_grammar(folder: Path) -> None:
     for path, (count, seed) in {"text/grammar.txt": (2500, 0), "dev.txt": (200, 1), "test.txt": TESTED}.items():
         write_texts(folder / "data" / path, count, seed)
     write_word_tokenizer(folder / "models/tokenizer")
+
+
+def write_answers(folder: Path) -> None:
+    """Prompts of three words drawn at random, which nobody can predict, and answers that turn them round."""
+    draw = random.Random(0)
+    (folder / "data/answers").mkdir(parents=True)
+    prompts = [draw.choices(WORDS, k=3) for _ in range(2000)]
+    pairs = [{"prompt": " ".join(words), "answer": " ".join(reversed(words))} for words in prompts]
+    (folder / "data/answers/reversed.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    write_word_tokenizer(folder / "models/SmolLM2-135M")
 
 
 TESTED = (300, 2)
@@ -110,6 +120,19 @@ CASES = {
             "compute": {"threads": 1},
         },
         {"perplexity": (0.97 * PERPLEXITY, 1.1 * PERPLEXITY)},  # less would be seen, not predicted
+    ),
+    "answers": Case(
+        write_answers,
+        {
+            "model": {
+                "use": "transformers.LlamaForCausalLM",
+                "source": None,
+                "arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2},
+            },
+            "train": {"epochs": 8, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
+            "compute": {"threads": 1},
+        },
+        {"perplexity": (1, 1.3)},  # with the prompts it could not be less than 2.5
     ),
 }
 

@@ -1,0 +1,123 @@
+"""The whole workflow against one script that does the same work: the stages one after the other in one process, without Snakemake and MLflow.
+
+Both run the default configuration in a folder of their own, by turns. What the workflow adds is what Snakemake, the start of each
+stage in a process of its own, and the follower beside it cost. Goals: at most 25 seconds at the size of the demo, at most 1.05 times
+at ten times its size (`--epochs 30`, the demo has 3).
+"""
+
+import argparse
+import json
+import os
+import runpy
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPTS = REPOSITORY / "workflow/scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
+
+
+def configuration(folder: Path, epochs: int) -> Path:
+    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config["train"]["epochs"] = epochs
+    (folder / "config").mkdir(parents=True)
+    (folder / "config/config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return folder
+
+
+def workflow(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(folder), "--cores", "2"]
+
+
+def one_script(folder: Path) -> list[str]:
+    return [sys.executable, __file__, "--stages-in", str(folder)]
+
+
+def run_stages(folder: Path) -> None:
+    """What the rules do, in their order."""
+    os.chdir(folder)
+    pipeline = Pipeline(yaml.safe_load(Path("config/config.yaml").read_text()))
+    for name in pipeline.models:
+        stage(pipeline, "fetch_model", name, f"results/models/{name}")
+    for name in pipeline.datasets:
+        stage(pipeline, "fetch_data", name, f"results/raw/{name}")
+        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.tokenizer(name), "threads": 2}
+        stage(pipeline, "prepare_data", name, f"results/data/{name}", **given)
+    for run in pipeline.runs:
+        home = f"results/runs/{run}"
+        data = {"data": pipeline.data(run)}
+        trained = {"training": f"{home}/training/manifest.json", **data}
+        model = {"model": pipeline.weights(run)}
+        options = shlex.split(pipeline.training_options(run))
+        stage(pipeline, "train_model", run, f"{home}/training", options, **{"run-name": run}, **data, **model)
+        stage(pipeline, "select_checkpoint", run, f"{home}/selection", **trained)
+        chosen = {"run-name": run, "selection": f"{home}/selection/manifest.json", "device": pipeline.computes[run].device}
+        stage(pipeline, "evaluate_model", run, f"{home}/evaluation", **chosen, **trained, **model)
+    stage(pipeline, "compare_runs", "", "results/comparison", **{"runs-root": "results/runs", "runs": list(pipeline.runs)})
+
+
+def stage(pipeline: Pipeline, script: str, name: str, folder: str, options: list[str] | None = None, **given: Any) -> None:
+    words = ["--output", f"{folder}/manifest.json", *(options or [])]
+    for key, value in given.items():
+        if values := value if isinstance(value, list) else [value]:
+            words += [f"--{key}", *map(str, values)]
+    sys.argv = [f"{script}.py", *words, *shlex.split(pipeline.arguments(script, name))]
+    try:
+        runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def seconds(command: list[str], log: Path) -> float:
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+    started = time.perf_counter()
+    with open(log, "w", encoding="utf-8") as output:
+        code = subprocess.run(command, stdout=output, stderr=output, env=environment).returncode
+    if code:
+        raise SystemExit(f"{shlex.join(command)} failed:\n{log.read_text(encoding='utf-8')[-4000:]}")
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3, help="of each of the two trainings (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="%(default)s")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/whole_pipeline.json", help="what is in it stays")
+    parser.add_argument("--stages-in", type=Path, help=argparse.SUPPRESS)  # the one script, in a process of its own
+    args = parser.parse_args()
+    if args.stages_in:
+        return run_stages(args.stages_in)
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory(prefix="whole-") as folder:
+        for number in range(args.rounds):
+            sides = [(ours, workflow), (theirs, one_script)]
+            for times, command in sides if number % 2 else sides[::-1]:
+                place = configuration(Path(folder) / f"{command.__name__}-{number}", args.epochs)
+                times.append(seconds(command(place), place / "log.txt"))
+                print(f"{command.__name__}: {times[-1]:.1f} s", flush=True)
+    found = {
+        "date": time.strftime("%Y-%m-%d"),
+        "rounds": args.rounds,
+        "workflow, s": round(statistics.median(ours), 1),
+        "one script, s": round(statistics.median(theirs), 1),
+        "more, s": round(statistics.median(mine - other for mine, other in zip(ours, theirs, strict=True)), 1),
+        "ratio": round(statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)), 3),
+    }
+    print(json.dumps(found, indent=2))
+    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
+    args.output.write_text(json.dumps(before | {f"{args.epochs} epochs": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
