@@ -5,6 +5,7 @@ killed process loses nothing it has written down.
 """
 
 import json
+import mmap
 import os
 import threading
 import time
@@ -73,9 +74,13 @@ def all_events(path: str | Path) -> Iterator[Event]:
 
 def _repair(path: Path) -> int:
     """Cut off a line torn by a crash; the number of attempts so far."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
-    # not read as JSON, which for a million steps takes longer than all else before the first step
-    return sum(line.startswith(ATTEMPT) for line in content[:whole].splitlines())
+    if not path.stat().st_size:
+        return 0
+    # not read line by line, which for a million steps takes longer than all else before the first step
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        whole, attempts, found = content.rfind(b"\n") + 1, 0, content.find(ATTEMPT)
+        while 0 <= found < whole:
+            attempts += found == 0 or content[found - 1 : found] == b"\n"
+            found = content.find(ATTEMPT, found + 1)
+    os.truncate(path, whole)
+    return attempts

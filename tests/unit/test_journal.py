@@ -1,0 +1,33 @@
+"""A journal that is opened again: it counts its attempts, and what a crash tore is cut off."""
+
+import json
+
+import pytest
+
+from snaketrain.journal import Journal, read_events
+
+
+def train(step: int) -> str:
+    return json.dumps({"event": "train", "step": step, "note": '{"event": "attempt"'}) + "\n"
+
+
+@pytest.mark.parametrize("torn", ["", '{"event": "tra', '{"event": "attempt", "resume_step": 7, "ti'])
+def test_attempts_are_counted_and_a_torn_line_is_cut_off(tmp_path, torn):
+    path = tmp_path / "journal.jsonl"
+    for attempt in (1, 2, 3):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(train(attempt) + torn)
+        journal = Journal(path, resume_step=attempt, writes=True)
+        journal.file.close()
+        assert journal.attempt == attempt
+    events, offset = read_events(path)
+    assert [event["event"] for event in events] == ["train", "attempt"] * 3
+    assert offset == path.stat().st_size
+
+
+def test_an_empty_one_begins_with_the_first_attempt(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.touch()
+    journal = Journal(path, resume_step=0, writes=True)
+    journal.file.close()
+    assert [event["attempt"] for event in read_events(path)[0]] == [1]
