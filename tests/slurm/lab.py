@@ -67,7 +67,10 @@ class Workflow:
         words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--profile", REPOSITORY / "profiles/slurm"]
         faster = ["--slurm-init-seconds-before-status-checks", 1]
         self.command = [str(word) for word in (sys.executable, HERE / "fast_snakemake.py", *words, *faster, *options)]
-        self.process = subprocess.Popen(self.command, cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True)
+        as_in_terminal = ["env", "--default-signal=INT"]  # what started the tests may ignore Ctrl-C, as a shell's background does
+        self.process = subprocess.Popen(
+            [*as_in_terminal, *self.command], cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True
+        )
 
     def finish(self) -> str:
         """What it printed, if it succeeded."""
