@@ -45,8 +45,8 @@ def test_ctrl_c_saves_and_the_next_start_goes_on(workspace, tmp_path):
     folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
     changes = {"runs": {"long": {"train.epochs": 10}}, "compute": {"processes": 2, "threads": 2, "device": "cpu"}}
     write_configuration(folder, read_configuration(folder) | changes)
-    snakemake = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2"]
-    command = ["env", "--default-signal=INT", *snakemake, TARGET]  # what started the tests may ignore Ctrl-C, as a shell's background does
+    words = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2"]
+    command = ["env", "--default-signal=INT", *words, TARGET]  # what started the tests may ignore Ctrl-C, as a shell's background does
     with open(tmp_path / "printed.txt", "w") as printed:
         running = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=folder, start_new_session=True)
     try:
