@@ -39,10 +39,12 @@ def prepared(folder: Path, steps: int) -> Pipeline:
     }
     (folder / "config").mkdir()
     (folder / "config/config.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2"]
-    subprocess.run([*map(str, command), "--until", "prepare_data", "fetch_model"], check=True, stdout=sys.stderr)
     os.chdir(folder)
-    return Pipeline(config)
+    pipeline = Pipeline(config)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--cores", "2", "--show-failed-logs"]
+    made = {pipeline.data(run) for run in pipeline.runs} | {weights for run in pipeline.runs for weights in pipeline.weights(run)}
+    subprocess.run([*map(str, command), *sorted(made)], check=True, stdout=sys.stderr)
+    return pipeline
 
 
 def trained(pipeline: Pipeline, run: str, number: int) -> float:
