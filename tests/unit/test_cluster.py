@@ -65,7 +65,8 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
 
 
 def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told, monkeypatch):
-    asked, answers = [], [cluster.SlurmMissing("no answer"), "", ""]
+    """SLURM does not answer at first; the next look asks again, and other jobs are looked at meanwhile."""
+    asked, answers = [], ["", cluster.SlurmMissing("no answer"), ""]
 
     def ask(*command):
         asked.append(command)
@@ -76,11 +77,10 @@ def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told,
     monkeypatch.setattr(cluster_watch, "ask", ask)
     watch = Watch(Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-6]")], 0)
-    with pytest.raises(cluster.SlurmMissing):  # SLURM does not answer; the next look asks again
-        watch.look([ROW], 30)
-    watch.look([ROW], 60)
-    assert asked[1] == asked[0] == ("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")
-    assert len(told) == 1 and "was queued again" in told[0]
+    for second in (30, 60, 90):
+        watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
+    assert asked[1:] == 2 * [("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")]
+    assert ["was queued again" in line for line in told] == [True, False] and "`scontrol release 13`" in told[1]
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):

@@ -1,5 +1,5 @@
 # Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
-# thread tells why jobs wait or have ended.
+# thread tells why jobs wait or have ended, and asks for a range of nodes anew.
 from snaketrain.workflow import cluster, cluster_watch
 
 

@@ -15,7 +15,7 @@ rule train_model:
         **launching.resources_of(pipeline.computes, saves=True),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
-        # functions that take `input` or `threads` are not compared: how it is launched makes nothing stale
+        # how it is launched makes nothing stale
         options=untracked(pipeline.training_options),
         command=untracked(pipeline.command, "train_model"),
         arguments=untracked(pipeline.arguments, "train_model"),

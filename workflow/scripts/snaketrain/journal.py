@@ -82,5 +82,6 @@ def _repair(path: Path) -> int:
         while 0 <= found < whole:
             attempts += found == 0 or content[found - 1 : found] == b"\n"
             found = content.find(ATTEMPT, found + 1)
-    os.truncate(path, whole)
+    if whole < path.stat().st_size:
+        os.truncate(path, whole)
     return attempts

@@ -1,5 +1,6 @@
 """Why a job of SLURM waits, was queued again, or has ended: a line each, with its number and its log.
 
+One that was queued again, and may have a range of nodes, is given the whole range again.
 Snakemake itself only tells that a job has failed.
 """
 
@@ -55,6 +56,7 @@ class Watch(threading.Thread):
         self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
         self.told: set[tuple[str, str]] = set()
+        self.to_ask_again: set[str] = set()  # jobs of a range of nodes that were queued again
 
     def run(self) -> None:
         while True:
@@ -71,8 +73,12 @@ class Watch(threading.Thread):
             if row.state == "PENDING":
                 if row.number in self.ran_on:
                     if row.comment in self.ranges:
-                        ask_as_at_first(row, self.ranges[row.comment])
+                        self.to_ask_again.add(row.number)
                     self.say(row, f"was queued again{why_lost(self.ran_on.pop(row.number))}; a training goes on from its last checkpoint")
+                if row.number in self.to_ask_again:
+                    with contextlib.suppress(SlurmMissing):  # the next look tries again; the other jobs are looked at meanwhile
+                        ask_as_at_first(row, self.ranges[row.comment])
+                        self.to_ask_again.discard(row.number)
                 self.wait(row, now - self.waits_since.setdefault(row.number, now))
             else:
                 self.waits_since.pop(row.number, None)
