@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from pipeline.workspace import configuration, make_workspace, read_configuration, write_configuration
@@ -75,11 +76,22 @@ class Workflow:
     def finish(self) -> str:
         """What it printed, if it succeeded."""
         until(lambda: self.process.poll() is not None, "snakemake ends", 2 * LONG_SECONDS, self)
-        assert self.process.returncode == 0, self.printed()[-6000:]
+        assert self.process.returncode == 0, self.story()
         return self.printed()
 
     def printed(self) -> str:
         return (self.folder / "snakemake.out").read_text()
+
+    def story(self) -> str:
+        """What one asks first when it went wrong: what the cluster is at, when the training started and ended, the last words of each log."""
+        told = sorted(events(self.folder, "attempt") + events(self.folder, "end"), key=lambda event: event["time"])
+        told = [
+            f"{datetime.fromtimestamp(event['time']):%T} {event['event']} {event.get('status', '')} of job {event.get('job')}"
+            for event in told
+        ]
+        logs = [*self.folder.glob("logs/slurm/*/*/*.log"), self.folder / "snakemake.out"]
+        ends = [f"--- {log.name}\n{last_lines(log)}" for log in sorted(logs, key=lambda log: log.stat().st_mtime)]
+        return "\n".join([f"{datetime.now():%T}\n{state()}", *told, *ends])
 
     def signal(self, number: signal.Signals) -> None:
         """As from a terminal: to all processes that it has started here."""
@@ -92,15 +104,20 @@ class Workflow:
         self.output.close()
 
 
+def last_lines(log: Path, number: int = 30) -> str:
+    """Cut, as commands are long; of a progress bar its last state."""
+    lines = [line.rpartition("\r")[2] for line in log.read_text(errors="replace").split("\n")]
+    return "\n".join(line[:200] for line in lines[-number:])
+
+
 def until(condition: Callable, what: str, seconds: float = LONG_SECONDS, workflow: Workflow | None = None):
     """The first true answer of `condition`."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
         if workflow and workflow.process.poll() not in (None, 0):
-            raise AssertionError(f"snakemake failed before {what}:\n{workflow.printed()[-6000:]}")
-        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain until {what}\n{state()}" + (
-            f"\n{workflow.printed()[-6000:]}" if workflow else ""
-        )
+            raise AssertionError(f"snakemake failed before {what}\n{workflow.story()}")
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:.0f} s in vain until {what}\n{workflow.story() if workflow else state()}")
         time.sleep(0.2)
     return answer
 

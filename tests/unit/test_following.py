@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pipeline.workspace import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.manifests import Manifest, write_json, write_manifest
@@ -21,6 +22,14 @@ from snaketrain.training import ownership
 from snaketrain.training.goodput import ACTIVITIES
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
+TRAINING = """
+import itertools, json, sys, time
+with open(sys.argv[1], "a") as journal:
+    for step in itertools.count(100):
+        event = {"event": "train", "step": step, "time": time.time(), "attempt": 1, "metrics": {"loss": 1 / step}}
+        print(json.dumps(event), file=journal, flush=True)
+        time.sleep(0.2)
+"""
 TABLES = ("experiments", "runs", "params", "metrics", "tags", "inputs", "input_tags", "datasets")
 
 
@@ -326,6 +335,20 @@ def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
     assert "up to date with 1 runs" in first.communicate(timeout=60)[0] and first.returncode == 0
     run = training_run(store := Store(uri))
     assert run.info.status == "KILLED" and history(store, run, "train/loss")[-1] == (70, 0.25)
+
+
+def test_curves_grow_while_a_training_runs(tmp_path, uri):
+    """As a workflow starts it, beside a training that tells something five times a second."""
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    follower = subprocess.Popen(command(results, "--uri", uri, "--while-pid", str(os.getpid())), stdout=subprocess.DEVNULL)
+    training = subprocess.Popen([sys.executable, "-c", TRAINING, str(results / "runs/first/training/journal.jsonl")])
+    try:
+        until((results / "runs/first/training/.mlflow.json").exists)
+        assert seconds_behind(tmp_path, results / "runs/first/training/journal.jsonl", seconds=8) <= 5
+    finally:
+        for process in (training, follower):
+            process.terminate()
+            process.wait()
 
 
 def until(holds) -> None:

@@ -55,9 +55,11 @@ def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
 
 
+@functools.cache
 def module_name(path: Path) -> str:
-    path = path.resolve()
-    if SCRIPTS in path.parents:
+    if not path.is_relative_to(SCRIPTS):
+        path = path.resolve()
+    if path.is_relative_to(SCRIPTS):
         parts = path.relative_to(SCRIPTS).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     here = Path.cwd()  # relative where it can be, so that a project that was moved is not stale
@@ -98,16 +100,20 @@ def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
             yield from (f"{start.rstrip('.')}.{alias.name}" for alias in node.names)
 
 
+@functools.cache
 def project_file(name: str, beside: Path) -> Path | None:
-    """The file of a module of the project, or of one beside a user's own file; None for a library's."""
-    relative = Path(*name.split("."))
-    for root in (SCRIPTS, beside):
-        if relative.parts[0] not in _importable_from(root):
-            continue  # most are libraries
-        for candidate in ((root / relative).with_suffix(".py"), root / relative / "__init__.py"):
-            if candidate.is_file():
-                return candidate
-    return None
+    """The file of a module of the project, or of one beside a user's own file; None for a library's, as most are."""
+    if own := _own_modules().get(name):
+        return own
+    if name.partition(".")[0] not in _importable_from(beside):
+        return None
+    module = beside.joinpath(*name.split("."))
+    return next((file for file in (module.with_suffix(".py"), module / "__init__.py") if file.is_file()), None)
+
+
+@functools.cache
+def _own_modules() -> dict[str, Path]:
+    return {module_name(path): path for path in SCRIPTS.rglob("*.py")}
 
 
 @functools.cache
