@@ -133,7 +133,7 @@ class Nothing:
 
 @dataclass
 class Job:
-    """A training of twenty steps, two epochs of which each has a smaller batch, and what it is made of."""
+    """A training of twelve steps, two epochs of which each has a smaller batch, and what it is made of."""
 
     strategy: str
     model: str
@@ -143,11 +143,11 @@ class Job:
     device: str = "cpu"
 
     def start(self) -> Training:
-        plan = {"batch_size": 16, "steps": 20, "learning_rate": 3e-3, "warmup": 4, "evaluate_every": 10}
+        plan = {"batch_size": 16, "steps": 12, "learning_rate": 5e-3, "warmup": 2, "evaluate_every": 6}
         train = Train(**(plan | TRAIN[self.model] | self.train))
         strategy = load(self.strategy, "strategies")(**self.arguments, device=self.device, precision=train.precision)
         strategy.start()
-        examples = Examples(154, seed=0)
+        examples = Examples(90, seed=0)
         batches = Batches(examples.lengths, train.seed, train.batch_size)
         plan = Plan.of(train, batches, make_schedule(load("linear", "schedules"), {}))
         task, notes = make_task(train), Notes(examples)
