@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from snaketrain.configuration import strings
+from snaketrain.data import spooling
 from snaketrain.data.fetching import fetch
 from snaketrain.data.formats import BadData
 from snaketrain.data.tokenizing import copy_tokenizer, pad_token_id
@@ -46,6 +48,35 @@ def test_the_cut_depends_on_the_seed_only(prepared):
     assert (len(limited["train"]), len(limited["dev"]), limited["test"]) == (50, 7, first["test"])
     assert set(limited["train"]) < set(first["train"])
     assert set(limited["train"]) < set(lines(limit_train=60)["train"])
+
+
+def test_an_example_taken_under_a_limit_is_what_it_is_without(prepared):
+    changes = {"max_length": 6, "text": ["text", "more"], "ending": "jsonl"}
+    train = "".join(
+        json.dumps({"text": text, "more": "good " * (n % 5 + 1), "label": label}) + "\n" for n, (text, label) in enumerate(ROWS)
+    )
+    every, _, _ = prepared(train, **changes)
+    some, facts, odd = prepared(train, limit_train=50, limit_dev=7, **changes)
+    for split, rows in some.items():
+        without = {row["line"]: row for row in every[split]}
+        assert [row | {"id": 0} for row in rows] == [without[row["line"]] | {"id": 0} for row in rows]
+    assert facts["splits"]["train"]["tokens"] == sum(len(row["input_ids"]) for row in some["train"])
+    assert odd.counts["truncated"] == 50 + 7 + 100
+
+
+@pytest.mark.parametrize("limits", [{}, {"limit_train": 500}])
+def test_batches_leave_no_trace_in_the_examples(prepared, monkeypatch, limits):
+    at_once = prepared(table(ROWS), **limits)[0]
+    monkeypatch.setattr(spooling, "BATCH_ROWS", 7)
+    assert prepared(table(ROWS), **limits)[0] == at_once
+
+
+@pytest.mark.parametrize(("last", "made"), [("", ["dev.arrow", "test.arrow", "train.arrow"]), ("{", [])])
+def test_rows_put_aside_are_gone_afterwards(prepared, tmp_path, last, made):
+    rows = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in ROWS)
+    with pytest.raises(BadData, match="line 1001: not JSON") if last else nullcontext():
+        prepared(rows + last, ending="jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*made, "tokenizer", "train.jsonl"])
 
 
 def test_given_files_are_not_cut(prepared):

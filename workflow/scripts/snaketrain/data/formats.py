@@ -1,6 +1,5 @@
 """The rows of one raw file, whatever its format: streamed, so that a file may be larger than the memory."""
 
-import codecs
 import csv
 import gzip
 import io
@@ -78,12 +77,11 @@ def _lines(path: Path, encoding: str, odd: Oddities, name: str) -> Iterator[str]
 
 
 def _decoded_by_line(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
-    decode = codecs.getdecoder(encoding)
     for raw in file:
         try:
-            yield decode(raw)[0], True
+            yield raw.decode(encoding), True
         except UnicodeDecodeError:
-            yield decode(raw, "replace")[0], False
+            yield raw.decode(encoding, "replace"), False
 
 
 def _decoded_as_a_whole(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:

@@ -30,6 +30,13 @@ class Oddities:
         if len(shown) < self.EXAMPLES:
             shown.append(f"{place}: {excerpt[:80]}" if excerpt else place)
 
+    def add_all(self, kind: str, count: int, first: list[tuple[str, str]]) -> None:
+        """So many cases at once; of the first ones place and excerpt."""
+        for place, excerpt in first:
+            self.add(kind, place, excerpt)
+        if count > len(first):
+            self.counts[kind] += count - len(first)
+
     def merge(self, other: "Oddities", without: tuple[str, ...] = ()) -> None:
         for kind in other.counts:
             if kind not in without:

@@ -30,11 +30,8 @@ def _size(total: int, fraction: float) -> int:
     return max(1, round(total * fraction)) if fraction else 0
 
 
-def repeated(hashes: numpy.ndarray, mine: numpy.ndarray) -> numpy.ndarray:
-    """Which of my rows have a text that an earlier one of them had."""
-    rows = numpy.flatnonzero(mine)
-    first = numpy.unique(hashes[rows], return_index=True)[1]
-    again = numpy.zeros(len(hashes), bool)
-    again[rows] = True
-    again[rows[first]] = False
+def repeated(hashes: numpy.ndarray) -> numpy.ndarray:
+    """Which of these texts came before."""
+    again = numpy.ones(len(hashes), bool)
+    again[numpy.unique(hashes, return_index=True)[1]] = False
     return again

@@ -1,19 +1,16 @@
-"""The first pass over the raw files: which rows can be used, which classes there are, which texts occur twice.
+"""The rows of the raw files as examples: which can be used, which classes there are, which texts occur twice.
 
 Of every row with a text it keeps nine bytes: a hash of the text and whether the label is usable.
 """
 
-import hashlib
-import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from tqdm import tqdm
 
 from snaketrain.data.formats import BadData
 from snaketrain.data.labels import GOOD, MISSING, PERHAPS, UNKNOWN, as_text, label_kind
@@ -28,7 +25,7 @@ class Example(NamedTuple):
     file: str
     line: int
     texts: tuple[str, ...]
-    label: Any  # as `label_kind` reads it; without a label column ""
+    label: Any  # as `label_kind` reads it; None without a label column, or where it cannot be used
 
     @property
     def place(self) -> str:
@@ -41,8 +38,8 @@ class Survey:
 
     hashes: numpy.ndarray
     labels: numpy.ndarray  # GOOD, MISSING or UNKNOWN
-    label_counts: Counter[str] = field(default_factory=Counter)
-    rows: int = 0
+    label_counts: Counter[str]
+    rows: int
 
     @property
     def labelled(self) -> bool:
@@ -53,58 +50,69 @@ class Survey:
         return self.labels == GOOD if self.labelled else numpy.ones(len(self.labels), bool)
 
 
+class Surveyor:
+    """Looks at the examples of one source as they pass. `known` are the labels that count; None: every label that occurs."""
+
+    def __init__(self, source: str, data: Data, known: set[str] | None):
+        self.source, self.data, self.known, self.kind = source, data, known, label_kind(data)
+        self.hashes, self.labels = array("q"), array("b")
+        self.label_counts: Counter[str] = Counter()
+        self.odd = Oddities()
+
+    def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
+        """The rows with a text, without the labels that cannot be used."""
+        for example in examples(files, self.data, self.odd, root):
+            state = self.kind.state(example.label, self.known) if self.data.label else GOOD
+            if state in (MISSING, UNKNOWN):
+                oddity = "missing_label" if state == MISSING else self.kind.oddity
+                self.odd.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
+                example = example._replace(label=None)
+            elif self.data.label:
+                self._count(example.label)
+            self.hashes.append(text_hash(example.texts))
+            self.labels.append(state)
+            yield example
+
+    def survey(self, odd: Oddities) -> Survey:
+        """What was seen, once all have passed."""
+        states = numpy.array(self.labels, numpy.int8)
+        withheld = self.source != "train" and not (states == GOOD).any()
+        states[states == PERHAPS] = MISSING if withheld else GOOD
+        rows = len(states) + self.odd.counts["empty_text"]
+        found = Survey(numpy.array(self.hashes, numpy.int64), states, self.label_counts, rows)
+        if not found.usable.any():
+            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.odd.counts.items()) or "none kept by `where`"
+            raise BadData(
+                f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
+            )
+        # in an unlabelled test set the missing labels are nothing odd
+        odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
+        return found
+
+    def _count(self, label: Any) -> None:
+        for name in self.kind.names(label):
+            self.label_counts[name] += 1
+        if len(self.label_counts) > MOST_CLASSES:
+            raise BadData(
+                f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
+                "that is no class label. Name another column, or `label: null` for language modelling."
+            )
+
+
 def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterator[Example]:
-    """The rows with a text. Both passes use it, so that the n-th of one is the n-th of the other."""
+    """The rows with a text."""
     kind = label_kind(data)
     for row in rows(files, data, odd, root):
         texts = tuple([_decodable(row, column, odd) for column in data.text])
         if all(map(str.strip, texts)):
-            yield Example(row.file, row.line, texts, kind.read(row.values.get(data.label)) if data.label else "")
+            yield Example(row.file, row.line, texts, kind.read(row.values.get(data.label)) if data.label else None)
         else:
             odd.add("empty_text", row.place)
 
 
-def survey(split: str, files: list[Path], data: Data, known: set[str] | None, odd: Oddities, root: Path) -> Survey:
-    """Read one source through. `known` are the labels that count; None: every label that occurs."""
-    hashes, labels, counts = array("Q"), array("b"), Counter()
-    here, kind = Oddities(), label_kind(data)
-    for example in progress(examples(files, data, here, root), f"read {split}"):
-        state = kind.state(example.label, known) if data.label else GOOD
-        if state in (MISSING, UNKNOWN):
-            oddity = "missing_label" if state == MISSING else kind.oddity
-            here.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
-        elif data.label:
-            counts.update(kind.names(example.label))
-            if len(counts) > MOST_CLASSES:
-                raise BadData(
-                    f"data.label: {split} has more than {MOST_CLASSES} different values in column {data.label!r}: "
-                    "that is no class label. Name another column, or `label: null` for language modelling."
-                )
-        hashes.append(text_hash(example.texts))
-        labels.append(state)
-    states = numpy.array(labels, numpy.int8)
-    withheld = split != "train" and not (states == GOOD).any()
-    states[states == PERHAPS] = MISSING if withheld else GOOD
-    found = Survey(numpy.array(hashes, numpy.uint64), states, counts, len(labels) + here.counts["empty_text"])
-    if not found.usable.any():
-        reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in here.counts.items()) or "none kept by `where`"
-        raise BadData(
-            f"data.{split}: no usable example among its {found.rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
-        )
-    # in an unlabelled test set the missing labels are nothing odd
-    odd.merge(here, without=() if found.labelled else ("missing_label",))
-    return found
-
-
-def progress(steps: Iterable, what: str, total: int | None = None) -> Iterable:
-    """Tell on stderr how far it is, once it takes more than a moment; seldom in log files, where every update is a line."""
-    return tqdm(steps, desc=what, total=total, unit=" rows", mininterval=0.5 if sys.stderr.isatty() else 10, delay=2, file=sys.stderr)
-
-
 def text_hash(texts: tuple[str, ...]) -> int:
-    """Equal for texts that differ in case and spacing only."""
-    normal = "\t".join(" ".join(text.lower().split()) for text in texts)
-    return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
+    """Equal for texts that differ in case and spacing only; another one in another process."""
+    return hash("\t".join([" ".join(text.lower().split()) for text in texts]))
 
 
 def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
