@@ -12,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from pipeline.workspace import seconds_behind, snakemake
+from pipeline.lateness import seconds_behind
+from pipeline.workspace import snakemake
 
 from slurm.lab import (
     LONG_SECONDS,

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pipeline.workspace import seconds_behind
+from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.manifests import Manifest, write_json, write_manifest

@@ -1,0 +1,31 @@
+"""How late curves are: from a training's journal to MLflow's database."""
+
+import contextlib
+import sqlite3
+import statistics
+import time
+from pathlib import Path
+
+from snaketrain.journal import read_events
+
+
+def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:
+    """How much later than in its journal what a training tells now stands in MLflow's database; the median of so many seconds."""
+    seen: dict[int, float] = {}
+    before = shown_step(folder / "mlflow.db")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        shown, now = shown_step(folder / "mlflow.db"), time.time()
+        told = [event for event in read_events(journal)[0] if event["event"] == "train" and event["step"] > before]
+        seen |= {event["step"]: now - event["time"] for event in told if event["step"] not in seen and event["step"] <= shown}
+        time.sleep(0.1)
+    waiting = {event["step"]: time.time() - event["time"] for event in told}  # those that are not shown yet are later than this
+    print(
+        f"MLflow is behind by at most {max((waiting | seen).values()):.1f} s, by {statistics.median((waiting | seen).values()):.1f} s as a rule"
+    )
+    return statistics.median((waiting | seen).values())
+
+
+def shown_step(database: Path) -> int:
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as store:
+        return store.execute("select coalesce(max(step), 0) from metrics where key = 'train/loss'").fetchone()[0]
