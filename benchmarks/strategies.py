@@ -18,6 +18,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
 
 from distributed.test_strategies import EVERYWHERE, MODELS, job, run  # noqa: E402
 
+TWENTY_STEPS = {"steps": 20, "learning_rate": 3e-3, "warmup": 4}
 KINDS = ("parameters", "gradients", "optimizer")
 
 
@@ -71,7 +72,10 @@ def jobs(chosen: list[tuple[str, dict]], pieces: tuple[int, ...] = (1, 2)) -> di
     for name, arguments in chosen:
         for model in MODELS:
             for number in pieces:
-                found[f"{label(name, arguments)} {model} {number}"] = "trained", job(name, model, None, arguments, accumulate=number)
+                found[f"{label(name, arguments)} {model} {number}"] = (
+                    "trained",
+                    job(name, model, None, arguments, accumulate=number, **TWENTY_STEPS),
+                )
         found[f"{label(name, arguments)} memory"] = "measured", job(name, "larger", None, arguments)
     return found
 

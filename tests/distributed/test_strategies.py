@@ -94,7 +94,7 @@ def trainings(folder: Path, processes: int) -> dict[str, tuple[str, dict]]:
     for before, few, after, many, model in RESUMED:
         if many == processes:
             half_way = folder / f"{before}-{few}-{model}-{after}-{many}"
-            shutil.copytree(folder / f"{before}-{few}-{model}/step-00000006", half_way / "step-00000010")
+            shutil.copytree(folder / f"{before}-{few}-{model}/step-00000006", half_way / "step-00000006")
             jobs[f"{before} {after} {model}"] = "trained", job(after, model, checkpoints=half_way)
     return jobs
 

@@ -20,10 +20,9 @@ def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:
         seen |= {event["step"]: now - event["time"] for event in told if event["step"] not in seen and event["step"] <= shown}
         time.sleep(0.1)
     waiting = {event["step"]: time.time() - event["time"] for event in told}  # those that are not shown yet are later than this
-    print(
-        f"MLflow is behind by at most {max((waiting | seen).values()):.1f} s, by {statistics.median((waiting | seen).values()):.1f} s as a rule"
-    )
-    return statistics.median((waiting | seen).values())
+    late = list((waiting | seen).values())
+    print(f"MLflow is behind by at most {max(late):.1f} s, by {statistics.median(late):.1f} s as a rule")
+    return statistics.median(late)
 
 
 def shown_step(database: Path) -> int:

@@ -97,15 +97,16 @@ def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
     """Which examples are repetitions within train, or leak from train into another split."""
     trained_on = parts["train"].hashes
     for split, part in parts.items():
-        oddity, found = (
-            ("duplicate", repeated(trained_on)) if split == "train" else (f"leaked_{split}", numpy.isin(part.hashes, trained_on))
-        )
+        if split == "train":
+            oddity, found = "duplicate", repeated(trained_on)
+        else:
+            oddity, found = f"leaked_{split}", numpy.isin(part.hashes, trained_on)
         rows = part.rows[found]
         first = part.spool.selected(rows[: Oddities.EXAMPLES])
         odd.add_all(oddity, len(rows), [case for batch in first for case in cases(batch)])
 
 
-def _check_train(train: "SplitWriter") -> None:
+def _check_train(train: SplitWriter) -> None:
     if train.facts["examples"] == 0:
         raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or give more data.")
     if same := train.tally.same():

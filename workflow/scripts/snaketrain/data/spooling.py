@@ -12,13 +12,13 @@ from snaketrain.data.surveying import Example
 from snaketrain.settings import Data
 
 # by `data.label_kind`: what a label is before the classes have their numbers
-LABELS = {"class": pyarrow.string(), "classes": pyarrow.list_(pyarrow.string()), "number": pyarrow.float64()}
+RAW_LABELS = {"class": pyarrow.string(), "classes": pyarrow.list_(pyarrow.string()), "number": pyarrow.float64()}
 BATCH_ROWS, BATCH_SIZE = 2000, 2_000_000  # a batch is full with so many rows, or so many characters or bytes
 
 
 def row_schema(data: Data) -> pyarrow.Schema:
     texts = [(name, pyarrow.string()) for name in ("text", "text_pair")[: len(data.text)]]
-    return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", LABELS[data.label_kind]), *texts])
+    return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", RAW_LABELS[data.label_kind]), *texts])
 
 
 def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
