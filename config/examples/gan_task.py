@@ -59,9 +59,12 @@ class Gan(Task):
 
     # how far what is made is from what is real: waves of many directions and lengths, averaged over either, must agree
 
-    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
-        made = modules["generator"](batch["noise"])
-        return {"count": torch.tensor(len(made)), "real": self.waves(batch["points"]).sum(0), "made": self.waves(made).sum(0)}
+    def outputs(self, modules: Modules, batch: Batch) -> Tensor:
+        return modules["generator"](batch["noise"])
+
+    def evaluation_step(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        real, made = self.waves(batch["points"]).sum(0), self.waves(outputs).sum(0)
+        return {"count": torch.tensor(len(outputs)), "real": real, "made": made}
 
     def waves(self, points: Tensor) -> Tensor:
         turned = points.float() @ self.frequencies.to(points.device)
@@ -70,5 +73,5 @@ class Gan(Task):
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"distance": float((sums["real"] - sums["made"]).square().mean().sqrt() / sums["count"])}
 
-    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
-        return {"made": modules["generator"](batch["noise"])}
+    def predict(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        return {"made": outputs}

@@ -62,8 +62,8 @@ class Averaging(Module):
     def on_epoch_end(self, epoch, modules):
         self.ended.append(epoch)
 
-    def evaluation_step(self, modules, batch):
-        return super().evaluation_step({"model": lambda inputs: functional_call(modules["model"], self.average, (inputs,))}, batch)
+    def outputs(self, modules, batch):
+        return super().outputs({"model": lambda inputs: functional_call(modules["model"], self.average, (inputs,))}, batch)
 
     def state(self):
         return {"average": self.average, "steps_taken": self.steps_taken, "ended": self.ended}

@@ -96,7 +96,7 @@ def test_loss_and_count_are_those_of_the_texts_alone(task, modules, texts, examp
     assert task.count(batch) == len(expected) == sum(map(len, texts)) - len(texts)
     assert task.training_step(modules, batch).item() == pytest.approx(expected.sum().item(), rel=1e-6)
     with torch.no_grad():
-        found = task.measure(task.evaluation_step(modules, batch))
+        found = task.measure(task.evaluation_step(task.outputs(modules, batch), batch))
     assert found["loss"] == pytest.approx(expected.mean().item(), rel=1e-6)
     assert found["perplexity"] == pytest.approx(math.exp(expected.mean().item()), rel=1e-5)
     assert tuple(found) == task.metrics
@@ -162,10 +162,13 @@ def test_losses_in_chunks_are_those_of_pytorch(monkeypatch, chunk, kind):
 
 
 def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, examples):
-    rows = task.predict(modules, examples().batch([0, 2]))
+    def rows_of(batch):
+        return task.predict(task.outputs(modules, batch), batch)
+
+    rows = rows_of(examples().batch([0, 2]))
     assert rows["tokens"].tolist() == [4, 16]
     assert rows["loss"].tolist() == pytest.approx([alone(modules["model"], texts[i]).mean().item() for i in (0, 2)], rel=1e-5)
-    assert task.predict(modules, Packed(examples()).batch([0, 2])) == task.predict(modules, Blocks(examples(), 8).batch([0])) == {}
+    assert rows_of(Packed(examples()).batch([0, 2])) == rows_of(Blocks(examples(), 8).batch([0])) == {}
 
 
 def test_data_of_a_class_of_its_own_needs_tokens_only():

@@ -40,7 +40,7 @@ def measured(kind: str, logits: np.ndarray, labels: np.ndarray, cuts: list[int])
     task, totals = task_for(kind), {}
     for part, true in zip(np.split(logits, cuts), np.split(labels, cuts), strict=True):
         batch = {"input_ids": torch.tensor(part), "labels": torch.tensor(true)}
-        for name, value in task.evaluation_step({"model": Echo()}, batch).items():
+        for name, value in task.evaluation_step(task.outputs({"model": Echo()}, batch), batch).items():
             totals[name] = totals.get(name, 0.0) + value.double()
     return task.measure(totals)
 
@@ -109,8 +109,9 @@ def test_rows_that_are_predicted_agree_with_the_metrics(kind):
     logits = torch.tensor(random.normal(size=(50, 1 if kind == "number" else 4)), dtype=torch.float32)
     labels = {"class": torch.arange(50) % 4, "classes": (logits > 0.3).float(), "number": logits[:, 0] + 1}[kind]
     batch = {"input_ids": logits, "labels": labels}
-    rows = task.predict({"model": Echo()}, batch)
-    found = task.measure({name: total.double() for name, total in task.evaluation_step({"model": Echo()}, batch).items()})
+    outputs = task.outputs({"model": Echo()}, batch)
+    rows = task.predict(outputs, batch)
+    found = task.measure({name: total.double() for name, total in task.evaluation_step(outputs, batch).items()})
     assert float(rows["loss"].mean()) == pytest.approx(found["loss"], rel=1e-5)
     assert float(task.training_step({"model": Echo()}, batch)) == pytest.approx(50 * found["loss"], rel=1e-5)
     if kind == "number":

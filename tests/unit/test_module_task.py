@@ -94,7 +94,7 @@ def cut(batch, *sizes):
 def evaluated(task, modules, batches):
     sums = {}
     for part in batches:
-        for name, value in task.evaluation_step(modules, part).items():
+        for name, value in task.evaluation_step(task.outputs(modules, part), part).items():
             sums[name] = sums.get(name, 0) + value.double()
     return task.measure(sums)
 
@@ -325,15 +325,16 @@ def test_classes_are_predicted_with_their_labels():
     task = Module(losses={"output": "torch.nn.CrossEntropyLoss"})
     modules = task.build({"use": "torch.nn.Linear", "arguments": {"in_features": 4, "out_features": 2}}, None, {"label_names": ["a", "b"]})
     batch = {"inputs": torch.randn(6, 4), "target": torch.arange(6) % 2}
-    rows = task.predict(modules, batch)
+    rows = task.predict(task.outputs(modules, batch), batch)
     assert rows["label"].tolist() == batch["target"].tolist() and torch.allclose(rows["probabilities"].sum(1), torch.ones(6))
     task.label_names = []
-    assert task.predict(modules, batch).keys() == {"output"}
+    assert task.predict(task.outputs(modules, batch), batch).keys() == {"output"}
 
 
 def test_large_predictions_are_not_told_one_by_one():
     task = Module(predictions=["small", "large"], losses={"small": "torch.nn.MSELoss"}, inputs=["inputs"])
     task.build({"use": "torch.nn.Identity", "arguments": {}}, None, {})
     modules = {"model": lambda inputs: (inputs[:, 0], inputs)}
-    assert task.predict(modules, {"inputs": torch.randn(3, 101)}).keys() == {"small"}
-    assert task.predict(modules, {"inputs": torch.randn(3, 100)}).keys() == {"small", "large"}
+    for width, told in ((101, {"small"}), (100, {"small", "large"})):
+        batch = {"inputs": torch.randn(3, width)}
+        assert task.predict(task.outputs(modules, batch), batch).keys() == told

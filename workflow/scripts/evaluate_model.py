@@ -74,7 +74,6 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
 
     from snaketrain.data.opening import open_split
     from snaketrain.strategies import make_strategy
-    from snaketrain.training.evaluation import evaluate
     from snaketrain.training.learner import Learner, build, make_task
     from snaketrain.training.predicting import predict
 
@@ -91,8 +90,8 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
-        metrics = {} if withheld(data.facts, split) else evaluate(learner, examples, batch_size, train.batch_tokens)
-        rows = predict(learner, examples, batch_size, train.batch_tokens, f"{args.run_name}: {split}")
+        measured = not withheld(data.facts, split)
+        metrics, rows = predict(learner, examples, batch_size, train.batch_tokens, f"{args.run_name}: {split}", measured)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)

@@ -54,8 +54,6 @@ def main() -> int:
     read = {role: read_manifest(path) for role, path in paths.items() if path}
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
-    if settings.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
 
     import torch
 
@@ -76,7 +74,9 @@ def main() -> int:
     from snaketrain.training.watching import Watch
     from snaketrain.training.window import Window
 
-    torch.use_deterministic_algorithms(settings.deterministic)
+    if settings.deterministic:  # to say no would make torch load its compiler
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+        torch.use_deterministic_algorithms(True)
     strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
     strategy.start()
     first, about = strategy.rank == 0, {}

@@ -27,7 +27,7 @@ class Task:
         """The modules by name, from the `model` section, the folder of pretrained weights, and the facts of the data."""
         raise NotImplementedError(f"{type(self).__name__} must say how to build its model: override `build`")
 
-    # --- each batch
+    # --- each batch of the training
 
     def training_step(self, modules: Modules, batch: Batch) -> Losses:
         """The loss summed over what `count` counts; or several by name, which are added up."""
@@ -41,7 +41,13 @@ class Task:
         """What a sum of losses is divided by, over all processes: examples here, tokens for a language model."""
         return len(next(iter(batch.values())))
 
-    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    # --- each batch of an evaluation: the modules work once, and both figures and rows come from what they found
+
+    def outputs(self, modules: Modules, batch: Batch) -> Any:
+        """What `evaluation_step` and `predict` are given, such as logits. As it stands, the modules themselves."""
+        return modules
+
+    def evaluation_step(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """Sums over the batch's examples, of any shape, and their `count`."""
         raise NotImplementedError(f"{type(self).__name__} must say what is measured: override `evaluation_step`")
 
@@ -49,7 +55,7 @@ class Task:
         """Metrics from the sums over all examples."""
         return {name: float(total / sums["count"]) for name, total in sums.items() if name != "count"}
 
-    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """A row for each example, by the name of the column; none: the evaluation gives figures only."""
         return {}
 

@@ -42,9 +42,12 @@ class CausalLm(Task):
         self.check(batch)
         return int((self.targets(batch) != NO_TARGET).sum())
 
-    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    def outputs(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         self.check(batch)
-        logits, targets = self.predictions(modules, batch)
+        return self.predictions(modules, batch)
+
+    def evaluation_step(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
+        logits, targets = outputs
         right = logits.argmax(-1) == targets
         return {"count": (targets != NO_TARGET).sum(), "loss": token_losses(logits, targets).sum(), "right": right.sum()}
 
@@ -52,11 +55,11 @@ class CausalLm(Task):
         loss = sums["loss"] / sums["count"]
         return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
 
-    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
         """The mean loss of each text, and of how many tokens; in other layouts a row is not a text."""
         if "labels" not in batch:
             return {}
-        logits, targets = self.predictions(modules, batch)
+        logits, targets = outputs
         tokens = (targets != NO_TARGET).sum(1)
         return {"loss": token_losses(logits, targets).sum(1) / tokens, "tokens": tokens}
 

@@ -16,6 +16,7 @@ from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.losses import Summed, arguments_of, beside, call
 from snaketrain.tasks.metrics import make_metric
 
+Predictions = dict[str, Tensor]  # by name
 WHERE = "train.task.arguments"
 MOST_SHOWN = 100  # values of a prediction for each example, in the table of predictions
 
@@ -47,13 +48,15 @@ class Module(Task):
     def training_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
         return self.parts(self.predictions(modules, batch), batch)
 
-    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
-        predictions = self.predictions(modules, batch)
-        parts = self.parts(predictions, batch)
+    def outputs(self, modules: Modules, batch: Batch) -> Predictions:
+        return self.predictions(modules, batch)
+
+    def evaluation_step(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
+        parts = self.parts(outputs, batch)
         sums = {"count": torch.tensor(self.count(batch)), "loss": sum(parts.values())}
         sums |= {f"loss_{name}": loss for name, loss in parts.items() if name}
         for name, metric in self.given.metrics.items():
-            prediction = predictions[metric.prediction or self.given.predictions[0]]
+            prediction = outputs[metric.prediction or self.given.predictions[0]]
             found = self.measured[name].sums(*beside(prediction, self.field(batch, metric.target, f"metrics.{name}.target")))
             sums |= {f"{name}.{state}": total for state, total in found.items()}
         return sums
@@ -64,16 +67,15 @@ class Module(Task):
             found[name] = metric.compute({key.removeprefix(f"{name}."): total for key, total in sums.items() if key.startswith(f"{name}.")})
         return found
 
-    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
         """The predictions, unless they are large; of classes, all that can be told of these."""
-        predictions = self.predictions(modules, batch)
-        if name := self.names_classes(predictions):
-            logits, labels = predictions[name], batch[self.given.losses[name].target]
+        if name := self.names_classes(outputs):
+            logits, labels = outputs[name], batch[self.given.losses[name].target]
             losses = nn.functional.cross_entropy(logits, labels, reduction="none")
             return {"probabilities": logits.softmax(-1), "label": labels, "loss": losses}
-        return {name: value for name, value in predictions.items() if value.numel() <= MOST_SHOWN * self.count(batch)}
+        return {name: value for name, value in outputs.items() if value.numel() <= MOST_SHOWN * self.count(batch)}
 
-    def names_classes(self, predictions: dict[str, Tensor]) -> str | None:
+    def names_classes(self, predictions: Predictions) -> str | None:
         """The prediction whose values are logits of the data's classes, if it is the only one."""
         (name, loss), *others = self.given.losses.items()
         logits = not others and loss.target and loss.use.endswith(("CrossEntropyLoss", "cross_entropy"))
@@ -83,14 +85,14 @@ class Module(Task):
         if hasattr(getattr(modules["model"], "config", None), "save_pretrained"):
             describe_model(modules["model"], folder)
 
-    def predictions(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+    def predictions(self, modules: Modules, batch: Batch) -> Predictions:
         """What the model returns, by name, in full precision."""
         names = self.given.inputs or [name for name in batch if name not in self.given.targets | {"ids"}]
         inputs = {name: self.field(batch, name, "inputs") for name in names}
         returned = self.named(call(modules["model"], inputs, self.takes, every=self.given.inputs is not None))
         return {name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value for name, value in returned.items()}
 
-    def named(self, returned: Any) -> dict[str, Tensor]:
+    def named(self, returned: Any) -> Predictions:
         names = self.given.predictions
         if isinstance(returned, dict):
             if missing := [name for name in names if name not in returned]:
@@ -106,7 +108,7 @@ class Module(Task):
             )
         return dict(zip(names, values, strict=True))
 
-    def parts(self, predictions: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    def parts(self, predictions: Predictions, batch: Batch) -> dict[str, Tensor]:
         """All that is added up to the loss, each with its weight; where there is one part only, it needs no name."""
         examples, found = self.count(batch), {}
         for name, loss in self.given.losses.items():

@@ -35,17 +35,19 @@ class TextClassification(Task):
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
         return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()
 
-    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
-        logits, labels = self.logits(modules, batch).float(), batch["labels"]
+    def outputs(self, modules: Modules, batch: Batch) -> Tensor:
+        return self.logits(modules, batch).float()
+
+    def evaluation_step(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        logits, labels = outputs, batch["labels"]
         sums = {"count": torch.tensor(len(labels)), "loss": self.kind.losses(logits, labels).sum()}
         return sums | self.kind.sums(logits, labels)
 
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"loss": float(sums["loss"] / sums["count"])} | self.kind.measure(sums)
 
-    def predict(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
-        logits = self.logits(modules, batch).float()
-        return self.kind.predict(logits) | {"loss": self.kind.losses(logits, batch["labels"])}
+    def predict(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        return self.kind.predict(outputs) | {"loss": self.kind.losses(outputs, batch["labels"])}
 
     def describe(self, modules: Modules, folder: Path) -> None:
         describe_model(modules["model"], folder)

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlflow
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
 
 from snaketrain.manifests import read_manifest, write_json
 from snaketrain.tracking import tracked
@@ -107,15 +108,25 @@ def log_model(model: Path, name: str, run_id: str, longest: int | None, store: S
             f"{folder}/model",
             python_model=served_code(),
             artifacts={"model": f"{folder}/files"},
-            input_example=EXAMPLE,
             pip_requirements=requirements,  # given, since to find them out takes long
             model_config={"max_length": longest},
         )
+        add_example(Path(folder, "model"))
         store.client.log_artifacts(run_id, f"{folder}/model", "model")
     if not store.client.search_registered_models(f"name = '{name}'"):
         store.client.create_registered_model(name)
     source = f"{store.get(run_id).info.artifact_uri}/model"
     return str(store.client.create_model_version(name, source, run_id).version)
+
+
+def add_example(saved: Path) -> None:
+    """As `save_model` would do with an example, but it would load the model and have it answer first, which takes many times as long."""
+    kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
+    for name, content in zip(kept.values(), (EXAMPLE, {"inputs": EXAMPLE}), strict=True):
+        write_json(saved / name, content)
+    described = Model.load(saved)
+    described.saved_input_example_info = {"type": "json_object", **kept}
+    described.save(saved / "MLmodel")
 
 
 def served_code() -> str:

@@ -11,26 +11,39 @@ from snaketrain.tasks.base import Batch, on_device
 from snaketrain.training.learner import Learner
 
 
+class Sums:
+    """What is measured of each example, added up over all processes and divided once."""
+
+    def __init__(self, learner: Learner):
+        self.task, self.strategy = learner.task, learner.strategy
+        self.totals: dict[str, Tensor] = {}
+
+    def add(self, piece: Piece, batch: Batch, outputs: Any) -> None:
+        for name, value in self.task.evaluation_step(outputs, batch).items():
+            self.totals[name] = self.totals.get(name, 0.0) + (torch.zeros_like(value) if piece.filler else value).double()
+
+    def metrics(self) -> dict[str, float]:
+        return self.task.measure({name: self.strategy.sum(total) for name, total in self.totals.items()})
+
+
 @torch.no_grad()
 def evaluate(
     learner: Learner, data: Any, batch_size: int, tokens: int | None = None, beat: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
-    """Every example once, whatever the number of processes: sums are added up over all, and divided once."""
-    sums: dict[str, Tensor] = {}
-    for piece, batch in evaluation_batches(learner, data, batch_size, tokens):
-        found = learner.task.evaluation_step(learner.plain_modules(), batch)
+    sums = Sums(learner)
+    for piece, batch, outputs in all_outputs(learner, data, batch_size, tokens):
+        sums.add(piece, batch, outputs)
         beat()
-        for name, value in found.items():
-            sums[name] = sums.get(name, 0.0) + (torch.zeros_like(value) if piece.filler else value).double()
-    return learner.task.measure({name: learner.strategy.sum(total) for name, total in sums.items()})
+    return sums.metrics()
 
 
-def evaluation_batches(learner: Learner, data: Any, batch_size: int, tokens: int | None = None) -> Iterator[tuple[Piece, Batch]]:
-    """This process's share of the data, with all modules set to evaluate and in the strategy's precision."""
+def all_outputs(learner: Learner, data: Any, batch_size: int, tokens: int | None = None) -> Iterator[tuple[Piece, Batch, Any]]:
+    """What the modules make of this process's share of the data, set to evaluate and in the strategy's precision."""
     for module in learner.modules.values():
         module.eval()
     strategy = learner.strategy
     for ids in in_order(data.lengths, batch_size, tokens):
         (piece,) = deal(ids, 1, strategy.data_rank, strategy.data_processes)
+        batch = on_device(data.batch(piece.ids), strategy.device)
         with strategy.autocast():
-            yield piece, on_device(data.batch(piece.ids), strategy.device)
+            yield piece, batch, learner.task.outputs(learner.plain_modules(), batch)

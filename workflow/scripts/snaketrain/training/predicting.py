@@ -1,4 +1,4 @@
-"""What a task predicts for each example of a split, gathered from all processes: every example exactly once."""
+"""What a task measures and predicts of a split: every example exactly once, gathered from all processes."""
 
 from typing import Any
 
@@ -6,27 +6,30 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from snaketrain.training.evaluation import evaluation_batches
+from snaketrain.training.evaluation import Sums, all_outputs
 from snaketrain.training.learner import Learner
 
 Rows = dict[str, np.ndarray]
 
 
-def predict(learner: Learner, examples: Any, batch_size: int, tokens: int | None, name: str) -> Rows:
-    """The rows in the order of the examples, and their `ids`; those of the other processes' examples are on the first process only."""
-    strategy, mine = learner.strategy, {"ids": [np.empty(0, np.int64)]}
+@torch.no_grad()
+def predict(
+    learner: Learner, examples: Any, batch_size: int, tokens: int | None, name: str, measured: bool
+) -> tuple[dict[str, float], Rows]:
+    """The metrics, if they are to be measured, and the rows in the order of the examples with their `ids`, on the first process."""
+    strategy, sums, mine = learner.strategy, Sums(learner), {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
-    with torch.inference_mode():
-        for piece, batch in evaluation_batches(learner, examples, batch_size, tokens):
-            predicted = learner.task.predict(learner.plain_modules(), batch)  # by all, since a model may be spread over all
-            if not piece.filler:
-                mine["ids"].append(np.array(piece.ids, np.int64))
-                for column, rows in predicted.items():
-                    mine.setdefault(column, []).append(on_cpu(rows))
-                bar.update(len(piece.ids) * strategy.data_processes)
+    for piece, batch, outputs in all_outputs(learner, examples, batch_size, tokens):
+        if measured:
+            sums.add(piece, batch, outputs)
+        if not piece.filler:
+            mine["ids"].append(np.array(piece.ids, np.int64))
+            for column, rows in learner.task.predict(outputs, batch).items():
+                mine.setdefault(column, []).append(on_cpu(rows))
+            bar.update(len(piece.ids) * strategy.data_processes)
     bar.close()
     everyones = strategy.everyones({column: np.concatenate(rows) for column, rows in mine.items()})
-    return merged(everyones, len(examples)) if strategy.rank == 0 else {}
+    return sums.metrics() if measured else {}, merged(everyones, len(examples)) if strategy.rank == 0 else {}
 
 
 def on_cpu(rows: torch.Tensor) -> np.ndarray:
