@@ -80,14 +80,17 @@ def stage(pipeline: Pipeline, script: str, name: str, folder: str, options: list
             raise
 
 
-def seconds(command: list[str], log: Path) -> float:
+def seconds(command: list[str], log: Path) -> tuple[float, float]:
+    """By the clock, and of the processors."""
     environment = os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
-    started = time.perf_counter()
+    started, before = time.perf_counter(), os.times()
     with open(log, "w", encoding="utf-8") as output:
         code = subprocess.run(command, stdout=output, stderr=output, env=environment).returncode
     if code:
         raise SystemExit(f"{shlex.join(command)} failed:\n{log.read_text(encoding='utf-8')[-4000:]}")
-    return time.perf_counter() - started
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - started, spent
 
 
 def main() -> None:
@@ -106,15 +109,16 @@ def main() -> None:
             for times, command in sides if number % 2 else sides[::-1]:
                 place = configuration(Path(folder) / f"{command.__name__}-{number}", args.times)
                 times.append(seconds(command(place), place / "log.txt"))
-                print(f"{command.__name__}: {times[-1]:.1f} s", flush=True)
-    found = {
-        "date": time.strftime("%Y-%m-%d"),
-        "rounds": args.rounds,
-        "workflow, s": round(statistics.median(ours), 1),
-        "one script, s": round(statistics.median(theirs), 1),
-        "more, s": round(statistics.median(mine - other for mine, other in zip(ours, theirs, strict=True)), 1),
-        "ratio": round(statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)), 3),
-    }
+                print(f"{command.__name__}: {times[-1][0]:.1f} s, CPU {times[-1][1]:.1f} s", flush=True)
+    found = {"date": time.strftime("%Y-%m-%d"), "rounds": args.rounds}
+    for number, kind in enumerate(("s", "CPU s")):
+        mine, others = ([pair[number] for pair in pairs] for pairs in (ours, theirs))
+        found |= {
+            f"workflow, {kind}": round(statistics.median(mine), 1),
+            f"one script, {kind}": round(statistics.median(others), 1),
+            f"more, {kind}": round(statistics.median(a - b for a, b in zip(mine, others, strict=True)), 1),
+            f"ratio of {kind}": round(statistics.median(a / b for a, b in zip(mine, others, strict=True)), 3),
+        }
     print(json.dumps(found, indent=2))
     before = json.loads(args.output.read_text()) if args.output.is_file() else {}
     args.output.write_text(json.dumps(before | {f"{args.times} times the epochs": found}, indent=2) + "\n")

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+# of torch, here and in what tests start: as many tests run at a time as there are cores, and spinning threads of several would crawl
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [
     "a",

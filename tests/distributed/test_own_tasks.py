@@ -1,7 +1,6 @@
 """Tasks from the configuration and of one's own: the same losses on any number of processes, and all that a task may override."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -133,7 +132,7 @@ def test_a_module_from_the_configuration_learns_the_same(digits, tmp_path, proce
 def test_a_task_with_hooks_and_state_goes_on_where_it_was(digits, tmp_path, averaging):
     settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
     train(digits, tmp_path / "whole", **settings)
-    process = subprocess.Popen(command(digits, tmp_path / "parts", **settings), env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(command(digits, tmp_path / "parts", **settings))
     end = time.monotonic() + 120
     while len(losses(tmp_path / "parts")) < 25:  # within an epoch, and after several
         assert process.poll() is None and time.monotonic() < end

@@ -4,7 +4,6 @@ Many small trainings share one start of the processes, in the order of their num
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -79,7 +78,7 @@ def run(folder: Path, processes: int, jobs: dict[str, tuple[str, dict]]) -> dict
     (folder / f"jobs-{processes}.json").write_text(json.dumps([[name, kind, job] for name, (kind, job) in jobs.items()]))
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
     files = [str(folder / f"{kind}-{processes}.json") for kind in ("jobs", "results")]
-    done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
     return json.loads(Path(files[1]).read_text())
 
@@ -202,7 +201,7 @@ def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)
     first = running.command(data, folder, 2, strategy="fsdp", **longer)
-    process = subprocess.Popen(first, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(first, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while len(running.losses(folder)) < 5:
         assert process.poll() is None
         time.sleep(0.05)

@@ -97,9 +97,7 @@ def test_torchrun_that_gets_a_signal_lets_them_save(data, tmp_path, number):
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "600"]
     torchrun += ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", str(forking.SCRIPT)]
     words = kill_anywhere.arguments(data, tmp_path, 1, epochs=40)
-    process = subprocess.Popen(
-        [*torchrun, *words], env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    process = subprocess.Popen([*torchrun, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_for(lambda: len(events(tmp_path, "train")) >= 3)
     process.send_signal(number)
     output = process.communicate(timeout=120)[0].decode()

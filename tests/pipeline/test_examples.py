@@ -117,7 +117,6 @@ CASES = {
             "data": {"dev": {"path": "data/dev.txt"}, "test": {"path": "data/test.txt"}},
             "model": {"arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}},
             "train": {"block_length": 32, "batch_size": 16, "epochs": 5, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
-            "compute": {"threads": 1},
         },
         {"perplexity": (0.97 * PERPLEXITY, 1.1 * PERPLEXITY)},  # less would be seen, not predicted
     ),
@@ -130,7 +129,6 @@ CASES = {
                 "arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2},
             },
             "train": {"epochs": 8, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
-            "compute": {"threads": 1},
         },
         {"perplexity": (1, 1.3)},  # with the prompts it could not be less than 2.5
     ),
@@ -150,7 +148,8 @@ def test_every_example_has_a_case():
 
 
 def configuration(name: str) -> dict[str, Any]:
-    return merged(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()), CASES[name].smaller)
+    as_it_is = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    return merged(merged(as_it_is, CASES[name].smaller), {"compute": {"threads": 1}})
 
 
 def run_all(folder: Path, config: dict[str, Any]) -> None:
@@ -182,7 +181,7 @@ def trained_together(tmp_path_factory) -> Path:
     for name in OF_CLASSES:
         sections = configuration(name)
         changes = sections.pop("runs")
-        runs |= {f"{name}-{run}": sections | {"compute": {"threads": 1}} | change for run, change in changes.items()}
+        runs |= {f"{name}-{run}": sections | change for run, change in changes.items()}
     run_all(folder, {"runs": runs})
     return folder
 

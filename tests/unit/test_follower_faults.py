@@ -277,10 +277,7 @@ def test_killed_at_random_moments(tmp_path):
 def test_eight_followers_on_a_fresh_database(tmp_path):
     folders = [make_workspace(tmp_path / str(number), {f"run-{number}": {"train.seed": number}}) for number in range(8)]
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    followers = [
-        subprocess.Popen(command(results, uri, "--once"), stderr=subprocess.PIPE, text=True, env=environment) for results in folders
-    ]
+    followers = [subprocess.Popen(command(results, uri, "--once"), stderr=subprocess.PIPE, text=True) for results in folders]
     assert [(follower.communicate(timeout=240)[1], follower.returncode) for follower in followers] == [("", 0)] * 8
     store = Store(uri)
     runs = store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")

@@ -1,0 +1,65 @@
+"""Of long texts only the beginning is tokenised, and the tokens that are kept are those of the whole text."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from snaketrain.data.tokens import Tokens
+from snaketrain.settings import Data
+
+SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
+SPACES = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n ", " \t", "\u00a0", " \u3000"]
+SYLLABLES = ["ba", "ti", "lo", "ré", "Ü", "o\u0308", "ß", "漢字", "12", "3.5", "'s", "don't", "—", "...", "🙂", "\u0301", "x", "ing"]
+
+
+def texts(count: int, longest: int, seed: int = 0) -> list[str]:
+    """Words of all lengths, some longer than all that is looked at, between spaces of all kinds."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        words = ["".join(draw.choices(SYLLABLES, k=draw.choice([1, 2, 3, 3, 4, 60]))) for _ in range(draw.randint(1, longest))]
+        spaces = draw.choices(SPACES, k=len(words))
+        found.append("".join(word + space for word, space in zip(words, spaces, strict=True)))
+    return [*found, "", " ", " " * 2000, "x" * 3000, " " + "y" * 3000, "a " * 1500]
+
+
+def trained(kind: str) -> Tokenizer:
+    model, before, normal, trainer = {
+        "word pieces": (
+            models.WordPiece(unk_token="[UNK]"),
+            pre_tokenizers.BertPreTokenizer(),
+            normalizers.BertNormalizer(),
+            trainers.WordPieceTrainer,
+        ),
+        "bytes": (models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), None, trainers.BpeTrainer),
+        "unigrams": (models.Unigram(), pre_tokenizers.Metaspace(), normalizers.NFKC(), trainers.UnigramTrainer),
+        "one piece": (models.BPE(), pre_tokenizers.Metaspace(split=False), None, trainers.BpeTrainer),
+    }[kind]
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = before
+    if normal:
+        tokenizer.normalizer = normal
+    given = {"unk_token": "[UNK]"} if kind == "unigrams" else {}
+    tokenizer.train_from_iterator(texts(200, 60, seed=1), trainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False, **given))
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    return tokenizer
+
+
+@pytest.mark.parametrize("end_token", [None, "[SEP]"])
+@pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
+def test_tokens_are_those_of_the_whole_text(kind, end_token):
+    tokenizer, some = trained(kind), texts(300, 300)
+    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, max_length=24, label=None, end_token=end_token)
+    tokenizer.enable_truncation(24 - (end_token is not None))
+    whole = tokenizer.encode_batch(some)
+    with ThreadPoolExecutor(1) as background:
+        tokens = Tokens(tokenizer, data, background)
+        assert (tokens.reach is None) == (kind == "one piece")
+        given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
+        made = pyarrow.Table.from_batches(tokens.tokenised(given))
+    assert made["input_ids"].to_pylist() == [encoding.ids + tokens.end for encoding in whole]
+    assert made["truncated"].to_pylist() == [bool(encoding.overflowing) for encoding in whole]
+    assert sum(made["truncated"].to_pylist()) > 250
