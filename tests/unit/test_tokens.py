@@ -14,6 +14,8 @@ SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
 SPACES = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n ", " \t", "\u00a0", " \u3000"]
 SYLLABLES = ["ba", "ti", "lo", "ré", "Ü", "o\u0308", "ß", "漢字", "12", "3.5", "'s", "don't", "—", "...", "🙂", "\u0301", "x", "ing"]
 
+COMMON = [word[:length] for word in ("batilore", "tibaloti", "loretiba", "retiloba") for length in range(3, 9)]
+
 
 def texts(count: int, longest: int, seed: int = 0) -> list[str]:
     """Words of all lengths, some longer than all that is looked at, between spaces of all kinds."""
@@ -23,6 +25,9 @@ def texts(count: int, longest: int, seed: int = 0) -> list[str]:
         words = ["".join(draw.choices(SYLLABLES, k=draw.choice([1, 2, 3, 3, 4, 60]))) for _ in range(draw.randint(1, longest))]
         spaces = draw.choices(SPACES, k=len(words))
         found.append("".join(word + space for word, space in zip(words, spaces, strict=True)))
+    for number in range(count):  # words that are one token each, so many that what is looked at is hardly enough, or hardly not
+        alike = [word for word in COMMON if len(word) in (3 + number % 6, 4 + number % 5)]
+        found.append(" ".join(draw.choices(alike, k=draw.randint(15, 60))))
     return [*found, "", " ", " " * 2000, "x" * 3000, " " + "y" * 3000, "a " * 1500]
 
 
