@@ -27,7 +27,7 @@ sys.path.insert(0, str(SCRIPTS))
 from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
 
 
-def configuration(folder: Path, times: int) -> Path:
+def configuration(folder: Path, times: float) -> Path:
     config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
     config["train"]["epochs"] *= times
     config["runs"]["from_scratch"]["train.epochs"] *= times
@@ -95,7 +95,9 @@ def seconds(command: list[str], log: Path) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=1, help="as many epochs as by default (%(default)s)")
+    parser.add_argument(
+        "--times", type=float, default=1, help="as many epochs as by default (%(default)s); what is added hardly depends on it"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="%(default)s")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/whole_pipeline.json", help="what is in it stays")
     parser.add_argument("--stages-in", type=Path, help=argparse.SUPPRESS)  # the one script, in a process of its own
@@ -121,7 +123,7 @@ def main() -> None:
         }
     print(json.dumps(found, indent=2))
     before = json.loads(args.output.read_text()) if args.output.is_file() else {}
-    args.output.write_text(json.dumps(before | {f"{args.times} times the epochs": found}, indent=2) + "\n")
+    args.output.write_text(json.dumps(before | {f"{args.times:g} times the epochs": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
