@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pyarrow
 import pytest
 import torch
@@ -16,6 +17,7 @@ from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.learner import Learner
 from snaketrain.training.loop import take_step
+from snaketrain.training.predicting import predict
 
 VOCABULARY = 40
 FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}
@@ -106,6 +108,29 @@ def test_accuracy_is_the_share_of_next_tokens_that_are_the_likeliest(task, modul
     right = [(modules["model"](torch.tensor([t])).logits[0, :-1].argmax(-1) == torch.tensor(t[1:])) for t in texts if len(t) > 1]
     found = evaluate(learner(task, modules), examples(), 3)
     assert found["accuracy"] == pytest.approx(torch.cat(right).float().mean().item())
+
+
+def test_figures_and_rows_come_from_one_pass_of_the_model(task, modules, examples):
+    passes = []
+    modules["model"].register_forward_hook(lambda *_: passes.append(1))
+    expected = evaluate(learner(task, modules), examples(), 3)
+    once = len(passes)
+    metrics, rows = predict(learner(task, modules), examples(), 3, None, "test", measured=True)
+    assert (metrics, len(passes)) == (expected, 2 * once)
+    assert rows["ids"].tolist() == list(range(len(examples())))
+    summed = np.nansum(rows["loss"] * rows["tokens"])  # where there is one token only, nothing is predicted
+    assert summed / rows["tokens"].sum() == pytest.approx(expected["loss"], rel=1e-5)
+    assert predict(learner(task, modules), examples(), 3, None, "test", measured=False)[0] == {}
+
+
+def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, examples):
+    """The others may wait for it, where a model is spread over all."""
+    asked = []
+    task.predict = lambda outputs, batch: asked.append(batch) or {}
+    who = learner(task, modules)
+    who.strategy.__class__ = type("Last", (Single,), {"rank": 3, "world_size": 4})
+    predict(who, examples(), 1, None, "test", measured=True)
+    assert len(asked) == len(examples())
 
 
 def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):

@@ -22,9 +22,10 @@ def predict(
     for piece, batch, outputs in all_outputs(learner, examples, batch_size, tokens):
         if measured:
             sums.add(piece, batch, outputs)
+        predicted = learner.task.predict(outputs, batch)  # by all, since a model may be spread over all
         if not piece.filler:
             mine["ids"].append(np.array(piece.ids, np.int64))
-            for column, rows in learner.task.predict(outputs, batch).items():
+            for column, rows in predicted.items():
                 mine.setdefault(column, []).append(on_cpu(rows))
             bar.update(len(piece.ids) * strategy.data_processes)
     bar.close()
