@@ -28,10 +28,10 @@ from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
 LAYOUTS = {"2 processes": (2, "ddp"), "1 process": (1, "single")}
 
 
-def prepared(folder: Path, steps: int) -> Pipeline:
+def prepared(folder: Path, steps: int, batch_size: int) -> Pipeline:
     """The data and the model; a run for each layout."""
     config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
-    config["train"] |= {"steps": steps, "evaluate_every": steps}
+    config["train"] |= {"steps": steps, "evaluate_every": steps, "batch_size": batch_size}
     config["train"].pop("epochs"), config["train"].pop("evaluations_per_epoch", None)
     config["runs"] = {
         name.replace(" ", "-"): {"compute": {"processes": processes, "threads": 2}, "train.strategy": strategy}
@@ -68,12 +68,15 @@ def trained(pipeline: Pipeline, run: str, number: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="of each training (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="of both processes together (%(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="of each layout (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/processes.json", help="%(default)s")
+    parser.add_argument(
+        "--output", type=Path, default=REPOSITORY / "benchmarks/results/processes.json", help="what is in it stays (%(default)s)"
+    )
     args = parser.parse_args()
     found: dict[str, list[float]] = {name: [] for name in LAYOUTS}
     with tempfile.TemporaryDirectory(prefix="processes-") as folder:
-        pipeline = prepared(Path(folder), args.steps)
+        pipeline = prepared(Path(folder), args.steps, args.batch_size)
         for number in range(args.turns):
             for name in LAYOUTS if number % 2 else reversed(LAYOUTS):
                 found[name].append(trained(pipeline, name.replace(" ", "-"), number))
@@ -82,7 +85,8 @@ def main() -> None:
     ratio = statistics.median(two / one for two, one in zip(*found.values(), strict=True))
     results = {"date": time.strftime("%Y-%m-%d"), "steps": args.steps, "examples a second": found, "ratio": round(ratio, 3)}
     print(json.dumps(results, indent=2))
-    args.output.write_text(json.dumps(results, indent=2) + "\n")
+    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
+    args.output.write_text(json.dumps(before | {f"batches of {args.batch_size}": results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
