@@ -1,6 +1,7 @@
 """What a language model is trained on and how it is measured, against texts run alone and a plain cross entropy."""
 
 import math
+import weakref
 
 import numpy as np
 import pyarrow
@@ -121,6 +122,21 @@ def test_figures_and_rows_come_from_one_pass_of_the_model(task, modules, example
     summed = np.nansum(rows["loss"] * rows["tokens"])  # where there is one token only, nothing is predicted
     assert summed / rows["tokens"].sum() == pytest.approx(expected["loss"], rel=1e-5)
     assert predict(learner(task, modules), examples(), 3, None, "test", measured=False)[0] == {}
+
+
+@pytest.mark.parametrize("look", [evaluate, lambda *given: predict(*given, None, "test", measured=True)])
+def test_the_outputs_of_one_batch_at_a_time_are_kept(task, modules, examples, look):
+    made, outputs = [], task.outputs
+
+    def watched(*given):
+        assert all(logits() is None for logits in made)
+        found = outputs(*given)
+        made.append(weakref.ref(found[0]))
+        return found
+
+    task.outputs = watched
+    look(learner(task, modules), examples(), 2)
+    assert len(made) > 2
 
 
 def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, examples):

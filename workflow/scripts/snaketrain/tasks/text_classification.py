@@ -39,9 +39,9 @@ class TextClassification(Task):
         return self.logits(modules, batch).float()
 
     def evaluation_step(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
-        logits, labels = outputs, batch["labels"]
-        sums = {"count": torch.tensor(len(labels)), "loss": self.kind.losses(logits, labels).sum()}
-        return sums | self.kind.sums(logits, labels)
+        labels = batch["labels"]
+        sums = {"count": torch.tensor(len(labels)), "loss": self.kind.losses(outputs, labels).sum()}
+        return sums | self.kind.sums(outputs, labels)
 
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"loss": float(sums["loss"] / sums["count"])} | self.kind.measure(sums)

@@ -33,6 +33,7 @@ def evaluate(
     sums = Sums(learner)
     for piece, batch, outputs in all_outputs(learner, data, batch_size, tokens):
         sums.add(piece, batch, outputs)
+        del outputs  # which may be large, and would stay until the next are there
         beat()
     return sums.metrics()
 

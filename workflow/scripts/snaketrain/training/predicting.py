@@ -23,6 +23,7 @@ def predict(
         if measured:
             sums.add(piece, batch, outputs)
         predicted = learner.task.predict(outputs, batch)  # by all, since a model may be spread over all
+        del outputs  # which may be large, and would stay until the next are there
         if not piece.filler:
             mine["ids"].append(np.array(piece.ids, np.int64))
             for column, rows in predicted.items():
