@@ -15,7 +15,7 @@ import pyarrow
 from snaketrain.data.formats import BadData
 from snaketrain.data.oddities import Oddities
 from snaketrain.data.split_files import SplitWriter
-from snaketrain.data.splitting import SPLITS, assign, repeated
+from snaketrain.data.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.spooling import Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.surveying import Survey, Surveyor, classes
 from snaketrain.data.tokens import Tokens
@@ -100,7 +100,7 @@ def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
         if split == "train":
             oddity, found = "duplicate", repeated(trained_on)
         else:
-            oddity, found = f"leaked_{split}", numpy.isin(part.hashes, trained_on)
+            oddity, found = f"leaked_{split}", among(part.hashes, trained_on)
         rows = part.rows[found]
         first = part.spool.selected(rows[: Oddities.EXAMPLES])
         odd.add_all(oddity, len(rows), [case for batch in first for case in cases(batch)])

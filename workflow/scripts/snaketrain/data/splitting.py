@@ -32,6 +32,15 @@ def _size(total: int, fraction: float) -> int:
 
 def repeated(hashes: numpy.ndarray) -> numpy.ndarray:
     """Which of these texts came before."""
-    again = numpy.ones(len(hashes), bool)
-    again[numpy.unique(hashes, return_index=True)[1]] = False
+    order = numpy.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    again = numpy.zeros(len(hashes), bool)
+    again[order[1:][ordered[1:] == ordered[:-1]]] = True
     return again
+
+
+def among(hashes: numpy.ndarray, others: numpy.ndarray) -> numpy.ndarray:
+    """Which of a few texts are among many others. `numpy.isin` would need twice the memory."""
+    ordered = numpy.sort(others)
+    places = numpy.searchsorted(ordered, hashes)
+    return ordered[numpy.minimum(places, len(ordered) - 1)] == hashes if len(ordered) else numpy.zeros(len(hashes), bool)
