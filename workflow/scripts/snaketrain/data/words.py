@@ -18,9 +18,9 @@ VISIBLE = "!-~À-ɏΑ-ωА-ҁא-תؠ-ي가-힣–—‘’“”"
 START = "\x1f"  # before the first word of a text, of which many tokenizers make something else than of the same behind a space
 ODD = rf"(?:^|[^{VISIBLE}]) | (?:[^{VISIBLE}]|$)|{START}"  # a text with this is tokenised as a whole
 PROBE = "a bc B 1 2.5 . , (é) x_y don't -1 É ж 가 ש ي “ — !"
-REMEMBERED = 800_000  # characters of words: some 15 MB with their tokens
 PLAIN = re.compile(f"[{VISIBLE}]")
-TOGETHER = 200  # words
+REMEMBERED = 800_000  # characters of words: some 15 MB with their tokens
+TOGETHER = 200  # words that the tokenizer gets in one text
 PROOF = 200  # texts that are tokenised whole as well, before their words are trusted
 SIZE = array("i").itemsize
 
@@ -60,6 +60,7 @@ class Words:
             self.known, self.size = {}, 0
         new = [word for word in words if word not in self.known]
         self.size += sum(map(len, new))
+        # only between plain characters can a tokenizer be trusted to part words that never stood beside each other
         inner = [word for word in new if word[0] != START and PLAIN.match(word[-1])]
         outer = [word for word in new if word[0] == START or not PLAIN.match(word[-1])]
         self.known.update(zip(inner, self._in_groups(inner), strict=True))
@@ -103,5 +104,5 @@ def as_bytes(tokens: list[int]) -> bytes:
 
 
 def lists(rows: list[bytes]) -> pyarrow.ListArray:
-    starts = numpy.cumsum([0, *map(len, rows)], dtype=numpy.int32) // SIZE
+    starts = pyarrow.array(numpy.cumsum([0, *map(len, rows)]) // SIZE, pyarrow.int32())
     return pyarrow.ListArray.from_arrays(starts, pyarrow.array(numpy.frombuffer(b"".join(rows), numpy.int32)))
