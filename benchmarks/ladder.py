@@ -1,0 +1,151 @@
+"""What each way to be faster gives a language model, one after the other: like lengths, packing, compile, a fused optimizer; and what
+recomputed activations cost.
+
+A Llama from a random start on texts as long as those of instruction data (packing.py makes them). Each rung keeps what the one before had;
+it is told how many tokens are learnt per second, the share of the device's peak that the model's arithmetic makes up (MFU: six operations
+for each parameter and token, and those of attention; the padding and what is computed again do not count), and the most memory.
+Made for a GPU: `--size 1b --peak-teraflops 790` on an H200, with bf16. `--size tiny` is there to try it on a CPU.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
+
+from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, write_texts  # noqa: E402
+
+from snaketrain.settings import Model, Train, Use  # noqa: E402
+from snaketrain.strategies import make_strategy  # noqa: E402
+from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
+from snaketrain.training.learner import Learner, build, make_learner  # noqa: E402
+from snaketrain.training.loop import take_step  # noqa: E402
+
+SIZES = {  # hidden size, layers, heads; without the embeddings about as many parameters as the name says
+    "tiny": (64, 2, 4),
+    "124m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "1b": (2048, 16, 32),
+}
+PLAIN = {"optimizer": Use(use="torch.optim.AdamW", arguments={"foreach": True})}
+FUSED = {"optimizer": Use(use="torch.optim.AdamW", arguments={"fused": True})}
+RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "padded, any order": (ANY_ORDER, PLAIN),
+    "+ batches of like lengths": (PADDED, PLAIN),
+    "+ packing": (PACKED, PLAIN),
+    "+ compile": (PACKED, PLAIN | {"compile": True}),
+    "+ fused optimizer": (PACKED, FUSED | {"compile": True}),
+    "+ recomputed activations": (PACKED, FUSED | {"compile": True, "recompute_activations": True}),
+}
+
+
+def make(size: str, train: dict[str, Any], vocabulary: int, device: str, precision: str) -> Learner:
+    hidden, layers, heads = SIZES[size]
+    shape = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    model = Model(use="transformers.LlamaForCausalLM", arguments=shape | {"max_position_embeddings": LONGEST})
+    settings = Train(task="causal_lm", learning_rate=1e-4, **train)
+    task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision=precision)
+    modules = build(task, settings, model, None, {"vocab_size": vocabulary, "end_token_id": None})
+    return make_learner(task, settings, modules, strategy)
+
+
+def operations(learner: Learner, work: list[Any]) -> float:
+    """Of the model for these batches, forwards and backwards. A token looks at half of its own text on average."""
+    (module,) = learner.plain_modules().values()
+    multiplied = sum(p.numel() for p in module.parameters()) - module.get_input_embeddings().weight.numel()
+    shape = module.config
+    total = 0.0
+    for _, batch in work:
+        lengths = text_lengths(batch)
+        total += 6.0 * multiplied * sum(lengths)
+        total += 6.0 * shape.num_hidden_layers * shape.hidden_size * sum(length**2 for length in lengths)
+    return total
+
+
+def text_lengths(batch: dict[str, torch.Tensor]) -> list[int]:
+    """Of the texts in a batch, padded or packed: in a packed row each text's positions begin with 0, and padding is texts of one token."""
+    if "position_ids" not in batch:
+        return batch["attention_mask"].sum(1).tolist()
+    ends = [[*torch.nonzero(row == 0).flatten().tolist(), len(row)] for row in batch["position_ids"]]
+    return [end - start for row in ends for start, end in itertools.pairwise(row) if end - start > 1]
+
+
+def measure(learner: Learner, source: Iterator, steps: int, warm_up: int) -> dict[str, float]:
+    device = learner.strategy.device
+    for piece, batch in itertools.islice(source, warm_up):
+        step(learner, piece, batch)
+    work = list(itertools.islice(source, steps))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for piece, batch in work:
+        started = time.perf_counter()
+        loss = step(learner, piece, batch)  # a number, so that the device is done
+        seconds.append(time.perf_counter() - started)
+    learnt = sum(learner.task.count(batch) for _, batch in work)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+    teraflops = operations(learner, work) / sum(seconds) / 1e12
+    found = {"tokens/s": learnt / sum(seconds), "teraflop/s": teraflops, "GiB": memory, "loss": loss}
+    return found | {"median step, s": statistics.median(seconds)}
+
+
+def step(learner: Learner, piece: Any, batch: dict[str, torch.Tensor]) -> float:
+    count = learner.task.count(batch)
+    losses, _ = take_step(learner, [(piece, batch)], count, 1e-4)
+    return sum(losses.values()).item() / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="124m", help="%(default)s")
+    parser.add_argument("--rungs", nargs="+", choices=RUNGS, default=list(RUNGS), help="all")
+    parser.add_argument("--tokens", type=int, default=16384, help="of a batch, padding included but in any order (%(default)s)")
+    parser.add_argument("--texts", type=int, default=8000, help="%(default)s")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="%(default)s")
+    parser.add_argument("--steps", type=int, default=20, help="that are timed (%(default)s)")
+    parser.add_argument("--warm-up", type=int, default=10, help="steps before them, in which compiling is done (%(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--precision", default="bf16", help="%(default)s")
+    parser.add_argument("--peak-teraflops", type=float, help="dense, of the device in this precision; without it no MFU is told")
+    parser.add_argument("--output", type=Path, help="a JSON file, benchmarks/results/ladder_SIZE.json")
+    args = parser.parse_args()
+    args.output = args.output or REPOSITORY / f"benchmarks/results/ladder_{args.size}.json"
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="ladder-") as folder:
+        examples = write_texts(Path(folder) / "texts.arrow", args.texts, args.vocabulary)
+        for name in args.rungs:
+            layout, train = RUNGS[name]
+            torch.compiler.reset()
+            learner = make(args.size, train, args.vocabulary, args.device, args.precision)
+            row = measure(learner, batches(layout, examples, args.tokens, LONGEST), args.steps, args.warm_up)
+            if args.peak_teraflops:
+                row["MFU"] = row["teraflop/s"] / args.peak_teraflops
+            found[name] = row
+            before = list(found.values())[max(0, len(found) - 2)]
+            memory = f"{row['GiB']:7.1f} GiB" if row["GiB"] is not None else ""
+            used = f"  MFU {row['MFU']:.1%}" if "MFU" in row else ""
+            print(f"{name:26}{row['tokens/s']:10.0f} tokens/s {row['teraflop/s']:8.3f} TFLOP/s{used}{memory}  "
+                  f"{row['tokens/s'] / before['tokens/s']:.2f} of the rung before, {row['tokens/s'] / next(iter(found.values()))['tokens/s']:.2f} "
+                  f"of the first; loss {row['loss']:.2f}", flush=True)  # fmt: skip
+            del learner
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    about = {"date": time.strftime("%Y-%m-%d"), "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
+    about |= {key: value for key, value in vars(args).items() if key not in ("output", "rungs")}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(about | {"rungs": found}, indent=2) + "\n")
+    print(f"written to {args.output}")
+
+
+if __name__ == "__main__":
+    main()
