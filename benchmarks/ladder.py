@@ -23,20 +23,19 @@ import torch
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
 
-from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, write_texts  # noqa: E402
+from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts  # noqa: E402
 
-from snaketrain.settings import Model, Train, Use  # noqa: E402
-from snaketrain.strategies import make_strategy  # noqa: E402
-from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
-from snaketrain.training.learner import Learner, build, make_learner  # noqa: E402
+from snaketrain.settings import Train, Use  # noqa: E402
+from snaketrain.training.learner import Learner  # noqa: E402
 from snaketrain.training.loop import take_step  # noqa: E402
 
-SIZES = {  # hidden size, layers, heads; without the embeddings about as many parameters as the name says
+SIZES = {  # hidden size, layers, heads; as many parameters as the name says, without the embeddings
     "tiny": (64, 2, 4),
-    "124m": (768, 12, 12),
-    "350m": (1024, 24, 16),
-    "1b": (2048, 16, 32),
+    "124m": (768, 13, 12),
+    "350m": (1024, 21, 16),
+    "1b": (2048, 15, 32),
 }
+RATE = 1e-4
 PLAIN = {"optimizer": Use(use="torch.optim.AdamW", arguments={"foreach": True})}
 FUSED = {"optimizer": Use(use="torch.optim.AdamW", arguments={"fused": True})}
 RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,16 +46,6 @@ RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
     "+ fused optimizer": (PACKED, FUSED | {"compile": True}),
     "+ recomputed activations": (PACKED, FUSED | {"compile": True, "recompute_activations": True}),
 }
-
-
-def make(size: str, train: dict[str, Any], vocabulary: int, device: str, precision: str) -> Learner:
-    hidden, layers, heads = SIZES[size]
-    shape = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
-    model = Model(use="transformers.LlamaForCausalLM", arguments=shape | {"max_position_embeddings": LONGEST})
-    settings = Train(task="causal_lm", learning_rate=1e-4, **train)
-    task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision=precision)
-    modules = build(task, settings, model, None, {"vocab_size": vocabulary, "end_token_id": None})
-    return make_learner(task, settings, modules, strategy)
 
 
 def operations(learner: Learner, work: list[Any]) -> float:
@@ -101,7 +90,7 @@ def measure(learner: Learner, source: Iterator, steps: int, warm_up: int) -> dic
 
 def step(learner: Learner, piece: Any, batch: dict[str, torch.Tensor]) -> float:
     count = learner.task.count(batch)
-    losses, _ = take_step(learner, [(piece, batch)], count, 1e-4)
+    losses, _ = take_step(learner, [(piece, batch)], count, RATE)
     return sum(losses.values()).item() / count
 
 
@@ -120,13 +109,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file, benchmarks/results/ladder_SIZE.json")
     args = parser.parse_args()
     args.output = args.output or REPOSITORY / f"benchmarks/results/ladder_{args.size}.json"
+    hidden, layers, heads = SIZES[args.size]
+    shape = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="ladder-") as folder:
         examples = write_texts(Path(folder) / "texts.arrow", args.texts, args.vocabulary)
         for name in args.rungs:
             layout, train = RUNGS[name]
             torch.compiler.reset()
-            learner = make(args.size, train, args.vocabulary, args.device, args.precision)
+            settings = Train(task="causal_lm", learning_rate=RATE, **train)
+            learner = make(shape, settings, args.vocabulary, args.device, args.precision)
             row = measure(learner, batches(layout, examples, args.tokens, LONGEST), args.steps, args.warm_up)
             if args.peak_teraflops:
                 row["MFU"] = row["teraflop/s"] / args.peak_teraflops

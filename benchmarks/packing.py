@@ -56,10 +56,9 @@ def batches(layout: str, examples: Examples, tokens: int, block: int) -> Iterato
         yield from ((Piece(tuple(map(int, ids))), data.batch(ids, epoch)) for ids in parts)
 
 
-def make(vocabulary: int, device: str) -> Learner:
-    train = Train(task="causal_lm", learning_rate=1e-3)
-    model = Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"max_position_embeddings": LONGEST})
-    task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision="auto")
+def make(shape: dict[str, int], train: Train, vocabulary: int, device: str, precision: str = "auto") -> Learner:
+    model = Model(use="transformers.LlamaForCausalLM", arguments=shape | {"max_position_embeddings": LONGEST})
+    task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision=precision)
     modules = build(task, train, model, None, {"vocab_size": vocabulary, "end_token_id": None})
     return make_learner(task, train, modules, strategy)
 
@@ -88,7 +87,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/packing.json", help="%(default)s")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    learner = make(args.vocabulary, args.device)
+    learner = make(LLAMA, Train(task="causal_lm", learning_rate=1e-3), args.vocabulary, args.device)
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
         examples = write_texts(Path(folder) / "texts.arrow", args.texts, args.vocabulary)
         sources = {name: batches(name, examples, args.tokens, args.block) for name in (ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS)}

@@ -40,7 +40,6 @@ def repeated(hashes: numpy.ndarray) -> numpy.ndarray:
 
 
 def among(hashes: numpy.ndarray, others: numpy.ndarray) -> numpy.ndarray:
-    """Which of a few texts are among many others. `numpy.isin` would need twice the memory."""
+    """Which of a few texts are among many others. `numpy.isin` would sort all of them together, in more memory."""
     ordered = numpy.sort(others)
-    places = numpy.searchsorted(ordered, hashes)
-    return ordered[numpy.minimum(places, len(ordered) - 1)] == hashes if len(ordered) else numpy.zeros(len(hashes), bool)
+    return numpy.searchsorted(ordered, hashes, "left") < numpy.searchsorted(ordered, hashes, "right")
