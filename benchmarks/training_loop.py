@@ -1,8 +1,8 @@
 """What a step of our loop costs beside one of a plain PyTorch loop, on the very same batches with the same optimizer.
 
 Both train in one process, some steps of the one and some of the other by turns, so that what else the machine does disturbs both.
-Ours with journal, TensorBoard and progress bar as in every training; two models: one as small as a step of about a millisecond
-takes, one of MiniLM's size. The median of the ratios of neighbouring turns. On one thread: two that wait for each other would
+Ours with journal, TensorBoard and progress bar as in every training; two models: one of as many small layers as make a plain
+step of about a millisecond on this machine, one of MiniLM's size. The median of the ratios of neighbouring turns. On one thread: two that wait for each other would
 measure what else the machine does.
 """
 
@@ -45,6 +45,7 @@ from snaketrain.training.watching import Watch  # noqa: E402
 from snaketrain.training.window import Window  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
+WIDTH = 64  # of the small model
 
 
 class Classify(Task):
@@ -151,6 +152,11 @@ def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, tur
     return each | {"ratio": ratio(*seconds), "ratio of CPU time": ratio(*cpu_seconds), "turns": turns}
 
 
+def measured_small(blocks: int, turns: int) -> dict[str, float]:
+    layers = [layer for _ in range(blocks) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())]
+    return measured(nn.Sequential(*layers, nn.Linear(WIDTH, 2)), torch.randn(4096, WIDTH), 32, 100, turns)
+
+
 def ratio(ours: list[float], plain: list[float]) -> float:
     return round(statistics.median(own / other for own, other in zip(ours, plain, strict=True)), 3)
 
@@ -162,11 +168,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    width = 64
-    layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())]
+    some = 4
+    blocks = max(1, round(some / measured_small(some, 2)["plain, ms"]))
     found = {
         "date": time.strftime("%Y-%m-%d"),
-        "small": measured(nn.Sequential(*layers, nn.Linear(width, 2)), torch.randn(4096, width), 32, 100, args.turns),
+        "small": measured_small(blocks, args.turns) | {"blocks": blocks},
         "MiniLM": measured(Logits(), torch.randint(5, 30000, (512, 32)), 16, 4, args.turns),
     }
     for name, figures in found.items():

@@ -85,6 +85,6 @@ def in_order(lengths: Sequence[int], batch_size: int, tokens: int | None = None)
 
 def deal(batch: np.ndarray, pieces: int, rank: int, world_size: int) -> list[Piece]:
     """The share of one process in a batch sorted by length, in `pieces`. All ranks get as many pieces, and examples of equal lengths."""
-    mine = batch[rank::world_size]
-    parts = [tuple(mine[i::pieces].tolist()) for i in range(pieces)]
+    mine = batch[rank::world_size].tolist()
+    parts = [tuple(mine[i::pieces]) for i in range(pieces)]
     return [Piece(part) if part else Piece((int(batch[0]),), filler=True) for part in parts]
