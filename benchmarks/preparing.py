@@ -128,7 +128,7 @@ CONTENDERS = {"ours": ours, "datasets.map": datasets_map, "tokenizer": bare}
 
 
 def run(name: str, file: Path, folder: Path, tokenizer: Path) -> dict[str, float]:
-    """Seconds of the clock and of all CPUs, and the most memory of one process in MB."""
+    """Seconds of the clock and of all CPUs, and the most memory of one of its processes in MB."""
     environment = os.environ | {"RAYON_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment |= {"TOKENIZERS_PARALLELISM": "false" if name == "datasets.map" else "true"}  # its two processes are its parallelism
     with tempfile.TemporaryDirectory(dir=folder) as output:

@@ -1,10 +1,14 @@
 """What several unit tests need: data prepared from a text."""
 
+from functools import partial
+
 import pyarrow
 import pytest
 
 from snaketrain.data.preparing import prepare
-from snaketrain.data.tokenizing import copy_tokenizer, load_tokenizer
+from snaketrain.data.tokenizing import copy_tokenizer
+from snaketrain.data.tokens import load_tokens
+from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
 
@@ -21,8 +25,8 @@ def prepared(tmp_path, tiny_tokenizer):
         given = {split: {"path": "x"} for split in files}
         data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
         copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
-        tokenizer = load_tokenizer(tmp_path / "tokenizer", data)
-        facts, odd = prepare(data, files, tmp_path, tokenizer, tmp_path)
+        with Workers(partial(load_tokens, tmp_path / "tokenizer", data)) as workers:
+            facts, odd = prepare(data, files, tmp_path, workers, tmp_path)
         return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
 
     return run

@@ -13,6 +13,7 @@ from snaketrain.data import spooling
 from snaketrain.data.fetching import fetch
 from snaketrain.data.formats import BadData
 from snaketrain.data.tokenizing import copy_tokenizer, pad_token_id
+from snaketrain.data.workers import MUCH
 from snaketrain.manifests import read_manifest
 from snaketrain.settings import Data, Examples, Source
 
@@ -217,6 +218,22 @@ def test_the_stages_give_the_same_content_every_time(tmp_path, fetched):
     assert {"train.arrow", "dev.arrow", "test.arrow", "report.json", "tokenizer/tokenizer.json"} <= set(first.files)
     assert first.facts["label_names"] == ["negative", "positive"] and first.facts["vocab_size"] == 24
     assert json.loads((tmp_path / "first/report.json").read_text())["odd"]["duplicate"]["count"] == 0
+
+
+def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
+    rows = [(f"a film {number} " + "that was never really good " * 10, number % 2) for number in range(MUCH // 250)]
+    (tmp_path / "train.tsv").write_text(table(rows))
+    assert (tmp_path / "train.tsv").stat().st_size > MUCH
+    data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), name="movies", max_length=40)
+    stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data))
+    stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer))
+    contents = []
+    for threads in (1, 3):
+        arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json", "--threads", str(threads)]
+        done = stage("prepare_data", tmp_path, f"{threads}/manifest.json", *arguments, settings=strings("data", data))
+        assert done.returncode == 0, done.stderr
+        contents.append(read_manifest(tmp_path / f"{threads}/manifest.json").content)
+    assert contents[0] == contents[1]
 
 
 def test_a_stage_tells_all_problems_without_a_traceback(tmp_path, fetched):

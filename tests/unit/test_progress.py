@@ -1,8 +1,9 @@
 """What is shown while a training runs comes late, in bundles, and is whole."""
 
 import pytest
-from snaketrain.training.progress import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from snaketrain.training.progress import Progress
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import random
 import unicodedata
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow
 import pytest
@@ -58,9 +57,9 @@ def trained(kind: str) -> Tokenizer:
 
 def tokenised(tokenizer: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
     data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, label=None, **settings)
-    with ThreadPoolExecutor(1) as background:
-        given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
-        return pyarrow.Table.from_batches(Tokens(tokenizer, data, background).tokenised(given))
+    tokens = Tokens(tokenizer, data)
+    given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
+    return pyarrow.Table.from_batches(map(tokens.columns, given))
 
 
 @pytest.mark.parametrize("end_token", [None, "[SEP]"])
@@ -70,6 +69,7 @@ def test_tokens_are_those_of_the_whole_text(kind, end_token):
     assert parts_words(tokenizer) == (kind != "one piece")
     tokenizer.enable_truncation(24 - (end_token is not None))
     whole, end = tokenizer.encode_batch(some), [tokenizer.token_to_id(end_token)] if end_token else []
+    tokenizer.no_truncation()
     made = tokenised(tokenizer, some, max_length=24, end_token=end_token)
     assert made["input_ids"].to_pylist() == [encoding.ids + end for encoding in whole]
     assert made["truncated"].to_pylist() == [bool(encoding.overflowing) for encoding in whole]
@@ -95,6 +95,32 @@ def test_words_are_not_trusted_where_texts_tell_otherwise():
     assert parts_words(tokenizer)
     whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
     assert tokenised(tokenizer, some, max_length=None)["input_ids"].to_pylist() == whole
+
+
+PAIRS = {
+    "around": "[CLS] $A [SEP] $B:1 [SEP]:1",
+    "between": "$A [SEP] [SEP] $B:1",
+    "only behind": "$A $B:1 [SEP]:1",
+    "the other way round": "[CLS] $B [SEP] $A:1 [SEP]:1",
+}
+
+
+@pytest.mark.parametrize("max_length", [7, 16, 33])
+@pytest.mark.parametrize("template", PAIRS)
+def test_pairs_are_cut_as_the_tokenizer_does_it(template, max_length):
+    tokenizer, draw = trained("word pieces"), random.Random(0)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=PAIRS[template], special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    lengths = [(a, b) for a in range(0, 21, 2) for b in range(0, 21, 2)] + [(15, 16), (16, 15), (100, 3), (3, 100), (100, 99)]
+    pairs = [tuple(" ".join(draw.choices(COMMON, k=length)) for length in both) for both in lengths]
+    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, text=["text", "text_pair"], max_length=max_length)
+    first, second = zip(*pairs, strict=True)
+    made = Tokens(tokenizer, data).columns(pyarrow.record_batch({"text": first, "text_pair": second})).to_pydict()
+    tokenizer.enable_truncation(max_length)
+    whole = tokenizer.encode_batch(pairs)
+    assert made["input_ids"] == [encoding.ids for encoding in whole]
+    assert made["token_type_ids"] == [encoding.type_ids for encoding in whole]
+    assert made["truncated"] == [bool(encoding.overflowing) for encoding in whole]
+    assert 10 < sum(made["truncated"]) < len(pairs)
 
 
 def test_what_is_visible_beside_a_space_becomes_no_space():

@@ -3,6 +3,8 @@
 import argparse
 import os
 import time
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,6 @@ from snaketrain.settings import Data
 def main() -> None:
     args = _arguments()
     started = time.time()
-    # read by the tokenizers library when it is first imported
-    os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(from_strings(args.settings)["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
     output = Path(args.output).parent
@@ -26,7 +26,7 @@ def main() -> None:
         if data.by_class:
             facts, report, made = _split(data, output)
         else:
-            facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output)
+            facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)
     except ValueError as error:
         raise SystemExit(f"prepare_data: {error}") from None
     write_json(output / "report.json", report)
@@ -43,16 +43,25 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path) -> tuple[dict, dict, list[str]]:
+def _prepare(
+    data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
+) -> tuple[dict, dict, list[str]]:
+    from snaketrain.data.workers import Workers, how_many
+
+    processes = how_many(chain.from_iterable(files.values()), threads)
+    # read by the tokenizers library when it is first imported, here and in the processes
+    os.environ |= {"RAYON_NUM_THREADS": str(-(-threads // max(1, processes))), "TOKENIZERS_PARALLELISM": "true"}
     from snaketrain.data.preparing import prepare
     from snaketrain.data.reading import check
-    from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, load_tokenizer, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.tokens import load_tokens
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
-    found, odd = prepare(data, files, root, load_tokenizer(folder, data), output)
+    with Workers(partial(load_tokens, folder, data), processes) as workers:
+        found, odd = prepare(data, files, root, workers, output)
     facts: dict[str, Any] = {
         "name": data.name,
         "label_names": found["label_names"],

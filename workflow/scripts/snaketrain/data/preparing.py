@@ -4,7 +4,6 @@ Rows are read once: surveyed, tokenised and put aside. When all of them are know
 """
 
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,8 @@ from snaketrain.data.split_files import SplitWriter
 from snaketrain.data.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.spooling import Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.surveying import Survey, Surveyor, classes
-from snaketrain.data.tokens import Tokens
+from snaketrain.data.tokens import token_schema
+from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
 
@@ -35,13 +35,12 @@ class Part(NamedTuple):
         return self.survey.hashes[self.rows]
 
 
-def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any, output: Path) -> tuple[dict[str, Any], Oddities]:
+def prepare(data: Data, files: dict[str, list[Path]], root: Path, workers: Workers, output: Path) -> tuple[dict[str, Any], Oddities]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`; the facts about them, and what was odd."""
     odd = Oddities()
     with ExitStack() as opened:
-        tokens = Tokens(tokenizer, data, opened.enter_context(ThreadPoolExecutor(1)))
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
-        surveys = _surveys(data, files, root, spools, tokens, odd)
+        surveys = _surveys(data, files, root, spools, workers, odd)
         parts = _parts(data, surveys, spools)
         _tell_repetitions(parts, odd)
         names, class_of = classes(data, surveys["train"])
@@ -49,7 +48,7 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any
         for split, part in parts.items():
             batches = joined(part.spool.selected(part.rows))
             if _limited(part.source, data):
-                batches = tokens.tokenised(batches)
+                batches = workers.tokenised(batches)
             writers[split] = SplitWriter(data, names, class_of, data.label is not None and part.survey.labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows)), output / f"{split}.arrow", odd)
     _check_train(writers["train"])
@@ -59,7 +58,7 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Any
 
 
 def _surveys(
-    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], tokens: Tokens, odd: Oddities
+    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], workers: Workers, odd: Oddities
 ) -> dict[str, Survey]:
     """What is known of the rows of each source, which are in its spool then."""
     surveys: dict[str, Survey] = {}
@@ -70,7 +69,7 @@ def _surveys(
         if _limited(source, data):
             spool.fill(progress(batches, f"read {source}"), schema)
         else:
-            spool.fill(progress(tokens.tokenised(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *tokens.fields]))
+            spool.fill(progress(workers.tokenised(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(odd)
         if source == "dev" and data.label and not surveys[source].labelled:
             raise BadData(f"data.dev: no row has a label in column {data.label!r}, and the best checkpoint is chosen by them.")

@@ -16,7 +16,6 @@ class SingleTexts:
     """For a tokenizer that `parts_words`. These tokens go before and behind those of each text."""
 
     def __init__(self, tokenizer: Any, max_length: int | None, before: list[int], behind: list[int]):
-        tokenizer.no_truncation()  # it would cut each word by itself
         self.words, self.around = Words(tokenizer), lists([as_bytes(before), as_bytes(behind)])
         self.room = max_length and max_length - len(before + behind)
 

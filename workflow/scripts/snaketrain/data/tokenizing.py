@@ -50,19 +50,16 @@ def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
 
 
 def load_tokenizer(folder: Path, data: Data):
-    """A copied tokenizer that cuts as `data` says; it works on many texts in parallel by itself."""
+    """A copied tokenizer that fits `data`; it cuts nothing, and works on many texts in parallel by itself."""
     tokenizer = _load(folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     end = 0 if data.end_token is None else 1
     if end and tokenizer.token_to_id(data.end_token) is None:
         raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
-    if data.max_length is None:
-        return tokenizer
     added = tokenizer.num_special_tokens_to_add(len(data.text) == 2) + end
-    if data.max_length <= added:
+    if data.max_length is not None and data.max_length <= added:
         raise BadData(f"data.max_length: {data.max_length} leaves no room for text, as {added} tokens are added to each. Make it larger.")
-    tokenizer.enable_truncation(data.max_length - end)
     return tokenizer
 
 

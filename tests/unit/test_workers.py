@@ -1,0 +1,108 @@
+"""Processes that tokenise give what a thread gives, in order, and leave nobody behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pyarrow
+import pytest
+
+from snaketrain.data.formats import BadData
+from snaketrain.data.tokenizing import copy_tokenizer
+from snaketrain.data.tokens import load_tokens
+from snaketrain.data.workers import MOST, MUCH, Workers, how_many
+from snaketrain.settings import Data
+
+WORDS = ["was", "it", "good", "what", "that", "story", "very", "boring", "never", "this", "movie", "great"]
+
+
+@pytest.fixture
+def make(tiny_tokenizer, tmp_path):
+    copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+
+    def run(**settings):
+        return partial(load_tokens, tmp_path / "tokenizer", Data(train={"path": "x"}, tokenizer={"path": "x"}, **settings))
+
+    return run
+
+
+def batches(*columns: str) -> list[pyarrow.RecordBatch]:
+    """Of quickly made and slowly made texts by turns."""
+    found = []
+    for number in range(9):
+        texts = [" ".join(WORDS[n % (3 + number) :] * (1 + number % 3 * 40)) for n in range(30)]
+        found.append(pyarrow.record_batch({"line": list(range(30 * number, 30 * number + 30))} | dict.fromkeys(columns, texts)))
+    return found
+
+
+@pytest.mark.parametrize("columns", [["text"], ["text", "text_pair"]])
+def test_processes_give_what_a_thread_gives(make, columns):
+    tokens, found = make(text=columns, max_length=40), []
+    for processes in (0, 2):
+        with Workers(tokens, processes) as workers:
+            found.append(pyarrow.Table.from_batches(workers.tokenised(batches(*columns))))
+    assert found[0].equals(found[1])
+    assert found[0]["line"].to_pylist() == list(range(270))
+    assert 0 < sum(found[0]["truncated"].to_pylist()) < 270
+
+
+def test_much_data_is_worth_processes(tmp_path):
+    small, large = tmp_path / "small", tmp_path / "large"
+    for path, size in ((small, MUCH), (large, MUCH + 1)):
+        with open(path, "wb") as file:
+            file.truncate(size)
+    assert [how_many([small], 8), how_many([large], 1), how_many([large], 2), how_many([small, small], 64)] == [0, 0, 1, MOST]
+
+
+def test_a_killed_process_is_told(make):
+    with Workers(make(), 1) as workers, pytest.raises(BadData, match="was killed, most likely since the memory ran out"):
+        made = workers.tokenised(batches("text") * 3)
+        next(made)
+        for pid in workers.executor._processes:
+            os.kill(pid, signal.SIGKILL)
+        list(made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_processes_end_with_the_one_that_began_them(tiny_tokenizer, tmp_path, number):
+    copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+    script = tmp_path / "reads.py"
+    script.write_text(f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
+import pyarrow
+from functools import partial
+from pathlib import Path
+from snaketrain.data.tokens import load_tokens
+from snaketrain.data.workers import Workers
+from snaketrain.settings import Data
+
+def endless():
+    while True:
+        yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
+
+if __name__ == "__main__":
+    data = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}})
+    with Workers(partial(load_tokens, Path({str(tmp_path / "tokenizer")!r}), data), 2) as workers:
+        for count, made in enumerate(workers.tokenised(endless())):
+            if count == 3:
+                print("at work", flush=True)
+""")
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "at work\n"
+    others = psutil.Process(process.pid).children(recursive=True)
+    assert len(others) >= 2
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    errors = process.communicate(timeout=20)[1]
+    _, left = psutil.wait_procs(others, timeout=20)
+    assert not left
+    assert errors.count("Traceback") == (number == signal.SIGINT)
