@@ -11,10 +11,11 @@ import psutil
 import pyarrow
 import pytest
 
+from snaketrain.data import workers as module
 from snaketrain.data.formats import BadData
 from snaketrain.data.tokenizing import copy_tokenizer
 from snaketrain.data.tokens import load_tokens
-from snaketrain.data.workers import MOST, MUCH, Workers, how_many
+from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
 WORDS = ["was", "it", "good", "what", "that", "story", "very", "boring", "never", "this", "movie", "great"]
@@ -39,30 +40,44 @@ def batches(*columns: str) -> list[pyarrow.RecordBatch]:
     return found
 
 
+def with_processes(make, monkeypatch, cores: int = 3) -> Workers:
+    """Which are awake."""
+    monkeypatch.setattr(module, "MUCH", 0)
+    workers = Workers(make, cores)
+    list(workers.tokenised(batches("text", "text_pair")[:1]))
+    workers.awake.result()
+    return workers
+
+
 @pytest.mark.parametrize("columns", [["text"], ["text", "text_pair"]])
-def test_processes_give_what_a_thread_gives(make, columns):
-    tokens, found = make(text=columns, max_length=40), []
-    for processes in (0, 2):
-        with Workers(tokens, processes) as workers:
-            found.append(pyarrow.Table.from_batches(workers.tokenised(batches(*columns))))
+def test_processes_give_what_a_thread_gives(make, columns, monkeypatch):
+    tokens = make(text=columns, max_length=40)
+    with Workers(tokens, 1) as thread, with_processes(tokens, monkeypatch) as processes:
+        monkeypatch.setattr(processes, "thread", None)  # the processes do it all
+        found = [pyarrow.Table.from_batches(workers.tokenised(batches(*columns))) for workers in (thread, processes)]
+        monkeypatch.undo()
     assert found[0].equals(found[1])
     assert found[0]["line"].to_pylist() == list(range(270))
     assert 0 < sum(found[0]["truncated"].to_pylist()) < 270
 
 
-def test_much_data_is_worth_processes(tmp_path):
-    small, large = tmp_path / "small", tmp_path / "large"
-    for path, size in ((small, MUCH), (large, MUCH + 1)):
-        with open(path, "wb") as file:
-            file.truncate(size)
-    assert [how_many([small], 8), how_many([large], 1), how_many([large], 2), how_many([small, small], 64)] == [0, 0, 1, MOST]
+def test_processes_are_for_much_data_and_more_than_one_core(make, monkeypatch):
+    [batch] = [pyarrow.record_batch({"text": ["good"] * 1000})]
+    for cores, much, awake in ((1, 0, False), (2, 10 * batch.nbytes, False), (2, 9 * batch.nbytes, True)):
+        monkeypatch.setattr(module, "MUCH", much)
+        with Workers(make(), cores) as workers:
+            assert sum(made.num_rows for made in workers.tokenised([batch] * 10)) == 10_000
+            assert (workers.awake is not None) == awake
 
 
-def test_a_killed_process_is_told(make):
-    with Workers(make(), 1) as workers, pytest.raises(BadData, match="was killed, most likely since the memory ran out"):
+def test_a_killed_process_is_told(make, monkeypatch):
+    with (
+        with_processes(make(), monkeypatch) as workers,
+        pytest.raises(BadData, match="was killed, most likely since the memory ran out"),
+    ):
         made = workers.tokenised(batches("text") * 3)
         next(made)
-        for pid in workers.executor._processes:
+        for pid in workers.processes._processes:
             os.kill(pid, signal.SIGKILL)
         list(made)
 
@@ -86,10 +101,11 @@ def endless():
         yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
 
 if __name__ == "__main__":
-    data = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}})
-    with Workers(partial(load_tokens, Path({str(tmp_path / "tokenizer")!r}), data), 2) as workers:
-        for count, made in enumerate(workers.tokenised(endless())):
-            if count == 3:
+    data, told = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
+    with Workers(partial(load_tokens, Path({str(tmp_path / "tokenizer")!r}), data), 3) as workers:
+        for made in workers.tokenised(endless()):
+            if workers.awake and workers.awake.done() and not told:
+                told = True
                 print("at work", flush=True)
 """)
     process = subprocess.Popen(

@@ -4,7 +4,6 @@ import argparse
 import os
 import time
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from snaketrain.settings import Data
 def main() -> None:
     args = _arguments()
     started = time.time()
+    # read by the tokenizers library when it is first imported
+    os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(from_strings(args.settings)["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
     output = Path(args.output).parent
@@ -46,21 +47,17 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
 ) -> tuple[dict, dict, list[str]]:
-    from snaketrain.data.workers import Workers, how_many
-
-    processes = how_many(chain.from_iterable(files.values()), threads)
-    # read by the tokenizers library when it is first imported, here and in the processes
-    os.environ |= {"RAYON_NUM_THREADS": str(-(-threads // max(1, processes))), "TOKENIZERS_PARALLELISM": "true"}
     from snaketrain.data.preparing import prepare
     from snaketrain.data.reading import check
     from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
     from snaketrain.data.tokens import load_tokens
+    from snaketrain.data.workers import Workers
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
-    with Workers(partial(load_tokens, folder, data), processes) as workers:
+    with Workers(partial(load_tokens, folder, data), threads) as workers:
         found, odd = prepare(data, files, root, workers, output)
     facts: dict[str, Any] = {
         "name": data.name,
