@@ -52,7 +52,7 @@ def with_processes(make, monkeypatch, cores: int = 3) -> Workers:
 @pytest.mark.parametrize("columns", [["text"], ["text", "text_pair"]])
 def test_processes_give_what_a_thread_gives(make, columns, monkeypatch):
     tokens = make(text=columns, max_length=40)
-    with Workers(tokens, 1) as thread, with_processes(tokens, monkeypatch) as processes:
+    with Workers(tokens) as thread, with_processes(tokens, monkeypatch) as processes:
         monkeypatch.setattr(processes, "thread", None)  # the processes do it all
         found = [pyarrow.Table.from_batches(workers.tokenised(batches(*columns))) for workers in (thread, processes)]
         monkeypatch.undo()

@@ -4,9 +4,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow
 
-from snaketrain.data.single_texts import SingleTexts, added_tokens
+from snaketrain.data.by_words import ByWords, Frame, frame_of, shares
 from snaketrain.data.tokenizing import load_tokenizer
 from snaketrain.data.words import as_bytes, lists, parts_words
 from snaketrain.settings import Data
@@ -19,12 +20,12 @@ class Tokens:
 
     def __init__(self, tokenizer: Any, data: Data):
         """`tokenizer` cuts nothing."""
-        end = [] if data.end_token is None else [tokenizer.token_to_id(data.end_token)]
-        pair, added = len(data.text) == 2, added_tokens(tokenizer)
-        if added and not pair and parts_words(tokenizer):
-            self.tokeniser: Any = SingleTexts(tokenizer, data.max_length, added[0], added[1] + end)
+        answers, end = data.label is None, [] if data.end_token is None else [tokenizer.token_to_id(data.end_token)]
+        frame = frame_of(tokenizer, len(data.text))
+        if frame and parts_words(tokenizer):
+            self.tokeniser: Any = ByWords(tokenizer, data.max_length, _fitting(frame, answers, end))
         else:
-            self.tokeniser = Whole(tokenizer, data.max_length, pair, data.label is None, end)
+            self.tokeniser = Whole(tokenizer, data.max_length, len(data.text) == 2, answers, end)
         self.schema = token_schema(data)
 
     def columns(self, texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
@@ -39,6 +40,14 @@ def load_tokens(folder: Path, data: Data) -> Tokens:
 def token_schema(data: Data) -> pyarrow.Schema:
     types = [("token_type_ids", TYPES)] if len(data.text) == 2 else []
     return pyarrow.schema([("input_ids", pyarrow.list_(pyarrow.int32())), *types, ("truncated", pyarrow.bool_())])
+
+
+def _fitting(frame: Frame, answers: bool, end: list[int]) -> Frame:
+    """With the end token, and types that tell prompt and answer apart: not every tokenizer's own do."""
+    parts, types = [*frame.parts[:-1], frame.parts[-1] + end], [*frame.types[:-1], frame.types[-1] + [1] * len(end)]
+    if not answers:
+        return Frame(parts, types, frame.text_types)
+    return Frame(parts, [[int(number == 2)] * len(part) for number, part in enumerate(parts)], list(range(len(frame.text_types))))
 
 
 class Whole:
@@ -66,21 +75,15 @@ class Whole:
         return columns
 
     def _kept(self, encoding: Any) -> list[int]:
-        """The places of the beginnings of both texts, and of what the tokenizer adds to them."""
-        texts = encoding.sequence_ids
-        first, second = ([place for place, text in enumerate(texts) if text == which] for which in (0, 1))
-        of_first, of_second = shares(len(first), len(second), self.longest - texts.count(None))
-        cut_off = {*first[of_first:], *second[of_second:]}
-        return [place for place in range(len(texts)) if place not in cut_off]
+        """The places of the beginnings of the texts, and of what the tokenizer adds to them."""
+        whose, places = encoding.sequence_ids, range(len(encoding))
+        texts = [[place for place in places if whose[place] == text] for text in (0, 1)[: 1 + self.pair]]
+        left = shares([numpy.array(len(text)) for text in texts], self.longest - whose.count(None))
+        cut_off = set().union(*(text[count:] for text, count in zip(texts, left, strict=True)))
+        return [place for place in places if place not in cut_off]
 
     def _types(self, encoding: Any) -> list[int]:
         if not self.answers:
             return encoding.type_ids
-        # from the first token of the answer on; not every tokenizer's own types tell prompt and answer apart
+        # from the first token of the answer on
         return list(itertools.accumulate((text or 0 for text in encoding.sequence_ids), max))
-
-
-def shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of a pair that needs more than `room` is kept: of the longer text less, until both are as long."""
-    shorter = min(first, second, room // 2)
-    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)

@@ -25,7 +25,7 @@ MOST = 4  # processes; who reads and writes is not faster than that
 class Workers:
     """They make their own `Tokens` with `make`, and take no more than so many cores together with who reads and writes."""
 
-    def __init__(self, make: Callable[[], Tokens], cores: int):
+    def __init__(self, make: Callable[[], Tokens], cores: int = 1):
         count = min(cores - 1, MOST)
         self.ahead = count + 1  # batches that are given out before the first must be ready
         self.thread, self.tokens, self.given = ThreadPoolExecutor(1), make(), 0
