@@ -12,12 +12,14 @@ import socket
 import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/train_model.py"
 SHUTTING_DOWN_SECONDS = 60  # in which the others must notice that one was killed
 
 
+@cache
 def preload() -> None:
     """Before the first fork, and with one thread: forked processes do not inherit the others."""
     import tensorboard.summary  # noqa: F401

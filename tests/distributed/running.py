@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from distributed import forking
+
 from snaketrain.configuration import strings
 from snaketrain.journal import read_events
 from snaketrain.settings import Model, Train
@@ -23,21 +25,36 @@ MODEL = Model(
 )
 
 
-def command(data: Path, folder: Path, processes: int = 1, model: Model = MODEL, **train) -> list[str]:
+def arguments(data: Path, folder: Path, model: Model = MODEL, **train) -> list[str]:
+    """Of the training script."""
     settings = Train(**({"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2} | train))
+    paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
+    return [*paths, "--settings", *strings("train", settings), *strings("model", model)]
+
+
+def command(data: Path, folder: Path, processes: int = 1, **settings) -> list[str]:
     start = [sys.executable]
     if processes > 1:
         start = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
-    script = str(REPOSITORY / "workflow/scripts/train_model.py")
-    paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
-    return [*start, script, *paths, "--settings", *strings("train", settings), *strings("model", model)]
+    return [*start, str(forking.SCRIPT), *arguments(data, folder, **settings)]
 
 
-def train(*args, **kwargs) -> dict[int, float]:
-    """Train to the end; the losses by step."""
-    done = subprocess.run(command(*args, **kwargs), capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def launch(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
+    """Train to the end, with torchrun where the workflow would; the losses by step."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command(data, folder, processes, **settings), capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    return losses(args[1])
+    return losses(folder)
+
+
+def train(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
+    """The same in processes that are forked from this one, where what is launched is not what is tested: it saves most of the time."""
+    forking.preload()
+    log = folder.parent / f"{folder.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    codes = forking.run(arguments(data, folder, **settings), processes, log)
+    assert codes == [0] * processes, log.read_text()
+    return losses(folder)
 
 
 def losses(folder: Path) -> dict[int, float]:

@@ -46,7 +46,7 @@ def run(folder: Path, stage: str, output: str, arguments: list[str], settings: l
 
 
 def language(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    return train(data, folder, processes, LLAMA, task="causal_lm", **settings)
+    return train(data, folder, processes, model=LLAMA, task="causal_lm", **settings)
 
 
 def evaluations(folder: Path) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from distributed.running import MODEL, command, losses, train
+from distributed.running import MODEL, command, launch, losses, train
 from safetensors.numpy import load_file
 
 from snaketrain.journal import read_events
@@ -19,13 +19,13 @@ from snaketrain.training.goodput import ACTIVITIES, goodput
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    train(data, folder)
+    launch(data, folder)
     return folder
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), [(1, 3), (2, 1), (2, 2), (4, 1)])
 def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes, accumulate):
-    found, expected = train(data, tmp_path, processes, accumulate=accumulate), losses(alone)
+    found, expected = launch(data, tmp_path, processes, accumulate=accumulate), losses(alone)
     assert len(expected) > 20
     assert found == pytest.approx(expected, rel=1e-5)
     last = [json.loads((folder / "manifest.json").read_text())["facts"]["checkpoints"] for folder in (tmp_path, alone)]

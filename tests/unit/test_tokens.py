@@ -2,6 +2,7 @@
 
 import random
 import unicodedata
+from functools import cache
 
 import pyarrow
 import pytest
@@ -34,6 +35,11 @@ def texts(count: int, longest: int, seed: int = 0) -> list[str]:
 
 
 def trained(kind: str) -> Tokenizer:
+    return Tokenizer.from_str(_trained(kind))
+
+
+@cache
+def _trained(kind: str) -> str:
     model, before, normal, trainer = {
         "word pieces": (
             models.WordPiece(unk_token="[UNK]"),
@@ -52,7 +58,7 @@ def trained(kind: str) -> Tokenizer:
     given = {"unk_token": "[UNK]"} if kind == "unigrams" else {}
     tokenizer.train_from_iterator(texts(200, 60, seed=1), trainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False, **given))
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
-    return tokenizer
+    return tokenizer.to_str()
 
 
 def tokenised(tokenizer: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
