@@ -113,12 +113,14 @@ PAIRS = {
 
 @pytest.mark.parametrize("max_length", [7, 16, 33])
 @pytest.mark.parametrize("template", PAIRS)
-@pytest.mark.parametrize("kind", ["word pieces", "one piece"])
+@pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
 def test_pairs_are_cut_as_the_tokenizer_does_it(kind, template, max_length):
     tokenizer, draw = trained(kind), random.Random(0)
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=PAIRS[template], special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
     lengths = [(a, b) for a in range(0, 21, 2) for b in range(0, 21, 2)] + [(15, 16), (16, 15), (100, 3), (3, 100), (100, 99)]
     pairs = [tuple(" ".join(draw.choices(COMMON, k=length)) for length in both) for both in lengths]
+    odd = [text[:200] for text in texts(30, 12)]
+    pairs += zip(odd, reversed(odd), strict=True)
     data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, text=["text", "text_pair"], max_length=max_length)
     first, second = zip(*pairs, strict=True)
     made = Tokens(tokenizer, data).columns(pyarrow.record_batch({"text": first, "text_pair": second})).to_pydict()
