@@ -34,7 +34,7 @@ ui: .venv/installed
 	$(BIN)/python workflow/scripts/show_runs.py
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit --durations=5
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit --durations=5
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/pipeline --durations=5
 
 test-slurm: .venv/installed

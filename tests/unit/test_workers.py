@@ -77,8 +77,8 @@ def test_a_killed_process_is_told(make, monkeypatch):
     ):
         made = workers.tokenised(batches("text") * 3)
         next(made)
-        for pid in workers.processes._processes:
-            os.kill(pid, signal.SIGKILL)
+        for process in workers.processes:
+            process.process.kill()
         list(made)
 
 
@@ -87,7 +87,7 @@ def test_processes_end_with_the_one_that_began_them(tiny_tokenizer, tmp_path, nu
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
     script = tmp_path / "reads.py"
     script.write_text(f"""
-import sys, time
+import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow
 from functools import partial
@@ -101,6 +101,7 @@ def endless():
         yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has switched off
     data, told = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
     with Workers(partial(load_tokens, Path({str(tmp_path / "tokenizer")!r}), data), 3) as workers:
         for made in workers.tokenised(endless()):
@@ -111,14 +112,17 @@ if __name__ == "__main__":
     process = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    assert process.stdout.readline() == "at work\n"
-    others = psutil.Process(process.pid).children(recursive=True)
-    assert len(others) >= 2
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
-        process.send_signal(number)
-    process.communicate(timeout=20)
-    _, left = psutil.wait_procs(others, timeout=20)
-    assert not left
-    assert process.returncode == -number
+    try:
+        assert process.stdout.readline() == "at work\n"
+        others = psutil.Process(process.pid).children(recursive=True)
+        assert len(others) >= 2
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        process.communicate(timeout=20)
+        _, left = psutil.wait_procs(others, timeout=20)
+        assert not left
+        assert process.returncode == -number
+    finally:
+        process.kill()
