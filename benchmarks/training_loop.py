@@ -2,8 +2,8 @@
 
 Both train in one process, some steps of the one and some of the other by turns, so that what else the machine does disturbs both.
 Ours with journal, TensorBoard and progress bar as in every training; two models: one of as many small layers as make a plain
-step of about a millisecond on this machine, one of MiniLM's size. The median of the ratios of neighbouring turns. On one thread: two that wait for each other would
-measure what else the machine does.
+step of about a millisecond on this machine, one of MiniLM's size. The median of the ratios of neighbouring turns. On one thread:
+two that wait for each other would measure what else the machine does.
 """
 
 import argparse

@@ -66,6 +66,18 @@ def test_slow_steps_are_shown_one_by_one(folder, monkeypatch, capsys):
     assert "loss 20.0000, 10 examples/s" in capsys.readouterr().err
 
 
+def test_frequent_evaluations_do_not_keep_the_bar_waiting(folder, monkeypatch):
+    progress = progress_of(folder)
+    now = [progress.shown]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for step in (10, 20, 30):
+        now[0] += 0.6
+        progress.evaluated(step, {"accuracy": 0.5})
+        progress.show(step, figures(1.0))
+    assert progress.bar.n == 20
+    progress.close()
+
+
 def test_going_on_replaces_what_comes_after_the_checkpoint(folder):
     for start, loss, steps in ((0, 1.0, (10, 20, 30)), (20, 2.0, (30, 40))):
         progress = progress_of(folder, start=start)

@@ -40,10 +40,10 @@ def batches(*columns: str) -> list[pyarrow.RecordBatch]:
     return found
 
 
-def with_processes(make, monkeypatch, cores: int = 3) -> Workers:
+def with_processes(make, monkeypatch) -> Workers:
     """Which are awake."""
     monkeypatch.setattr(module, "MUCH", 0)
-    workers = Workers(make, cores)
+    workers = Workers(make, 3)
     list(workers.tokenised(batches("text", "text_pair")[:1]))
     workers.awake.result()
     return workers

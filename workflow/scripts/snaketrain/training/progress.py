@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-PATIENCE_SECONDS = 1.0  # what is to be shown waits so long for more: to show it piece by piece slows small steps down
+BUNDLE_SECONDS = 1.0  # what is to be shown waits so long for more: to show it piece by piece slows small steps down
 
 
 class Progress:
@@ -36,12 +36,13 @@ class Progress:
     def show(self, step: int, figures: dict[str, float]) -> None:
         if self.shows:
             self.waiting.append(("train", step, figures, time.time()))
-            if step == self.steps or time.monotonic() - self.shown > PATIENCE_SECONDS:
+            if step == self.steps or time.monotonic() - self.shown > BUNDLE_SECONDS:
                 self.bar.set_postfix_str(
                     f"loss {figures.get('loss', float('nan')):.4f}, {figures['examples_per_second']:.0f} examples/s", refresh=False
                 )
                 self.bar.update(step - self.bar.n)
                 self._write()
+                self.shown = time.monotonic()
 
     def evaluated(self, step: int, metrics: dict[str, Any]) -> None:
         if self.shows:
@@ -58,7 +59,7 @@ class Progress:
         for prefix, step, figures, when in self.waiting:
             values = [Summary.Value(tag=f"{prefix}/{name}", simple_value=value) for name, value in figures.items()]
             self.events.file_writer.add_summary(Summary(value=values), step, when)
-        self.waiting, self.shown = [], time.monotonic()
+        self.waiting = []
 
     def close(self) -> None:
         self.bar.close()
