@@ -151,7 +151,7 @@ class Job:
         batches = Batches(examples.lengths, train.seed, train.batch_size)
         plan = Plan.of(train, batches, make_schedule(load("linear", "schedules"), {}))
         task, notes = make_task(train), Notes(examples)
-        built = build(task, train, MODELS[self.model], None, FACTS)
+        built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         checkpoints = Checkpoints(Path(self.checkpoints), "loss", "min", 3) if self.checkpoints else Nothing()
         training = Training(
             make_learner(task, train, built, strategy), examples, Examples(21, seed=1), train, plan, batches, Pieces(Path(), train.accumulate, False),

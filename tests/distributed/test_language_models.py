@@ -1,5 +1,6 @@
 """Language models: in every layout the same losses on one process and on several, and the same model from texts padded or packed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -39,8 +40,10 @@ def data(tmp_path_factory) -> Path:
     return folder / "data/manifest.json"
 
 
-def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str]) -> None:
-    command = [sys.executable, str(REPOSITORY / f"workflow/scripts/{stage}.py"), "--output", f"{output}/manifest.json", *arguments]
+def run(
+    folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], start: tuple[str, ...] = (sys.executable,)
+) -> None:
+    command = [*start, str(REPOSITORY / f"workflow/scripts/{stage}.py"), "--output", f"{output}/manifest.json", *arguments]
     done = subprocess.run([*command, "--settings", *settings], cwd=folder, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
 
@@ -72,6 +75,21 @@ def test_packed_texts_train_the_same_model_as_padded_ones(data, tmp_path):
     assert padded[20] < 0.9 * padded[1]
     for one, other in zip(*(evaluations(tmp_path / str(packing)) for packing in (False, True)), strict=True):
         assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_a_model_that_only_the_first_process_makes(data, tmp_path):
+    """The other one gets its parts of it, when it is trained and when it is evaluated."""
+    once = {"use": "fsdp", "arguments": {"build_once": True}}
+    expected = language(data, tmp_path / "one", packing=True, batch_size=12)
+    found = language(data, tmp_path / "training", 2, packing=True, batch_size=12, strategy=once)
+    assert found == pytest.approx(expected, rel=1e-5)
+    trained = ["--training", "training/manifest.json", "--data", str(data)]
+    run(tmp_path, "select_checkpoint", "selection", trained, ['select.metric="loss"', 'select.mode="min"'])
+    torchrun = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
+    options = [*trained, "--selection", "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
+    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], torchrun)
+    winner = json.loads((tmp_path / "selection/selection.json").read_text())["winner"]["metrics"]
+    assert json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"] == pytest.approx(winner, rel=1e-5)
 
 
 def test_speed_counts_predicted_tokens(data, tmp_path):

@@ -63,11 +63,17 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
     if processes == 2:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
         found += [(strategy, "pair", {}) for strategy in EVERYWHERE]
+        found += [("fsdp", model, {"build_once": True}) for model in ("bart", "pair")]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
-    found = [("fsdp", model, {}) for model in MODELS]
+    found = [("fsdp", model, {}) for model in MODELS] + [("fsdp", "llama", {"build_once": True, "cpu_offload": True})]
     found += [("ddp", "bert", {}), ("zero1", "bart", {}), ("fairscale_oss", "bart", {}), ("fairscale_fsdp", "bert", {})]
-    found += [("hsdp", "bart", {"shard": 2}), ("tensor_parallel", "llama", {})]
-    return [*found, ("tensor_parallel", "bert", {"tensor": 2}), ("tensor_parallel", "bart", {"tensor": 2, "shard": True})]
+    found += [
+        ("hsdp", "bart", {"shard": 2, "build_once": True}),
+        ("tensor_parallel", "llama", {}),
+        ("tensor_parallel", "bert", {"tensor": 2}),
+    ]
+    found += [("tensor_parallel", "llama", {"build_once": True}), ("tensor_parallel", "bart", {"build_once": True})]
+    return [*found, ("tensor_parallel", "bart", {"tensor": 2, "shard": True, "build_once": True})]
 
 
 def name_of(strategy: str, model: str, arguments: dict) -> str:

@@ -82,9 +82,11 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=train.precision)
     strategy.start()
     task = make_task(train)
-    modules = build(task, train, model, read_manifest(args.model).folder / "files" if args.model else None, data.facts)
+    weights = read_manifest(args.model).folder / "files" if args.model else None
+    modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
     for name, module in modules.items():
-        load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
+        if strategy.builds:
+            load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
         modules[name] = strategy.place(module)
     task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     learner = Learner(task, strategy, modules, {}, None)

@@ -95,7 +95,7 @@ def main() -> int:
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
     task = make_task(settings)
-    built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"))
+    built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"), strategy.builds)
     parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     if first:
         (folder / "description").mkdir(exist_ok=True)

@@ -42,6 +42,11 @@ class Strategy:
         """Called once, after everything else."""
 
     @property
+    def builds(self) -> bool:
+        """Whether this process makes the whole model, before it is placed; the others give its parameters no memory."""
+        return True
+
+    @property
     def data_rank(self) -> int:
         """Which share of the examples is this process's."""
         return self.rank // self.replicas

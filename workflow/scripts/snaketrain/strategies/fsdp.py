@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from snaketrain.models.blocks import blocks
+from snaketrain.models.without_memory import give_memory, has_memory
 from snaketrain.strategies.base import PRECISIONS, Distributed
 from snaketrain.training.shards import PartsScaler, clip_parts
 
@@ -19,11 +21,20 @@ class Fsdp(Distributed):
     `reshard_after_forward`: blocks are taken apart again until the backward pass, which saves memory and costs an exchange.
     `cpu_offload`: shares rest in the memory of the CPU, where the optimizer then works.
     `exchange_each_piece`: with `train.accumulate`, gradients are shared out after each piece: less memory, more exchange.
+    `build_once`: the first process alone makes the model and hands out its parts; otherwise each makes it on the CPU, and keeps its own.
     """
 
-    def __init__(self, reshard_after_forward: bool = True, cpu_offload: bool = False, exchange_each_piece: bool = False, **where: Any):
+    def __init__(
+        self,
+        reshard_after_forward: bool = True,
+        cpu_offload: bool = False,
+        exchange_each_piece: bool = False,
+        build_once: bool = False,
+        **where: Any,
+    ):
         super().__init__(**where)
-        self.reshard_after_forward, self.exchange_each_piece = reshard_after_forward, exchange_each_piece
+        self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
+        self.offloads = cpu_offload
         self.offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if cpu_offload else OffloadPolicy()
         self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
@@ -34,7 +45,22 @@ class Fsdp(Distributed):
     def make_mesh(self) -> DeviceMesh:
         return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("shard",))
 
+    @property
+    def builds(self) -> bool:
+        return self.rank == 0 or not self.build_once
+
     def place(self, module: nn.Module) -> nn.Module:
+        if not self.build_once:
+            return self.cut(module)
+        whole = module.state_dict() if self.builds else {}
+        module = self.cut(module)
+        if not has_memory(module):
+            give_memory(module, torch.device("cpu") if self.offloads else self.device, self.device)
+        set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+        return module
+
+    def cut(self, module: nn.Module) -> nn.Module:
+        """Keep this process's part of each parameter."""
         return self.shared_out(module, self.mesh)
 
     def shared_out(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:

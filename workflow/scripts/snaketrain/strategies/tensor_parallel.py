@@ -38,10 +38,12 @@ class TensorParallel(Fsdp):
         copies, shares = (1, self.data_processes) if self.shard else (self.data_processes, 1)
         return init_device_mesh(self.device.type, (copies, shares, self.replicas), mesh_dim_names=("replicate", "shard", "tensor"))
 
-    def place(self, module: nn.Module) -> nn.Module:
+    def cut(self, module: nn.Module) -> nn.Module:
         # without exchange, since all processes start with the same weights
         parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
-        return self.shared_out(module, self.mesh["replicate", "shard"]) if self.data_processes > 1 else module.to(self.device)
+        if self.data_processes > 1:
+            return self.shared_out(module, self.mesh["replicate", "shard"])
+        return module.to(self.device) if self.builds else module
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
         """How each of the modules that the plan names is cut. Tied weights stay whole, since only one of their uses would be cut."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.models.probing import sees_later_tokens, sees_other_texts
 from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.without_memory import has_memory
 from snaketrain.tasks.base import Batch, Modules, Task
 
 
@@ -28,11 +29,12 @@ class CausalLm(Task):
         _check_head(module, self.use, data.get("vocab_size", 0))
         # FlashAttention needs a GPU, so that it cannot be tried here, and tells texts apart only where there is a single row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
-        if not self.one_row and sees_later_tokens(module):
+        tries = not self.one_row and has_memory(module)  # else another process tries it
+        if tries and sees_later_tokens(module):
             raise SystemExit(
                 f"model.use: {self.use} sees the tokens that it is to predict. Name a causal class, or set model.arguments.is_decoder."
             )
-        self.keeps_texts_apart = self.one_row or not sees_other_texts(module)
+        self.keeps_texts_apart = not (tries and sees_other_texts(module))
         return {"model": module}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:

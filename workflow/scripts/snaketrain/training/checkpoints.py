@@ -108,23 +108,32 @@ class Checkpoints:
         return [str(path.relative_to(above)) for path in sorted(self.folder.glob("step-*/*.safetensors"))]
 
     def restore(self, learner: Any, memory: dict[str, Any]) -> int:
-        """Load the last whole checkpoint; the step it was saved at, 0 if there is none."""
+        """Load the last whole checkpoint; the step it was saved at, 0 if there is none.
+
+        The first process looks for it, so that all take the same one, whatever others may see of the folder at that moment.
+        """
+        path = learner.strategy.everyones(self._last_whole() if learner.strategy.rank == 0 else None)[0]
+        if path is None:
+            return 0
+        for name, module in learner.modules.items():
+            # both stay in the file until somebody reads them, so that processes on one machine need the memory only once
+            weights = load_file(path / f"{name}.safetensors")
+            optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True, mmap=True)
+            weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
+            learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
+        for name, part in memory.items():
+            part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
+        state = json.loads((path / "state.json").read_text())
+        if state["scaler"]:
+            learner.strategy.scaler.load_state_dict(state["scaler"])
+        return state["step"]
+
+    def _last_whole(self) -> Path | None:
         for path in reversed(self.found()):
-            if message := damage(path):
-                print(f"checkpoints: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)
-                continue
-            for name, module in learner.modules.items():
-                weights = load_file(path / f"{name}.safetensors")
-                optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True)
-                weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
-                learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
-            for name, part in memory.items():
-                part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
-            state = json.loads((path / "state.json").read_text())
-            if state["scaler"]:
-                learner.strategy.scaler.load_state_dict(state["scaler"])
-            return state["step"]
-        return 0
+            if not (message := damage(path)):
+                return path
+            print(f"checkpoints: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)
+        return None
 
 
 def damage(path: Path) -> str | None:

@@ -1,5 +1,6 @@
 """What learns: a task's modules as the strategy wrapped them, and their optimizers."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import nn
 
 from snaketrain.loading import load
 from snaketrain.models.blocks import compile_blocks, recompute_activations
+from snaketrain.models.without_memory import without_memory
 from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
 from snaketrain.training.initial_weights import start_from
@@ -48,12 +50,17 @@ def make_task(train: Train) -> Task:
 
 
 def build(
-    task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None
+    task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None, builds: bool = True
 ) -> dict[str, nn.Module]:
-    """The task's modules on the CPU, the same in every process; `initial` is the folder of `model.initial_weights`."""
+    """The task's modules on the CPU, the same in every process that `builds`; `initial` is the folder of `model.initial_weights`."""
+    if not (builds or task.wraps):
+        raise SystemExit(
+            "train.strategy.arguments.build_once: the task wraps its modules itself, so each process must make them. Leave it out."
+        )
     torch.manual_seed(train.seed)
-    modules = task.build(model.model_dump(), weights, Facts(facts))
-    if initial:
+    with nullcontext() if builds else without_memory():
+        modules = task.build(model.model_dump(), weights, Facts(facts))
+    if initial and builds:
         start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)

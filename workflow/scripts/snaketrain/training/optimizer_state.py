@@ -37,10 +37,17 @@ def load_named(optimizer: Any, parameters: Parameters, saved: dict[str, Any], pa
     for group in optimizer.param_groups:
         for number, parameter in enumerate(group["params"], start=first):  # optimizers number their parameters in this order
             entries = saved["state"].get(names[parameter], {})
-            state[number] = {key: part(value, parameter) if isinstance(value, Tensor) else value for key, value in entries.items()}
+            state[number] = {
+                key: _apart(part(value, parameter), parameter) if isinstance(value, Tensor) else value for key, value in entries.items()
+            }
         members = list(range(first, first + len(group["params"])))
         like = saved_group.get(names[group["params"][0]], group) if members else group
         how = {key: group[key] for key in HOW if key in group}  # the strategy before may have computed it in another way
         groups.append(like | how | {"params": members})
         first += len(members)
     optimizer.load_state_dict({"state": {number: entries for number, entries in state.items() if entries}, "param_groups": groups})
+
+
+def _apart(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """From the file, which will be deleted while the training goes on; what is to be on another device is copied there anyway."""
+    return value.clone() if value.ndim == 0 or parameter.device.type == "cpu" else value
