@@ -19,13 +19,26 @@ MORE = {
     "in-pieces": {"train.accumulate": 2, "train.clip_norm": 0.1},
     "half": {"train.precision": "bf16", "train.schedule": {"use": "cosine"}},
     "two": {"compute.processes": 2, "train.strategy": {"use": "zero1"}},
+    "own": {"train.task": {"use": "own/emphatic.py:Emphatic"}},
 }
+OWN_TASK = """
+from factors import FACTOR
+from snaketrain.tasks.text_classification import TextClassification
+
+
+class Emphatic(TextClassification):
+    def training_step(self, modules, batch):
+        return FACTOR * super().training_step(modules, batch)
+"""
 
 
 @pytest.fixture(scope="module")
 def finished(workspace, tmp_path_factory) -> Path:
-    """Five trainings which MLflow knows."""
-    folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("five") / "workspace", symlinks=True))
+    """Trainings which MLflow knows."""
+    folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("finished") / "workspace", symlinks=True))
+    (folder / "own").mkdir()
+    (folder / "own/emphatic.py").write_text(OWN_TASK)
+    (folder / "own/factors.py").write_text("FACTOR = 3\n")
     config = read_configuration(folder)
     write_configuration(folder, config | {"runs": config["runs"] | MORE})
     snakemake(folder, "--until", "train_model")
@@ -90,6 +103,22 @@ def test_the_code_is_taken_as_it_was(workspace, tmp_path):
     shutil.rmtree(project / ".git")  # as if the commit were nowhere any more
     done = reproduce(folder, "small", project)
     assert done.returncode == 1 and "not as it was: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
+
+
+def test_own_code_is_taken_as_it_was(finished, uri):
+    """One of two files of the user's was changed, and is found where it stood: beside another, in a folder."""
+    factors, training = finished / "own/factors.py", Path(Store(uri).get(run_id(uri, "own")).info.artifact_uri) / "training"
+    assert (training / "code/own/emphatic.py").read_text() == OWN_TASK
+    then = factors.read_text()
+    factors.write_text("FACTOR = 4\n")
+    try:
+        done = reproduce(finished, "own")
+        assert done.stdout.splitlines() == ["with own/factors.py as it was", "own: 5 of 5 losses up to step 10 are equal to the bit"]
+        (training / "code/own/factors.py").write_text("FACTOR = 5\n")
+        assert "own: 0 of 5 losses" in reproduce(finished, "own").stdout
+    finally:
+        factors.write_text(then)
+        (training / "code/own/factors.py").write_text(then)
 
 
 def test_other_losses_are_noticed(finished, uri):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from workspace import make_workspace
 
 from snaketrain.credentials import hidden
-from snaketrain.manifests import write_json
+from snaketrain.manifests import write_json, write_text
 from snaketrain.settings import Tracking
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import Store
@@ -30,8 +30,8 @@ def planted(tmp_path, monkeypatch) -> Path:
     write_json(training / "run.json", run)
     (training / "logs").mkdir()
     (training / "logs/rank-0.log").write_text(everything)
-    for name in ("code.diff", "packages.txt"):
-        (training / name).write_text(everything)
+    for name in ("code.diff", "packages.txt", "code/own/task.py"):
+        write_text(training / name, everything)
     write_json(training.parent / "reasons.json", {"train_model": {"reason": everything}})
     with open(training / "journal.jsonl", "a") as journal:
         journal.write(json.dumps({"event": "end", "status": "FAILED", "error": everything, "time": 1.7e9, "attempt": 1}) + "\n")

@@ -15,7 +15,7 @@ import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
-from snaketrain.manifests import Manifest, write_json, write_manifest
+from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
 from snaketrain.training import ownership
@@ -120,6 +120,7 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     training = results / "runs/first/training"
     (training / "packages.txt").write_text("torch==2.13.0\n")
     (training / "code.diff").write_text("+  uri: https://anna:geheim@tracking.example\n")
+    write_text(training / "code/own/task.py", "class Mine: ...\n")
     (training / "logs").mkdir()
     (training / "logs/rank-1.log").write_text("x" * 2 * TAIL_BYTES + "\ntoken hf_0123456789 refused\n")
     write_json(training.parent / "reasons.json", {"train_model": {"reason": "Missing output files: manifest.json"}})
@@ -138,6 +139,7 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     artifacts = Path(run.info.artifact_uri)
     assert (artifacts / "training/packages.txt").read_text() == "torch==2.13.0\n"
     assert (artifacts / "training/code.diff").read_text() == "+  uri: https://***@tracking.example\n"
+    assert (artifacts / "training/code/own/task.py").read_text() == "class Mine: ...\n"
     log = (artifacts / "logs/rank-1.log").read_text()
     assert log.endswith("xx\ntoken *** refused\n") and len(log) <= TAIL_BYTES
 

@@ -55,6 +55,7 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         "identity": digest(settings),
         "started": START,
         "settings": settings,
+        "ways": ["code.train_model=0123", "code.own/task.py=4567"],
         "data": {"path": str(data), "content": prepared.content, "name": "phrases" if kind == "class" else "scores", "examples": 80},
         "git": {"commit": "0123456789abcdef", "dirty": False},
         "environment": {"python": "3.11", "torch": "2.13", "host": "laptop", "processes": 1},

@@ -1,12 +1,13 @@
 """Take the first steps of a training again, by what MLflow knows of it, and say whether the losses are equal to the bit.
 
-With its settings, and with the code as it was, where this project's git has the commit. Its data and weights must still be there.
+With its settings, with the user's own code as it was, and with the project's where git has the commit. Its data and weights must still be there.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 
 from snaketrain.journal import all_events
 from snaketrain.manifests import Manifest, file_digest, read_manifest
-from snaketrain.provenance import code_at, git_state
+from snaketrain.provenance import code_at, copy_of, git_state, own_files
 from snaketrain.workflow.launching import torchrun
 
 TRAIN = "workflow/scripts/train_model.py"
@@ -37,9 +38,10 @@ def main() -> int:
         if not expected:
             raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
         project = as_it_was(run["git"], recorded.changes(), Path(folder))
-        for difference in differences(run, root, project):
+        own = recorded.own_code()
+        for difference in [*differences(run, root, project), *out_of_reach(own)]:
             print(f"not as it was: {difference}")
-        found = taken_again(run, root, project, Path(folder), max(expected))
+        found = taken_again(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
     if unequal:
         step = unequal[0]
@@ -63,6 +65,10 @@ class Recorded:
     def changes(self) -> Path | None:
         """To the code since its commit."""
         return self._file("code.diff") if self.run["git"]["dirty"] else None
+
+    def own_code(self) -> dict[str, Path]:
+        """Files of the user's, and what they were."""
+        return {name: self._file(copy_of(name)) for name in own_files(self.run["ways"])}
 
     def _file(self, name: str) -> Path:
         from mlflow.exceptions import MlflowException
@@ -102,6 +108,33 @@ def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
             found.append(f"{role}: {path} was {run['inputs'][role]}; here it is {manifest.content}")
         found += [f"{role}: {manifest.folder / name} is not what was written" for name in changed_files(manifest)]
     return found
+
+
+def out_of_reach(own: dict[str, Path]) -> list[str]:
+    """Own files that are found by their absolute path, and were changed since."""
+    changed = [name for name, then in own.items() if name.startswith("/") and not _same(Path(name), then)]
+    return [f"the code: {name} was changed; what it was is in MLflow, training/{copy_of(name)}" for name in changed]
+
+
+def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
+    """A folder that looks like `root`, but for the user's own files, which are what they were."""
+    replaced = {Path(name): then for name, then in own.items() if not name.startswith("/") and not _same(root / name, then)}
+    if not replaced:
+        return root
+    copied = {above for name in replaced for above in name.parents}  # anything in them is a link to what is in `root`
+    for above in sorted(copied):
+        (folder / "workspace" / above).mkdir()
+        for entry in (root / above).glob("*"):
+            if above / entry.name not in copied | set(replaced):
+                (folder / "workspace" / above / entry.name).symlink_to(entry)
+    for name, then in replaced.items():
+        print(f"with {name} as it was")
+        shutil.copy(then, folder / "workspace" / name)
+    return folder / "workspace"
+
+
+def _same(now: Path, then: Path) -> bool:
+    return now.is_file() and file_digest(now) == file_digest(then)
 
 
 def changed_files(manifest: Manifest) -> list[str]:

@@ -1,8 +1,9 @@
-"""Where a training comes from and in what it ran: the code with its changes, the packages, the machine, the SLURM job."""
+"""Where a training comes from and in what it ran: the code with its changes, the user's own, the packages, the machine, the SLURM job."""
 
 import contextlib
 import os
 import platform
+import shutil
 import subprocess
 import tarfile
 import time
@@ -24,15 +25,29 @@ def git_state() -> dict[str, Any]:
     }
 
 
-def write_down(folder: Path, dirty: bool | None) -> None:
-    """`packages.txt`, in the form that pip reads, and where the code was changed since its commit, `code.diff`."""
+def own_files(code: list[str]) -> list[str]:
+    """Of `code.<module or file>=<digest>` the files, which are not the project's: relative to the working directory where they can be."""
+    names = [string.rpartition("=")[0].removeprefix("code.") for string in code if string.startswith("code.")]
+    return [name for name in names if name.endswith(".py")]
+
+
+def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
+    """`packages.txt`, in the form that pip reads, where the code was changed since its commit `code.diff`, and the user's own in `code/`."""
     write_text(
         folder / "packages.txt", "".join(f"{name}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}))
     )
     (folder / "code.diff").unlink(missing_ok=True)  # of the attempt before
+    shutil.rmtree(folder / "code", ignore_errors=True)
+    # in a configuration or elsewhere somebody may have written down a password
     if dirty:
-        # with a configuration, in which somebody may have written down a password
         write_text(folder / "code.diff", hidden(_git("diff", "HEAD") or ""))
+    for name in own_files(code):
+        write_text(folder / copy_of(name), hidden(Path(name).read_text(encoding="utf-8")))
+
+
+def copy_of(name: str) -> str:
+    """Where in a training's folder, and in MLflow, one of its own files is kept."""
+    return f"code/{name.lstrip('/')}"
 
 
 def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:

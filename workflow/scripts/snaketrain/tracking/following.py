@@ -12,6 +12,7 @@ from typing import Any
 from snaketrain.journal import CHUNK_BYTES, all_events, read_events
 from snaketrain.judging.curves import points, seconds_training, standing
 from snaketrain.manifests import Manifest, digest, write_json
+from snaketrain.provenance import copy_of, own_files
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import Store
 from snaketrain.tracking.registering import is_due
@@ -123,8 +124,8 @@ class Follower:
             experiment_id = self.store.experiment(experiment) if data_run_id else None
             tags["mlflow.note.content"] = tracked.note(run, experiment_id, data_run_id)
         self.store.tags(sent.run_id, tags)
-        for file in ("run.json", "packages.txt", "code.diff"):
-            self.store.artifact(sent.run_id, training / file, "training")
+        for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["ways"]))):
+            self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))
         sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:

@@ -36,7 +36,7 @@ PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY = "pipeline.run_key"
 SQLITE = "sqlite:///"
-TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html"), 20_000_000  # in which a password may stand
+TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html", ".py"), 20_000_000  # in which a password may stand
 TAIL_BYTES = 100_000
 
 

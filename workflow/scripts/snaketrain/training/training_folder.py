@@ -87,7 +87,7 @@ def record_start(
     import torch
 
     git = git_state()
-    write_down(folder, git["dirty"])
+    write_down(folder, git["dirty"], args.code)
     write_json(
         folder / "run.json",
         {
