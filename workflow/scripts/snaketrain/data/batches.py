@@ -34,7 +34,8 @@ class Batches:
         """The epoch's batches, each sorted by length; of examples of similar length where they are padded. One may be smaller than the others."""
         if self._made[0] != epoch:
             random = np.random.default_rng([self.seed, epoch])
-            order = random.permutation(len(self.lengths))
+            number = len(self.lengths)
+            order = random.permutation(np.arange(number, dtype=np.min_scalar_type(number)))  # there may be many, in each process
             batches = [batch for part in np.split(order, range(self._window, len(order), self._window)) for batch in self._cut(part)]
             self._made = epoch, [batches[i] for i in random.permutation(len(batches))]
         return self._made[1]

@@ -16,8 +16,7 @@ class Examples:
         self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        lengths = pyarrow.compute.list_value_length(self.table["input_ids"])
-        self.lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        self.lengths = pyarrow.compute.list_value_length(self.table["input_ids"]).to_numpy()
 
     def __len__(self) -> int:
         return self.table.num_rows

@@ -4,6 +4,7 @@ import contextlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -57,6 +58,8 @@ class Fsdp(Distributed):
         if not has_memory(module):
             give_memory(module, torch.device("cpu") if self.offloads else self.device, self.device)
         set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+        for buffer in module.buffers():  # some are in no state, and may have been drawn at random
+            dist.broadcast(buffer, 0)
         return module
 
     def cut(self, module: nn.Module) -> nn.Module:

@@ -1,0 +1,108 @@
+"""One way to train beside another: the same steps on the same batches of varied lengths, as settings that make no difference but speed.
+
+    processes   two processes of one thread each, beside one of two threads; goal: at least 0.95 of its throughput
+    bf16        half precision beside fp32; faster on processors that compute in it (`avx512_bf16` or `amx_bf16` in /proc/cpuinfo)
+    compile     torch.compile of each block, beside none
+
+The default configuration's pretrained model and sentences, by turns, each training in the processes that the workflow would start.
+The throughput is that of whole trainings by their journals: examples of all processes, over the time of the steps, without start, evaluation
+and saving; the median of the stretches between two lines of the journal, without the first, which warms up.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPTS = REPOSITORY / "workflow/scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from snaketrain.journal import all_events  # noqa: E402
+from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
+
+ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
+PAIRS = {
+    "processes": {"two": {"compute": {"processes": 2, "threads": 2}}, "one": ONE_PROCESS},
+    "bf16": {"bf16": ONE_PROCESS | {"train.precision": "bf16"}, "fp32": ONE_PROCESS | {"train.precision": "fp32"}},
+    "compile": {"compiled": ONE_PROCESS | {"train.compile": True}, "as it is": ONE_PROCESS},
+}
+
+
+def prepared(folder: Path, pair: str, steps: int, batch_size: int) -> Pipeline:
+    """The data and the model; a run for each way."""
+    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    config["train"] |= {"steps": steps, "evaluate_every": steps, "batch_size": batch_size}
+    config["train"].pop("epochs"), config["train"].pop("evaluations_per_epoch", None)
+    config["runs"] = {name.replace(" ", "-"): settings for name, settings in PAIRS[pair].items()}
+    (folder / "config").mkdir()
+    (folder / "config/config.yaml").write_text(yaml.safe_dump(config))
+    os.chdir(folder)
+    pipeline = Pipeline(config)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--cores", "2", "--show-failed-logs"]
+    made = {pipeline.data(run) for run in pipeline.runs} | {weights for run in pipeline.runs for weights in pipeline.weights(run)}
+    subprocess.run([*map(str, command), *sorted(made)], check=True, stdout=sys.stderr)
+    return pipeline
+
+
+def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
+    """Examples a second, and the loss on the development set at the end."""
+    folder = Path(f"turns/{number}/{run}/training")
+    paths = ["--run-name", run, "--output", f"{folder}/manifest.json", "--data", pipeline.data(run), "--model", *pipeline.weights(run)]
+    words = [
+        pipeline.command("train_model", run),
+        shlex.join(paths),
+        pipeline.training_options(run),
+        pipeline.arguments("train_model", run),
+    ]
+    done = subprocess.run(" ".join(words), shell=True, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"the training {run} failed:\n{done.stderr[-4000:]}")
+    events = all_events(folder / "journal.jsonl")
+    speeds = [event["metrics"]["examples_per_second"] for event in events if event["event"] == "train"][1:]
+    return statistics.median(speeds), [event for event in events if event["event"] == "eval"][-1]["metrics"]["loss"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pair", choices=PAIRS)
+    parser.add_argument("--steps", type=int, default=60, help="of each training (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="of all processes together (%(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="of each way (%(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=REPOSITORY / "benchmarks/results/ways.json", help="what is in it stays (%(default)s)"
+    )
+    args = parser.parse_args()
+    speeds: dict[str, list[float]] = {name: [] for name in PAIRS[args.pair]}
+    losses: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="ways-") as folder:
+        pipeline = prepared(Path(folder), args.pair, args.steps, args.batch_size)
+        for number in range(args.turns):
+            for name in speeds if number % 2 else reversed(speeds):
+                speed, losses[name] = trained(pipeline, name.replace(" ", "-"), number)
+                speeds[name].append(round(speed, 2))
+                print(f"{name}: {speed:.1f} examples a second, dev loss {losses[name]:.4f}", flush=True)
+        os.chdir(REPOSITORY)
+    ratio = statistics.median(this / that for this, that in zip(*speeds.values(), strict=True))
+    results = {
+        "date": time.strftime("%Y-%m-%d"),
+        "steps": args.steps,
+        "examples a second": speeds,
+        "dev loss": losses,
+        "ratio": round(ratio, 3),
+    }
+    print(json.dumps(results, indent=2))
+    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
+    args.output.write_text(json.dumps(before | {f"{args.pair}, batches of {args.batch_size}": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A user's own files are kept with a training, and it is taken again with them as they were."""
+
+from pathlib import Path
+
+from reproduce_run import out_of_reach, with_own_code
+from snaketrain.manifests import write_text
+from snaketrain.provenance import copy_of, own_files, write_down
+
+
+def test_files_of_the_users_own_are_told_from_modules_and_settings():
+    code = ["code.train_model=01", "code.snaketrain.data.words=23", "code.own/task.py=45", "code./else/where.py=67"]
+    assert own_files([*code, 'train.strategy.use="mine.py"']) == ["own/task.py", "/else/where.py"]
+
+
+def test_they_are_kept_without_passwords(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere/loss.py"
+    write_text("own/task.py", 'ADDRESS = "https://anna:geheim@data.example"\n')
+    write_text(elsewhere, "def loss(): ...\n")
+    write_text("training/code/gone.py", "of the attempt before")
+    write_down(Path("training"), False, ["code.own/task.py=1", f"code.{elsewhere}=2"])
+    assert Path("training/code/own/task.py").read_text() == 'ADDRESS = "https://***@data.example"\n'
+    assert Path("training", copy_of(str(elsewhere))).read_text() == "def loss(): ...\n"
+    assert not Path("training/code/gone.py").exists()
+
+
+def test_the_workspace_looks_as_it_did_where_they_are(tmp_path):
+    root, then = tmp_path / "root", tmp_path / "then"
+    for name in ("mine.py", "own/task.py", "own/data.csv", "own/deep/part.py", "results/data.arrow"):
+        write_text(root / name, f"{name} now")
+    for name in ("mine.py", "own/deep/part.py", "own/gone/away.py"):
+        write_text(then / name, f"{name} then")
+    write_text(then / "own/task.py", "own/task.py now")
+    own = {name: then / name for name in ("mine.py", "own/task.py", "own/deep/part.py", "own/gone/away.py")}
+    (tmp_path / "made").mkdir()
+    seen = with_own_code(root, own, tmp_path / "made")
+    expected = {"mine.py": "then", "own/task.py": "now", "own/data.csv": "now", "results/data.arrow": "now"}
+    expected |= {"own/deep/part.py": "then", "own/gone/away.py": "then"}
+    assert {name: (seen / name).read_text() for name in expected} == {name: f"{name} {when}" for name, when in expected.items()}
+    assert (root / "mine.py").read_text() == "mine.py now"
+
+
+def test_nothing_is_copied_where_nothing_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    write_text(tmp_path / "mine.py", "TOKEN = 'hf_0123456789'\n")
+    write_text(tmp_path / "then.py", "TOKEN = '***'\n")
+    assert with_own_code(tmp_path, {"mine.py": tmp_path / "then.py"}, tmp_path) == tmp_path
+
+
+def test_what_is_found_by_an_absolute_path_is_told(tmp_path):
+    for name in ("same.py", "changed.py", "gone.py"):
+        write_text(tmp_path / "then" / name, name)
+    write_text(tmp_path / "same.py", "same.py")
+    write_text(tmp_path / "changed.py", "otherwise")
+    own = {f"{tmp_path}/{name}": tmp_path / "then" / name for name in ("same.py", "changed.py", "gone.py")}
+    told = out_of_reach(own)
+    assert len(told) == 2 and f"{tmp_path}/changed.py was changed" in told[0] and f"training/code{tmp_path}/gone.py" in told[1]
