@@ -199,10 +199,10 @@ def overflowed(job: Job) -> dict[str, Any]:
             local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
 
     strategy.backward = spoiled
-    before = {key: tensor.clone() for key, tensor in strategy.state(module, learner.optimizers[name])[0].items()}
+    before = {key: tensor.clone() for key, tensor in strategy.weights(module).items()}
     ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
     take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
-    after = strategy.state(module, learner.optimizers[name])[0]
+    after = strategy.weights(module)
     return {
         "unchanged": all(torch.equal(before[key], tensor) for key, tensor in after.items()),
         "scales": strategy.everyones(strategy.scaler.get_scale()),

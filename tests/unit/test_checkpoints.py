@@ -37,8 +37,7 @@ def train_and_save(folder: Path, steps: int) -> dict[int, torch.Tensor]:
     ours, checkpoints, weights = learner(Strategy("cpu", "fp32")), Checkpoints(folder, "loss", "min", steps), {}
     module, optimizer = ours.modules["model"], ours.optimizers["model"]
     for step in range(1, steps + 1):
-        module(torch.ones(40)).sum().backward()
-        optimizer.step()
+        take_a_step(module, optimizer)
         checkpoints.save(ours, step, {"loss": 1.0}, {})
         weights[step] = module.weight.detach().clone()
     checkpoints.finish()
@@ -53,6 +52,45 @@ def test_all_take_what_the_first_process_has_chosen(tmp_path):
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(second, {}) == 2
     assert torch.equal(second.modules["model"].weight, weights[2])
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(learner(Second(None)), {}) == 0
+
+
+def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
+    """The training goes on before a byte of it is written, for the first time and where the memory of a copy is used again."""
+    ours, checkpoints, writes = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", "min", 9), []
+    monkeypatch.setattr(checkpoints._background, "start", writes.append)
+    module, optimizer, task = ours.modules["model"], ours.optimizers["model"], Remembers()
+    for step in (1, 2, 3):
+        take_a_step(module, optimizer)
+        task.mean.add_(1)
+        checkpoints.save(ours, step, None, {"task": task})
+        then = [tensor.detach().clone() for tensor in tensors(module, optimizer)]
+        take_a_step(module, optimizer)
+        task.mean.add_(100)
+        writes.pop()()
+        other, remembered = learner(Strategy("cpu", "fp32")), Remembers()
+        assert Checkpoints(tmp_path, "loss", "min", 9).restore(other, {"task": remembered}) == step
+        assert all(map(torch.equal, then, tensors(other.modules["model"], other.optimizers["model"])))
+        assert remembered.mean.item() == step + 100 * (step - 1)
+
+
+class Remembers:
+    def __init__(self):
+        self.mean = torch.zeros(1)
+
+    def state(self) -> dict:
+        return {"mean": self.mean}
+
+    def load_state(self, state: dict) -> None:
+        self.mean = state["mean"]
+
+
+def take_a_step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    module(torch.ones(40)).sum().backward()
+    optimizer.step()
+
+
+def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [*module.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
 
 
 def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):

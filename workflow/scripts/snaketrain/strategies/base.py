@@ -18,6 +18,7 @@ from snaketrain.training.ranks import Ranks
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+Keep = Callable[[Tensor], Tensor]
 MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of what shards the optimizer, if anything does
 
 
@@ -111,29 +112,33 @@ class Strategy:
         """Let go of the module's gradients."""
         optimizer.zero_grad(set_to_none=True)
 
-    # --- state, whole and under the full names of the parameters, whatever the strategy; the first process keeps it
+    # --- state, whole and under the full names of the parameters, whatever the strategy; all take part, the first process gets it
 
-    def state(self, module: nn.Module, optimizer: Any) -> tuple[dict, dict]:
-        plain = self.unwrapped(module)
-        return get_model_state_dict(plain, options=WHOLE), self.optimizer_state(optimizer, dict(plain.named_parameters()))
+    def weights(self, module: nn.Module) -> dict[str, Tensor]:
+        """They may be the very ones that are trained."""
+        return get_model_state_dict(self.unwrapped(module), options=WHOLE)
+
+    def optimizer_state(self, module: nn.Module, optimizer: Any, keep: Keep) -> dict[str, Any]:
+        """`keep` makes a copy of each tensor as soon as it is put together, so that they need not all be there twice."""
+        parameters = dict(self.unwrapped(module).named_parameters())
+
+        def kept(value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+            whole = self.whole(value, parameter)
+            return keep(whole) if self.rank == 0 else None
+
+        return {"state": named_state(optimizer, parameters, kept), "param_groups": named_groups(optimizer, parameters)}
 
     def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
         plain = self.unwrapped(module)
         set_model_state_dict(plain, weights, options=WHOLE)
         self.load_optimizer_state(optimizer, dict(plain.named_parameters()), optimizer_state)
 
-    def optimizer_state(self, optimizer: Any, parameters: Parameters) -> dict[str, Any]:
-        return {"state": named_state(optimizer, parameters, self.whole), "param_groups": named_groups(optimizer, parameters)}
-
     def load_optimizer_state(self, optimizer: Any, parameters: Parameters, saved: dict[str, Any]) -> None:
         load_named(optimizer, parameters, saved, self.part)
 
-    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
         """A tensor of the optimizer's state, put together from all parts."""
-        if isinstance(value, DTensor):
-            value = value.full_tensor()
-            return value.cpu() if self.rank == 0 else None  # who does not keep it shall not fill its memory
-        return value.cpu()
+        return value.full_tensor() if isinstance(value, DTensor) else value
 
     def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
         """The opposite of `whole`: what belongs to this process."""

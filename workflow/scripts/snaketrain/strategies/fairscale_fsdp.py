@@ -46,8 +46,8 @@ class FairscaleFsdp(Distributed):
 
     # --- its own gathering of states wants one group of parameters, and changes the optimizer while it reads it
 
-    def state(self, module: nn.Module, optimizer: Any) -> tuple[dict, dict]:
-        return module.state_dict(), self.optimizer_state(optimizer, dict(module.named_parameters()))
+    def weights(self, module: nn.Module) -> dict[str, Tensor]:
+        return module.state_dict()
 
     @torch.no_grad()
     def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
@@ -62,13 +62,13 @@ class FairscaleFsdp(Distributed):
                 part.has_full_params = False  # what it put together before is out of date
         self.load_optimizer_state(optimizer, parameters, optimizer_state)
 
-    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+    def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
         if not parameter._is_sharded or value.shape != parameter.shape:
-            return value.cpu()
+            return value
         shares = [torch.empty_like(value) for _ in range(self.world_size)]
         dist.all_gather(shares, value)
         size = parameter._orig_size
-        return torch.cat(shares)[: size.numel()].view(size).cpu() if self.rank == 0 else None
+        return torch.cat(shares)[: size.numel()].view(size)
 
     def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
         if not getattr(parameter, "_is_sharded", False) or value.shape != parameter._orig_size:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from snaketrain.strategies.base import Distributed, MakeOptimizer
+from snaketrain.strategies.base import Distributed, Keep, MakeOptimizer
 from snaketrain.strategies.ddp import Ddp
 from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
 
@@ -13,9 +14,10 @@ from snaketrain.training.optimizer_state import Parameters, load_named, named_gr
 class SharedOptimizer(Distributed):
     """Where each process has an optimizer of its own for its share of the parameters, as `optim` within the one that is seen."""
 
-    def optimizer_state(self, optimizer: Any, parameters: Parameters) -> dict[str, Any]:
+    def optimizer_state(self, module: nn.Module, optimizer: Any, keep: Keep) -> dict[str, Any]:
+        parameters = dict(self.unwrapped(module).named_parameters())
         shares = [None] * self.world_size if self.rank == 0 else None
-        dist.gather_object(named_state(optimizer.optim, parameters, self.whole), shares)
+        dist.gather_object(named_state(optimizer.optim, parameters, lambda value, _: value.cpu()), shares)  # what arrives are copies
         state = {name: found for share in shares or [] for name, found in share.items()}
         return {"state": state, "param_groups": named_groups(optimizer, parameters)}
 

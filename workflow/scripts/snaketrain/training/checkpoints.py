@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from snaketrain.manifests import file_digest, write_json
 from snaketrain.training.background import Background
@@ -32,16 +33,25 @@ class Checkpoints:
     def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
         """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
         self.finish()
-        states = {name: learner.strategy.state(module, learner.optimizers[name]) for name, module in learner.modules.items()}
-        files: dict[str, Any] = {f"{name}.memory.pt": part.state() for name, part in memory.items()}
-        if learner.strategy.rank == 0:
-            for name, (weights, optimizer_state) in states.items():
-                tied = _tied_names(learner.strategy.unwrapped(learner.modules[name]))
-                # gathered from several processes, tied weights no longer share their memory
-                files[f"{name}.safetensors"] = _untied({key: tensor for key, tensor in weights.items() if key not in tied})
-                files[f"{name}.optimizer.pt"] = optimizer_state
-            facts = {"step": step, "metrics": metrics, "scaler": learner.strategy.scaler.state_dict()}
-            self._background.start(partial(self._write, self._snapshot.of(files), facts))
+        self._snapshot.begin()
+        strategy, keep, files = learner.strategy, self._snapshot.keep, {}
+        for name, part in memory.items():
+            state = part.state()
+            files[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, state) if strategy.rank == 0 else None
+        for name, module in learner.modules.items():
+            files[f"{name}.safetensors"] = self._weights(strategy, module)
+            files[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, learner.optimizers[name], keep)
+        if strategy.rank == 0:
+            facts = {"step": step, "metrics": metrics, "scaler": strategy.scaler.state_dict()}
+            self._background.start(partial(self._write, files, facts))
+
+    def _weights(self, strategy: Any, module: torch.nn.Module) -> dict[str, Tensor]:
+        weights, tied = strategy.weights(module), _tied_names(strategy.unwrapped(module))
+        if strategy.rank != 0:
+            return {}
+        # gathered from several processes, tied weights no longer share their memory
+        untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
+        return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
 
     def finish(self) -> None:
         """Wait for what is being saved, and raise what went wrong with it."""
@@ -155,7 +165,7 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     kept = {}
     for name in sorted(weights):
         kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
-    return {name: weights[name].contiguous() for name in kept.values()}
+    return {name: weights[name] for name in kept.values()}
 
 
 def _tied_names(module: torch.nn.Module) -> dict[str, str]:
