@@ -66,7 +66,7 @@ def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     done = subprocess.run(" ".join(words), shell=True, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the training {run} failed:\n{done.stderr[-4000:]}")
-    events = all_events(folder / "journal.jsonl")
+    events = list(all_events(folder / "journal.jsonl"))
     speeds = [event["metrics"]["examples_per_second"] for event in events if event["event"] == "train"][1:]
     return statistics.median(speeds), [event for event in events if event["event"] == "eval"][-1]["metrics"]["loss"]
 
