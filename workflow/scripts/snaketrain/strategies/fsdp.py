@@ -35,7 +35,6 @@ class Fsdp(Distributed):
     ):
         super().__init__(**where)
         self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
-        self.offloads = cpu_offload
         self.offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if cpu_offload else OffloadPolicy()
         self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
@@ -56,7 +55,7 @@ class Fsdp(Distributed):
         whole = module.state_dict() if self.builds else {}
         module = self.cut(module)
         if not has_memory(module):
-            give_memory(module, torch.device("cpu") if self.offloads else self.device, self.device)
+            give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
         set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
         for buffer in module.buffers():  # some are in no state, and may have been drawn at random
             dist.broadcast(buffer, 0)

@@ -53,10 +53,7 @@ def build(
     task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None, builds: bool = True
 ) -> dict[str, nn.Module]:
     """The task's modules on the CPU, the same in every process that `builds`; `initial` is the folder of `model.initial_weights`."""
-    if not (builds or task.wraps):
-        raise SystemExit(
-            "train.strategy.arguments.build_once: the task wraps its modules itself, so each process must make them. Leave it out."
-        )
+    builds = builds or not task.wraps  # what a task wraps by itself, it needs in each process
     torch.manual_seed(train.seed)
     with nullcontext() if builds else without_memory():
         modules = task.build(model.model_dump(), weights, Facts(facts))
