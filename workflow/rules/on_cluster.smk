@@ -2,6 +2,9 @@
 # thread tells why jobs wait or have ended, and asks for a range of nodes anew.
 from snaketrain.workflow import cluster, cluster_watch
 
+if workflow.is_main_process:
+    cluster.outlast_outages()
+
 
 def tell(line):
     print(line, file=sys.stderr, flush=True)

@@ -61,12 +61,27 @@ def jobs_here() -> list[Row]:
 # --- before anything is submitted
 
 
+def outlast_outages() -> None:
+    """Let Snakemake make our executor where it would make the plugin's; to be called before it makes any."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    registry = ExecutorPluginRegistry()
+    if registry.is_installed("slurm"):
+        from snaketrain.workflow.steady_executor import SteadyExecutor  # the plugin takes a while to load
+
+        registry.get_plugin("slurm").executor = SteadyExecutor
+
+
 def refusals(jobs: Iterable[Any], settings: Any) -> list[str]:
     """What SLURM would not take, whoever waits; jobs that ask for the same are looked at once."""
     asked: dict[str, str] = {}
     for job in jobs:
         asked.setdefault(submission(job, settings), comment(job).removeprefix("rule_").replace("_wildcards_", " "))
     found = []
+    if settings.array_jobs:
+        found.append(
+            "slurm-array-jobs: every task of an array would run the first job's command. Remove it from the profile or command line."
+        )
     for command, name in asked.items():
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         error = (done.stderr.strip().splitlines() or ["no answer"])[-1].removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
