@@ -69,11 +69,6 @@ def events(folder: Path, kind: str) -> list[dict]:
     return [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == kind]
 
 
-@pytest.mark.parametrize(("processes", "trials"), [(1, 5), (2, 5)])
-def test_killed_anywhere_it_comes_to_the_same(data, tmp_path, processes, trials):
-    assert kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100) == []
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
 def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after):
     """Without dropout, which draws other masks on other processes."""
