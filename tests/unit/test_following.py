@@ -16,6 +16,7 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
+from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
 from snaketrain.training import ownership
@@ -236,6 +237,68 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
     write_json(results / "runs/first/training/owner.json", owner | {"host": "elsewhere"})
     write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
     assert training_run(follow(results, uri)).info.status == "RUNNING"  # there it may well live
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """A squeue that knows the jobs in one file, and notes in another what it was asked."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin/squeue"
+    script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "asked").touch()
+
+    def queue(*jobs: str) -> list[str]:
+        (tmp_path / "queue").write_text("".join(f"{job}\n" for job in jobs))
+        return (tmp_path / "asked").read_text().splitlines()
+
+    return queue
+
+
+def in_job(results: Path, name: str, job: str) -> None:
+    write_json(results / "runs" / name / "training/owner.json", {"job": job, "host": "node1", "pid": 1, "started": 1})
+
+
+def test_slurm_is_asked_once_for_all_living_runs_and_not_at_every_look(tmp_path, uri, squeue, monkeypatch):
+    runs = {f"run-{number}": {"ends": "nothing", "train.seed": number} for number in range(4)}
+    results = make_workspace(tmp_path, runs | {"done": {}, "failed": {"ends": "FAILED", "train.seed": 9}})
+    for number, name in enumerate([*runs, "done", "failed"]):
+        in_job(results, name, f"47{number}")
+    squeue("470", "471", "472", "473")
+    follow(results, uri)  # so that what has ended is known to have
+    follower = Follower(results, Store(uri))
+    before = len(squeue("470", "471", "472", "473"))
+    for _ in range(5):
+        for training in follower.runs():
+            follower.update(training)
+    (asked,) = squeue("470", "472", "473")[before:]
+    assert asked.endswith("--jobs=470,471,472,473")
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that it is not its silence that tells
+        journal.write(json.dumps(loss(65, 0.5)) + "\n")
+    follower.update(results / "runs/run-1/training")
+    assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
+    asked = len(squeue())
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 30.0)
+    follower.update(results / "runs/run-0/training")
+    assert len(squeue()) == asked
+
+
+def test_a_job_that_is_queued_again_lives(tmp_path, uri, squeue, monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, loss(65, 0.5))
+    in_job(results, "first", "4711")
+    squeue()
+    follower = Follower(results, Store(uri))
+    follower.update(results / "runs/first/training")
+    assert training_run(follower.store).info.status == "KILLED"
+    squeue("4711")
+    write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
+    for _ in range(2):
+        follower.update(results / "runs/first/training")
+    assert training_run(follower.store).info.status == "RUNNING"
 
 
 def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):

@@ -17,9 +17,10 @@ from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import Store
 from snaketrain.tracking.registering import is_due
 from snaketrain.tracking.shared_runs import SharedRuns
+from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import Row
 from snaketrain.training.goodput import goodput
-from snaketrain.training.ownership import gone
+from snaketrain.training.ownership import gone, job_of
 from snaketrain.workflow.reasons import read_reasons
 
 FEW = 5  # runs that can be named one by one
@@ -42,6 +43,7 @@ class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
         self.shared = SharedRuns(self.results, store)
+        self.jobs = SlurmJobs(self._jobs_at_work)
         self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
         self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
         self._views: dict[str, dict[str, str]] = {}
@@ -95,6 +97,11 @@ class Follower:
                 addresses += [f"{name:10} {views.run_address(ui, where, row.run_id)}" for name, row in by_name.items()]
         return addresses
 
+    def _jobs_at_work(self) -> set[str]:
+        """The SLURM jobs of all runs that may still be writing."""
+        living = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
+        return {job for training in living if (job := job_of(training))}
+
     def _sent(self, folder: Path, run_id: str) -> Sent:
         content = tracked.read_json(folder / ".mlflow.json") or {}
         try:
@@ -129,7 +136,8 @@ class Follower:
         sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:
-        journal, left = training / "journal.jsonl", gone(training)  # asked first: whoever is gone has written all it will
+        # asked first: whoever is gone has written all it will
+        journal, left = training / "journal.jsonl", None if has_ended(training, asdict(sent)) else gone(training, self.jobs.is_over)
         while True:
             events, offset = read_events(journal, sent.offset, CHUNK_BYTES)
             if offset == sent.offset:
@@ -138,6 +146,8 @@ class Follower:
             self.store.points(sent.run_id, points(events, high_water))
             sent.high_water, sent.standing, sent.offset = high_water, standing(events, sent.standing), offset
             write_json(training / ".mlflow.json", asdict(sent))
+            if left and (job := job_of(training)):
+                self.jobs.doubt(job)
         state = sent.standing or standing([{"event": "", "time": time.time()}])
         status, why = tracked.status(state, time.time(), left)
         if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):
@@ -209,3 +219,10 @@ class Follower:
             self.store.params(child, tracked.params(made.settings))
             self.store.points(child, points)
             self.store.status(child, "FINISHED", made.finished)
+
+
+def has_ended(training: Path, sent: dict[str, Any]) -> bool:
+    """Whether its journal says so, and has nothing more to say."""
+    journal = training / "journal.jsonl"
+    heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)
+    return heard_all and (sent.get("standing") or {}).get("status", "RUNNING") != "RUNNING"
