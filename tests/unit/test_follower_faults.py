@@ -70,7 +70,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path):
-    """Not started yet, and empty: runs of another workspace under the same keys would be taken for ours."""
+    """Not started yet, and empty."""
     server = Server(tmp_path)
     yield server
     server.kill()

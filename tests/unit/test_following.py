@@ -18,7 +18,7 @@ from workspace import START, make_workspace
 from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
 from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
+from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, Store, cut
 from snaketrain.training import ownership
 from snaketrain.training.goodput import ACTIVITIES
 
@@ -328,6 +328,74 @@ def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
     store = follow(results, uri)
     assert not store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
     assert training_run(store, "second").info.status == "FINISHED"
+
+
+EQUAL_TRAININGS = {"first": {"skill": 0.9}, "second": {"skill": 0.7}}  # such as two runs that differ in `select` alone
+
+
+def test_runs_of_equal_trainings_have_a_row_each(tmp_path, uri):
+    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
+    identities = {json.loads(path.read_text())["identity"] for path in results.glob("runs/*/training/run.json")}
+    assert len(identities) == 1
+    store = follow(results, uri)
+    runs = [training_run(store, name) for name in EQUAL_TRAININGS]
+    assert runs[0].info.run_id != runs[1].info.run_id
+    assert [run.data.metrics["best/accuracy"] for run in runs] == [0.9, 0.7]
+    for run in runs:
+        children = store.client.search_runs([store.experiment("tests")], f"tags.`{PARENT}` = '{run.info.run_id}'")
+        assert sorted(child.info.run_name for child in children) == [
+            f"{run.info.run_name} {stage}" for stage in ("evaluation", "selection")
+        ]
+
+
+def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri):
+    for name in ("here", "there"):
+        follow(make_workspace(tmp_path / name, {"first": {}}), uri)
+    store = Store(uri)
+    of_training = [store.experiment("tests")], "attributes.run_name = 'first'"
+    assert len(store.client.search_runs(*of_training)) == 2
+    before = content(tmp_path)
+    (tmp_path / "here").rename(tmp_path / "moved")
+    follow(tmp_path / "moved/results", uri)
+    assert len(store.client.search_runs(*of_training)) == 2
+    assert content(tmp_path)["metrics"] == before["metrics"]
+
+
+def under_former_keys(store: Store) -> dict[str, str]:
+    """As an earlier version recorded the runs: the key without workspace and name. Their ids by name."""
+    runs = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
+    for run in runs:
+        parts = run.data.tags[RUN_KEY].split(":")
+        store.client.set_tag(run.info.run_id, RUN_KEY, f"{parts[0]}:{parts[-1]}")
+    return {run.info.run_name: run.info.run_id for run in runs}
+
+
+def test_runs_that_an_earlier_version_recorded_are_taken_over(tmp_path, uri, capsys):
+    results = make_workspace(tmp_path)
+    ids = under_former_keys(follow(results, uri))
+    for _ in range(2):
+        store = follow(results, uri)
+        found = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
+        assert {run.info.run_name: run.info.run_id for run in found} == ids and len(found) == len(ids)
+        for state in results.rglob(".mlflow.json"):
+            state.unlink()
+    assert all(len(run.data.tags[RUN_KEY].split(":")) > 2 for run in found) and capsys.readouterr().err == ""
+
+
+def test_a_row_that_an_earlier_version_gave_two_runs_is_left_alone_and_told(tmp_path, uri, capsys):
+    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
+    old = under_former_keys(follow(results, uri))
+    Store(uri).client.set_tag(old["second"], RUN_KEY, "of no run: the two had one row")
+    Store(uri).client.delete_run(old["second"])
+    for state in results.rglob(".mlflow.json"):
+        state.unlink()
+    store = follow(results, uri)
+    told = capsys.readouterr().err
+    assert f"'first' ({old['first']}) holds what an earlier version recorded of first, second together" in told
+    names = [run.info.run_name for run in store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")]
+    assert sorted(names) == ["first", "first", "second"]
+    follow(results, uri)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):

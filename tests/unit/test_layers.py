@@ -46,6 +46,7 @@ MLFLOW = {
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
     "snaketrain.tracking.registering",
+    "snaketrain.tracking.run_keys",
     "snaketrain.tracking.served_classifier",
     "snaketrain.tracking.shared_runs",
     "show_runs",

@@ -14,8 +14,9 @@ from snaketrain.judging.curves import points, seconds_training, standing
 from snaketrain.manifests import Manifest, digest, write_json
 from snaketrain.provenance import copy_of, own_files
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import PARENT, Store
 from snaketrain.tracking.registering import is_due
+from snaketrain.tracking.run_keys import former_key, run_key, training_run
 from snaketrain.tracking.shared_runs import SharedRuns
 from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import Row
@@ -64,7 +65,7 @@ class Follower:
             return
         experiment = run.get("experiment") or "snaketrain"
         prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
-        run_id = self.store.run(experiment, f"train:{run['identity']}", run["run"], run["started"], {})
+        run_id = training_run(self.results, run, self.store)
         if run_id is None:  # deleted in MLflow: nobody wants it there
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
@@ -213,8 +214,9 @@ class Follower:
             self.store.artifact(sent.run_id, file, place)
         stage = {"selection": "select", "evaluation": "evaluate"}[name]
         reasons = read_reasons(self.results / "runs" / run["run"] / "reasons.json")
-        tags = {"mlflow.parentRunId": sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
-        child = self.store.run(experiment, f"{stage}:{made.identity}", f"{run['run']} {name}", made.started, tags)
+        tags = {PARENT: sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
+        key, former = run_key(self.results, stage, made.identity, run["run"]), former_key(stage, made.identity)
+        child = self.store.run(experiment, key, f"{run['run']} {name}", made.started, tags, former)
         if child:
             self.store.params(child, tracked.params(made.settings))
             self.store.points(child, points)

@@ -34,7 +34,7 @@ from snaketrain.credentials import hidden
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
-RUN_KEY = "pipeline.run_key"
+RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
 SQLITE = "sqlite:///"
 TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html", ".py"), 20_000_000  # in which a password may stand
 TAIL_BYTES = 100_000
@@ -66,18 +66,37 @@ class Store:
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
-    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
-        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so."""
+    def knows(self, key: str) -> bool:
+        """Whether the run with this key was looked up already."""
+        return key in self._runs
+
+    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
+        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so.
+
+        `former`: the key that an earlier version gave it.
+        """
         key = key[:LONGEST_TAG]
         if key not in self._runs:
-            where = [self.experiment(experiment)]
-            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
+            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+            found = self.with_key(experiment, key) or (self._adopted(experiment, former, name, tags) if former else [])
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
-                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
+                alive = [self.client.create_run(self.experiment(experiment), milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
+
+    def with_key(self, experiment: str, key: str) -> list[Run]:
+        """Deleted ones too."""
+        where = [self.experiment(experiment)]
+        return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
+
+    def _adopted(self, experiment: str, former: str, name: str, tags: dict[str, str]) -> list[Run]:
+        """The run under its former key, which it now gets its new one for; none where more than one might be meant."""
+        found = self.with_key(experiment, former)
+        same = len(found) == 1 and found[0].info.run_name == hidden(name) and found[0].data.tags.get(PARENT) == tags.get(PARENT)
+        if same and found[0].info.lifecycle_stage == "active":
+            self.client.set_tag(found[0].info.run_id, RUN_KEY, tags[RUN_KEY])
+        return found if same else []
 
     def get(self, run_id: str) -> Run:
         return self.client.get_run(run_id)

@@ -6,6 +6,7 @@ from typing import Any
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.run_keys import former_key, run_key
 
 
 class SharedRuns:
@@ -43,7 +44,9 @@ class SharedRuns:
     def _made(self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list, files: list[str]) -> str | None:
         """The run of a stage; all of it is told once."""
         sent = tracked.read_json(made.folder / ".mlflow.json") or {}
-        run_id = self.store.run(experiment, f"{tags['pipeline.stage']}:{made.identity}", name, made.started, tags)
+        stage = tags["pipeline.stage"]
+        key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
+        run_id = self.store.run(experiment, key, name, made.started, tags, former)
         told = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
         if run_id and sent != told:
             self.store.params(run_id, tracked.params(made.settings))
