@@ -1,4 +1,4 @@
-# Reads the logged metrics of a training; changing `select` trains nothing.
+# Reads the metrics of the checkpoints of a training; changing `select` trains nothing.
 
 
 rule select_checkpoint:

@@ -195,7 +195,7 @@ class Follower:
 
     def _checkpoints(self, training: Path, run: dict, experiment: str, sent: Sent, selection: dict) -> None:
         """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
-        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") == "eval")
+        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") in ("attempt", "eval"))
         logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
         for entry in selection["ranking"]:
             if entry["kept"]:

@@ -21,13 +21,14 @@ from torch.utils._pytree import tree_map_only
 from snaketrain.manifests import file_digest, write_json
 from snaketrain.training.background import Background
 from snaketrain.training.plan import folder_name
+from snaketrain.training.ranking import best_first, evaluated, read_state
 from snaketrain.training.snapshot import Snapshot
 
 
 class Checkpoints:
     def __init__(self, folder: Path, metric: str, mode: str, keep_best: int):
         self.folder = folder
-        self.metric, self.sign, self.keep_best = metric, 1 if mode == "max" else -1, keep_best
+        self.metric, self.mode, self.keep_best = metric, mode, keep_best
         self._background, self._snapshot, self._newly_saved = Background(), Snapshot(), []
 
     def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
@@ -93,25 +94,20 @@ class Checkpoints:
         self._newly_saved.append(facts["step"])
 
     def _prune(self) -> None:
-        """Keep the last and the best; of equal ones the earlier."""
-        *earlier, _last = found = self.found()
-        scored = [(self._score(path), path) for path in found]
-        best = [path for score, path in sorted(scored, key=lambda pair: (-pair[0], pair[1])) if score > -float("inf")][: self.keep_best]
+        """Keep the last and the best."""
+        *earlier, _last = self.found()
+        best = {each.path for each in best_first(evaluated(self.folder), self.metric, self.mode)[: self.keep_best]}
         for path in earlier:
             if path not in best:
                 gone = path.rename(path.with_name(f".{path.name}"))  # at once, so that nobody ever finds half of it
                 shutil.rmtree(gone)
-
-    def _score(self, path: Path) -> float:
-        value = (json.loads((path / "state.json").read_text())["metrics"] or {}).get(self.metric, float("nan"))
-        return self.sign * value if value == value else -float("inf")
 
     def found(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """The metrics of those that are kept, by step."""
-        states = [json.loads((path / "state.json").read_text()) for path in self.found()]
+        states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}
 
     def weight_files(self, above: Path) -> list[str]:
@@ -133,7 +129,7 @@ class Checkpoints:
             learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
         for name, part in memory.items():
             part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
-        state = json.loads((path / "state.json").read_text())
+        state = read_state(path)
         if state["scaler"]:
             learner.strategy.scaler.load_state_dict(state["scaler"])
         return state["step"]
