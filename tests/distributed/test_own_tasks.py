@@ -160,7 +160,7 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
         == load_file(last_checkpoint(tmp_path / "alone") / "model.safetensors").keys()
     )
     stages = {
-        "select_checkpoint": ["--settings", 'select.metric="loss"', 'select.mode="min"'],
+        "select_checkpoint": ["--settings", 'select.metric="loss"'],
         "evaluate_model": ["--run-name", "test", "--device", "cpu", "--settings", "evaluate.batch_size=7"],
     }
     for stage, options in stages.items():

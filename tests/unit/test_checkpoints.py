@@ -5,10 +5,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from select_checkpoint import rank_checkpoints
+from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints import Checkpoints
 from snaketrain.training.learner import Learner
 
@@ -52,6 +57,17 @@ def test_all_take_what_the_first_process_has_chosen(tmp_path):
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(second, {}) == 2
     assert torch.equal(second.modules["model"].weight, weights[2])
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(learner(Second(None)), {}) == 0
+
+
+@pytest.mark.parametrize(("task", "metric"), [(TextClassification, "loss"), (CausalLm, "perplexity")])
+def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
+    """Without `select.mode`: the metric says that less of it is better."""
+    mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", metric, mode, 1)
+    for step, value in enumerate((3.0, 1.0, 2.0, 4.0), start=1):
+        checkpoints.save(ours, step, {metric: value}, {})
+    checkpoints.finish()
+    assert [(entry["step"], entry["value"]) for entry in rank_checkpoints(tmp_path, metric, mode)] == [(2, 1.0), (4, 4.0)]
 
 
 def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):

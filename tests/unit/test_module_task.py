@@ -1,5 +1,7 @@
 """Any module from the configuration: predictions by name, losses that add up whatever the batches, metrics as torchmetrics finds them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torchmetrics
@@ -60,6 +62,17 @@ class Data:
     def __getitem__(self, i): return 1
 """
 
+HALVED = """
+from torchmetrics import MeanSquaredError
+
+class Error(Sum):
+    higher_is_better = False
+
+class Halved(MeanSquaredError):
+    def compute(self):
+        return super().compute() / 2
+"""
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
@@ -105,7 +118,7 @@ def test_each_named_prediction_has_its_loss_and_weight(batch):
     found = task.training_step(modules, batch)
     assert found["mean"].item() == pytest.approx((mean - batch["target"]).square().sum().item(), rel=1e-6)
     assert found["spread"].item() == pytest.approx(0.5 * (spread - batch["width"]).abs().sum().item(), rel=1e-6)
-    assert task.metrics == ("loss", "loss_mean", "loss_spread")
+    assert task.metrics == {"loss": "min", "loss_mean": "min", "loss_spread": "min"}
     measured = evaluated(task, modules, [batch])
     assert measured["loss"] == pytest.approx(sum(loss.item() for loss in found.values()) / 10)
     assert measured["loss_mean"] + measured["loss_spread"] == pytest.approx(measured["loss"])
@@ -218,10 +231,11 @@ def test_metrics_of_torchmetrics_are_those_of_all_examples_at_once(sizes):
 def test_metrics_of_numbers_and_ones_own(batch, sizes):
     metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "mae": "torchmetrics.MeanAbsoluteError"}
     metrics |= {"spread_error": {"use": "torchmetrics.MeanSquaredError", "prediction": "spread", "target": "width"}}
-    metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}}, "ratio": "mine.py:Ratio"}
+    metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}, "mode": "max"}, "ratio": "mine.py:Ratio"}
     metrics |= {"level": {"use": "torchmetrics.MeanMetric", "target": None}}
     task, modules = two(metrics=metrics)
-    assert task.metrics[-6:] == ("r2", "mae", "spread_error", "close", "ratio", "level")
+    of_metrics = {"r2": "max", "mae": "min", "spread_error": "min", "close": "max", "ratio": None, "level": None}
+    assert {name: task.metrics[name] for name in of_metrics} == of_metrics
     found = evaluated(task, modules, cut(batch, *sizes))
     mean, spread = (value.squeeze(1) for value in modules["model"](batch["features"]))
     off = mean - batch["target"]
@@ -318,7 +332,56 @@ def test_mistakes_show_before_any_job(arguments, words):
 
 def test_a_metric_of_the_arguments_can_choose_the_checkpoint():
     train = {"task": {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}}}
-    examine(Pipeline(CONFIGURATION | {"train": train, "select": {"metric": "ratio"}}))
+    examine(Pipeline(CONFIGURATION | {"train": train, "select": {"metric": "ratio", "mode": "min"}}))
+
+
+def chosen_by(metric: dict | str, **select) -> list[str]:
+    """What is wrong with a selection by this metric."""
+    task = {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"m": metric}}}
+    try:
+        examine(Pipeline(CONFIGURATION | {"train": {"task": task}, "select": {"metric": "m"} | select}))
+    except BadConfiguration as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("torchmetrics.R2Score", "max"),
+        ("torchmetrics.MeanSquaredError", "min"),
+        ("torchmetrics.regression.MeanAbsoluteError", "min"),
+        ({"use": "torchmetrics.Accuracy", "arguments": {"task": "multiclass", "num_classes": 3}}, "max"),
+        ({"use": "torchmetrics.HammingDistance", "arguments": {"task": "binary"}}, "min"),
+        ({"use": "torchmetrics.classification.MulticlassJaccardIndex", "arguments": {"num_classes": 3}}, "max"),
+        ("mine.py:Error", "min"),
+        ("mine.py:Halved", "min"),
+        ({"use": "mine.py:closeness", "mode": "max"}, "max"),
+        ({"use": "mine.py:Ratio", "mode": "min"}, "min"),
+    ],
+)
+def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(metric, mode):
+    """Read from files before any job starts; of the metric itself by the training: both say the same."""
+    Path("mine.py").write_text(MINE + HALVED)
+    assert Module(losses=LOSSES, metrics={"m": metric}).metrics == {"loss": "min", "m": mode}
+    assert chosen_by(metric) == []
+    other = {"max": "min", "min": "max"}[mode]
+    assert [problem.partition(" (run")[0] for problem in chosen_by(metric, mode=other)] == [
+        f"select.mode: is {other}, but {'more' if mode == 'max' else 'less'} of 'm' is better. Remove it: the metric decides."
+    ]
+    if isinstance(metric, str):
+        told = f"train.task.arguments.metrics.m.mode: is {other}, but by its class"
+        assert chosen_by({"use": metric, "mode": other})[0].startswith(told)
+        with pytest.raises(SystemExit, match=told):
+            Module(losses=LOSSES, metrics={"m": {"use": metric, "mode": other}})
+
+
+@pytest.mark.parametrize("metric", ["mine.py:closeness", "mine.py:Ratio", "torchmetrics.SumMetric"])
+def test_a_metric_that_does_not_say_needs_a_mode(metric):
+    assert Module(losses=LOSSES, metrics={"m": metric}).metrics["m"] is None
+    (problem,) = chosen_by(metric)
+    assert problem.startswith("select.mode: is missing, and 'm' does not say whether more or less of it is better. Set it to max or min.")
+    assert chosen_by(metric, mode="min") == []
 
 
 def test_classes_are_predicted_with_their_labels():

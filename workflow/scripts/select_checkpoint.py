@@ -8,6 +8,7 @@ from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.journal import all_events
 from snaketrain.manifests import file_digest, read_manifest, write_json
+from snaketrain.metric_modes import mode_of
 from snaketrain.settings import Select
 from snaketrain.training.ranking import Evaluated, best_first, evaluated
 
@@ -22,16 +23,17 @@ def main() -> None:
     training, data = read_manifest(args.training), read_manifest(args.data)
     folder = Path(args.output).parent
 
-    ranking = rank_checkpoints(training.folder, select.metric, select.mode)
+    mode = mode_of(select.metric, training.facts["metrics"], select.mode)
+    ranking = rank_checkpoints(training.folder, select.metric, mode)
     winner = next((entry for entry in ranking if entry["kept"]), None)
     if winner is None:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     checkpoint = training.folder / winner["path"]
     files = lay_out(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
-    why = explain(winner, ranking, select)
+    why = explain(winner, ranking, select.metric, mode)
     write_json(
         folder / "selection.json",
-        {"run": training.facts["run"], "metric": select.metric, "mode": select.mode, "winner": winner, "ranking": ranking, "why": why},
+        {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
     )
     weights = {path.name: file_digest(path) for path in [*sorted(checkpoint.glob("*.safetensors")), checkpoint / "task.memory.pt"]}
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
@@ -70,9 +72,9 @@ def evaluations_of_saved(training: Path) -> list[Evaluated]:
     return list(found.values())
 
 
-def explain(winner: dict, ranking: list[dict], select: Select) -> str:
-    best = "highest" if select.mode == "max" else "lowest"
-    why = f"step {winner['step']} has the {best} dev {select.metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
+def explain(winner: dict, ranking: list[dict], metric: str, mode: str) -> str:
+    best = "highest" if mode == "max" else "lowest"
+    why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
     if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
         why += "; of equal ones the earlier"
     if winner is not ranking[0]:

@@ -48,7 +48,7 @@ def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str
     if "." not in name:
         return _short_name(name, short_names_in)
     module, _, attribute = name.rpartition(".")
-    file = _module_file(module, name)
+    file = module_file(module, name)
     if file is not None:
         public = _top_level_names(file)
         if public is None and "_import_structure" in file.read_text(encoding="utf-8"):
@@ -87,7 +87,7 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     return path, attribute
 
 
-def _module_file(module: str, name: str) -> Path | None:
+def module_file(module: str, name: str) -> Path | None:
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it

@@ -1,6 +1,6 @@
 """What a user writes to teach the trainer something new. Everything here thinks of one process and one device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ class Task:
     the number of processes nor padding nor an uneven last batch changes a figure.
     """
 
-    metrics: tuple[str, ...] = ("loss",)  # what `measure` returns; `select.metric` is checked against it before any job
+    # what `measure` returns, and whether more or less of it is better; `select` is checked against it before any job
+    metrics: Mapping[str, Any] = {"loss": "min"}
     counts = "examples"  # what `count` counts, for the speed that is shown
     wraps = True  # False: the strategy leaves the modules as `build` returns them, wrapped by the task itself
 

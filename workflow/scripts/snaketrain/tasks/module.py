@@ -3,6 +3,7 @@
 `module_settings.py` says what its arguments are.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.loading import load
+from snaketrain.metric_modes import MODES
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.module_settings import ModuleSettings
 from snaketrain.tasks.base import Batch, Modules, Task
@@ -22,16 +24,17 @@ MOST_SHOWN = 100  # values of a prediction for each example, in the table of pre
 
 
 class Module(Task):
-    metrics = ()  # those that its arguments name
+    metrics: Mapping[str, str | None] = {}  # those that its arguments name
 
     def __init__(self, **arguments: Any):
         self.given = ModuleSettings.model_validate(arguments)
-        self.metrics = self.given.logged
         self.losses = {name: Summed(each.use, each.arguments, f"{WHERE}.losses.{name}") for name, each in self.given.losses.items()}
         self.regularisers = {
             each.called: Summed(each.use, each.arguments, f"{WHERE}.regularisers ({each.called})") for each in self.given.regularisers
         }
         self.measured = {name: make_metric(name, each.use, each.arguments) for name, each in self.given.metrics.items()}
+        own = {name: MODES.get(getattr(metric, "higher_is_better", None)) for name, metric in self.measured.items()}
+        self.metrics = self.given.modes(own)
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         cls = load(model["use"])

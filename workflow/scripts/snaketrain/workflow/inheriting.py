@@ -2,7 +2,7 @@
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,14 @@ class Definition(NamedTuple):
         return self.file, self.node.lineno
 
 
-def class_attribute(file: Path, name: str, *attributes: str) -> tuple[str | None, ast.expr | None]:
-    """The first of the attributes that the class or else its nearest base sets, and to what; None where the files do not tell."""
-    line = list(_line(file, name))
+def class_attribute(
+    file: Path, name: str, *attributes: str, find: Callable[[str, Path], Path | None] = project_file
+) -> tuple[str | None, ast.expr | None]:
+    """The first of the attributes that the class or else its nearest base sets, and to what; None where the files do not tell.
+
+    `find` gives the file of a module that is imported by a file in a folder; None for one that is not looked into.
+    """
+    line = list(_line(file, name, find))
     places = [definition and definition.place for definition in line]
     for number, definition in enumerate(line):
         if definition is None:
@@ -44,7 +49,7 @@ def keywords(file: Path, name: str) -> tuple[list[str], list[str]] | None:
             return None if statement.args.kwarg else _keywords(statement)
     taken: list[str] = []
     needed: list[str] = []
-    line = list(_line(file, name))
+    line = list(_line(file, name, project_file))
     places = [definition and definition.place for definition in line]
     for number, definition in enumerate(line):
         if definition is None:
@@ -66,15 +71,15 @@ def _keywords(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
     return [argument.arg for argument in by_place + named], [argument.arg for argument in without_default]
 
 
-def _line(file: Path, name: str, before: int | None = None, steps: int = MOST_STEPS) -> Iterator[Definition | None]:
+def _line(file: Path, name: str, find: Callable, before: int | None = None, steps: int = MOST_STEPS) -> Iterator[Definition | None]:
     """The class and its bases, each before its own; None for one that is not of the project or the user."""
-    definition = _definition(file, name, before) if steps else None
+    definition = _definition(file, name, find, before) if steps else None
     yield definition
     for base in definition.node.bases if definition else ():
-        yield from _line(definition.file, ast.unparse(base), definition.node.lineno, steps - 1)
+        yield from _line(definition.file, ast.unparse(base), find, definition.node.lineno, steps - 1)
 
 
-def _definition(file: Path, name: str, before: int | None = None, steps: int = MOST_STEPS) -> Definition | None:
+def _definition(file: Path, name: str, find: Callable, before: int | None = None, steps: int = MOST_STEPS) -> Definition | None:
     """The class that a name means in a file (before a line of it), be it defined or imported there."""
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
@@ -87,8 +92,8 @@ def _definition(file: Path, name: str, before: int | None = None, steps: int = M
             return Definition(file.resolve(), statement)
         if full_name := _imported(statement, name):
             module, _, inner = full_name.rpartition(".")
-            source = project_file(module, file.resolve().parent)
-            return _definition(source, inner, None, steps - 1) if source and steps else None
+            source = find(module, file.resolve().parent)
+            return _definition(source, inner, find, None, steps - 1) if source and steps else None
         if _binds(statement, name):
             return None
     return None

@@ -170,7 +170,8 @@ class Pipeline:
         settings: Settings = self.runs[run]
         options = {
             "--device": settings.compute.device,
-            "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
+            "--keep-best-by": settings.select.metric,
+            **({"--keep-best-mode": settings.select.mode} if settings.select.mode else {}),
             "--keep": settings.compute.keep_checkpoints,
             "--log-every": settings.tracking.log_every_steps,
             "--stall-seconds": settings.compute.stall_seconds,

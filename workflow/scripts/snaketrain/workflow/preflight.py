@@ -1,6 +1,5 @@
 """Looks for everything that would go wrong later, before any job starts: names, files, columns, metrics."""
 
-import ast
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,14 @@ from snaketrain import module_settings
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
 from snaketrain.loading import NotFound, find
+from snaketrain.metric_modes import mode_of
 from snaketrain.mistakes import BadConfiguration, nearest
 from snaketrain.settings import Data, Examples, Settings
-from snaketrain.workflow.inheriting import class_attribute, keywords
+from snaketrain.workflow.inheriting import keywords
 from snaketrain.workflow.meaning import code_strings
+from snaketrain.workflow.metrics_in_files import UNTOLD
+from snaketrain.workflow.metrics_in_files import of_module as metrics_of_module
+from snaketrain.workflow.metrics_in_files import of_task as metrics_of_task
 from snaketrain.workflow.pipeline import Pipeline, dataset_classes, initial, uses_in
 
 # arguments that the trainer gives
@@ -61,14 +64,13 @@ def names(run: Settings) -> Iterator[str]:
             yield from misnamed_arguments(f"{setting.removesuffix('.use')}.arguments", file, attribute, given, FILLED_IN[place])
         if place == "tasks" and file:
             task_file = (file, attribute)
-    metrics = logged_metrics(*task_file, run.data.label_kind) if task_file else None
-    metrics = of_module.logged if of_module else metrics
-    if metrics and run.select.metric not in metrics:
-        where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
-        yield (
-            f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
-            f"It logs: {', '.join(metrics)}. Name one of them."
-        )
+    try:
+        metrics = metrics_of_module(of_module) if of_module else metrics_of_task(*task_file, run.data.label_kind) if task_file else None
+        if metrics and metrics.get(run.select.metric) != UNTOLD:
+            where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
+            mode_of(run.select.metric, metrics, run.select.mode, where)
+    except SystemExit as error:
+        yield str(error)
 
 
 def named_code(run: Settings, of_module: module_settings.ModuleSettings | None) -> Iterator[tuple[str, str, str | None]]:
@@ -107,22 +109,6 @@ def unreadable(file: Path) -> str | None:
     except SyntaxError as error:
         return f"{error.filename}, line {error.lineno}: {error.msg}. Correct the file."
     return None
-
-
-@functools.cache
-def logged_metrics(file: Path, task: str, label_kind: str) -> tuple[str, ...] | None:
-    """The `metrics = (...)` of a task's class or of its bases, read without importing them; None where that cannot be told."""
-    set_by, value = class_attribute(file, task, "metrics", "metrics_by_kind")
-    if set_by == "metrics_by_kind":
-        kinds = value.keys if isinstance(value, ast.Dict) else []
-        value = next((value.values[n] for n, kind in enumerate(kinds) if isinstance(kind, ast.Constant) and kind.value == label_kind), None)
-    return _names_in(value)
-
-
-def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
-    if isinstance(value, ast.Tuple | ast.List) and all(isinstance(each, ast.Constant) for each in value.elts):
-        return tuple(str(each.value) for each in value.elts)
-    return None  # computed when it runs
 
 
 def sources(run: Settings) -> Iterator[str]:
