@@ -43,6 +43,29 @@ class Odd(TextClassification):
             raise torch.OutOfMemoryError(f"{len(batch['ids'])} rows are too many")
         here = self.everywhere or torch.distributed.get_rank() == 1
         return loss * float("nan") if here and self.calls in self.bad else loss
+
+
+class Twice(Odd):
+    """Learns from each batch twice, and counts in a buffer what it has seen; the memory runs out when the first update is made."""
+
+    def build(self, *given):
+        modules = super().build(*given)
+        modules["model"].register_buffer("seen", torch.zeros(2))
+        return modules
+
+    def steps(self, modules):
+        return [(self.once, ["model"]), (self.again, ["model"])]
+
+    def once(self, modules, batch):
+        self.note(modules, 0, batch)
+        return TextClassification.training_step(self, modules, batch)
+
+    def again(self, modules, batch):
+        self.note(modules, 1, batch)
+        return {"again": 2.0 * self.training_step(modules, batch)}
+
+    def note(self, modules, place, batch):
+        getattr(modules["model"], "module", modules["model"]).seen[place] += len(batch["ids"])
 '''
 
 
@@ -207,6 +230,26 @@ def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
     assert len(attempts) == (0 if processes == 1 else 1)
     assert (tmp_path / "run/pieces.txt").read_text() == ("4" if processes == 1 else "2")
     assert json.loads((tmp_path / "run/manifest.json").read_text())["facts"]["steps"] == 44
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_out_of_memory_after_the_first_of_two_updates_makes_neither_twice(data, tmp_path, processes):
+    """Against a training that has the memory; without dropout, which draws other masks for smaller pieces."""
+    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    for name, rows in (("enough", None), ("little", 4)):
+        task = {"use": f"{tmp_path}/odd.py:Twice", "arguments": odd(tmp_path / name, rows=rows)["arguments"]}
+        words = ["--reduce-batch-on-oom", *kill_anywhere.arguments(data, tmp_path / name, 1, task=task, epochs=2)]
+        words += [f"model.arguments.{name}={value}" for name, value in without.items()]
+        while (codes := forking.run(words, processes, tmp_path / "log")) != [0] * processes:
+            assert set(codes) <= {1, 76} and name == "little", (tmp_path / "log").read_text()[-2000:]
+    assert (tmp_path / "little/pieces.txt").is_file()
+    (weights, told), (expected, expected_told) = (kill_anywhere.result(tmp_path / name) for name in ("little", "enough"))
+    assert weights["seen"].tolist() == expected["seen"].tolist()
+    for name in weights:
+        assert weights[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5)
+    assert told.keys() == expected_told.keys()
+    for key, metrics in told.items():
+        assert metrics == pytest.approx(expected_told[key], rel=1e-4)
 
 
 def finite(value) -> bool:

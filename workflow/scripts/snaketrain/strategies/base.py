@@ -25,6 +25,7 @@ MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of w
 class Strategy:
     rank, world_size = 0, 1
     replicas = 1  # neighbouring processes that work on the same examples, since they share one model
+    tries_again = True  # a backward pass that failed leaves nothing but gradients behind
 
     def __init__(self, device: str = "auto", precision: str = "auto"):
         kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
@@ -87,20 +88,23 @@ class Strategy:
         """`loss` times `weight` is this process's part of a sum over all processes."""
         self.scaler.scale(loss).backward(weight)
 
-    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
+    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None, alike: bool = True) -> Tensor:
         """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
 
-        Where the norm is not a number, on all processes alike, nothing is updated.
+        All of them are updated, or none on any process: where the norm over all of them is not a number. `alike`: it is the
+        same on all processes, as it is of all that a strategy has wrapped.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        if self.scaler.is_enabled() or math.isfinite(norm):  # a scaler sees to it by itself
+        if not alike and self.agree(float(not math.isfinite(norm)))[0]:
+            norm = torch.full_like(norm, math.nan)
+        if math.isfinite(norm):
             for _, optimizer in pairs:
-                self.scaler.step(optimizer)
-            self.scaler.update()
+                optimizer.step()  # not by the scaler, which would decide for each optimizer by itself
+        self.scaler.update()
         return norm
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
@@ -166,6 +170,8 @@ class Strategy:
 
 class Distributed(Strategy):
     """Several processes that torch.distributed connects; what they exchange while training is for the strategies to say."""
+
+    tries_again = False  # the others are waiting, and the wrappers as well
 
     def start(self) -> None:
         ranks = Ranks.of_environment()

@@ -31,7 +31,11 @@ class Task:
     # --- each batch of the training
 
     def training_step(self, modules: Modules, batch: Batch) -> Losses:
-        """The loss summed over what `count` counts; or several by name, which are added up."""
+        """The loss summed over what `count` counts; or several by name, which are added up.
+
+        Called again with the same examples where the memory ran out; buffers of the modules are put back before, what the task
+        itself notes down here is not: do that in `train_epoch`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must say what is learnt: override `training_step`")
 
     def steps(self, modules: Modules) -> list[tuple[Callable[[Modules, Batch], Losses], list[str]]]:

@@ -18,9 +18,7 @@ def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[st
     made, given = load(train.optimizer.use), train.optimizer.arguments
     quick = {} if {"fused", "foreach"} & set(given) else fastest(made, [p for group in members for p in group["params"]])
     options = {"lr": train.learning_rate, **quick, **given}
-    optimizer = sharded(members, made, **options, **how) if sharded else made(members, **options)
-    optimizer._step_supports_amp_scaling = False  # the scaler itself leaves out what overflows; fused kernels do not for all strategies
-    return optimizer
+    return sharded(members, made, **options, **how) if sharded else made(members, **options)
 
 
 def fastest(made: Any, parameters: list[nn.Parameter]) -> dict[str, bool]:
