@@ -4,15 +4,17 @@ import json
 import os
 import time
 import traceback
+from argparse import Namespace
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.manifests import digest, read_manifest, write_json
+from snaketrain.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.settings import Evaluate, Model, Train
 from snaketrain.training.ranks import Ranks, leave
 
 SPLITS = ("dev", "test")
+REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
 
 
 def main() -> None:
@@ -27,12 +29,13 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(args.output).parent
     evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
-    selection, data = read_manifest(args.selection), read_manifest(args.data)
+    training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
+    model = read_manifest(args.model) if args.model else None
 
-    # the same weights on the same data give the same scores: a changed plot or interval need not run the model again
-    scores = folder / "scores" / digest(selection.facts["weights"], data.content, sorted(args.code))
+    # a changed plot or interval need not run the model again
+    scores = folder / "scores" / scores_key(args, training, selection, data, model)
     if not all((scores / f"{split}.json").is_file() for split in SPLITS):
-        score(args, selection, data, evaluate.batch_size, scores)
+        score(args, training, selection, data, model, evaluate.batch_size, scores)
     if Ranks.of_environment().rank > 0:  # the first process alone writes what all have found
         return
 
@@ -52,6 +55,13 @@ def main() -> None:
     stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
 
 
+def scores_key(args: Namespace, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
+    """Digest of all that `score` is given: whatever is new in it, even a metric of the same weights, is scored anew."""
+    settings = [string for string in sorted(args.settings) if not string.startswith(REPORT_ONLY)]
+    read = [sorted(training.settings), selection.facts["weights"], data.content, model and model.content]
+    return digest(settings, sorted(args.code), args.device, *read)
+
+
 def read_table(path: Path, examples: int) -> dict[str, list]:
     """Texts and labels, where the prepared data have them, and a row for each example."""
     import pyarrow as pa
@@ -63,7 +73,9 @@ def read_table(path: Path, examples: int) -> dict[str, list]:
     return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 
 
-def score(args, selection, data, batch_size: int, folder: Path) -> None:
+def score(
+    args: Namespace, training: Manifest, selection: Manifest, data: Manifest, fetched: Manifest | None, batch_size: int, folder: Path
+) -> None:
     """Run the model over both splits; the first process writes what all have found."""
     # that some weights are missing before the trained ones are loaded is no news
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -77,12 +89,12 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
     from snaketrain.training.learner import Learner, build, make_task
     from snaketrain.training.predicting import predict
 
-    sections = from_strings(read_manifest(args.training).settings)
+    sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=train.precision)
     strategy.start()
     task = make_task(train)
-    weights = read_manifest(args.model).folder / "files" if args.model else None
+    weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
     for name, module in modules.items():
         if strategy.builds:
