@@ -140,3 +140,8 @@ def test_rules_know_the_ground_floor_only():
     assert "snaketrain.workflow.pipeline.Pipeline" in found
     assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+
+
+def test_pictures_are_drawn_in_one_way():
+    """`drawing.py` sees to it that no name is read as a formula."""
+    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.judging.drawing"]

@@ -5,13 +5,10 @@ import time
 from pathlib import Path
 
 import jinja2
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 from snaketrain import stages
 from snaketrain.judging import comparing
+from snaketrain.judging.drawing import plt, shown
 from snaketrain.judging.verdicts import verdict as verdict_on
 from snaketrain.manifests import read_manifest, write_text
 
@@ -83,7 +80,7 @@ def setting(value: object) -> str:
 def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
     """Training loss, and on the development set the loss and the metrics that chose the checkpoints."""
     panels = {"train/loss": "training loss", "eval/loss": "development loss"}
-    panels |= {f"eval/{metric}": f"development {spoken(metric)}" for metric in chosen_by(rows)}
+    panels |= {f"eval/{metric}": f"development {shown(spoken(metric))}" for metric in chosen_by(rows)}
     picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
     by_name = {run["run"]: run for run in runs}
     for i, line in enumerate(rows):
@@ -91,7 +88,7 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
         for plot, name in zip(axes[0], panels, strict=True):
             points = by_name[line["run"]]["curves"].get(name, [])
             plot.plot(*zip(*points, strict=True) if points else ([], []), marker="o" if len(points) < 30 else "", markersize=3,
-                      label=line["run"], **style)  # fmt: skip
+                      label=shown(line["run"]), **style)  # fmt: skip
     for plot, name in zip(axes[0], panels, strict=True):
         plot.set(title=panels[name], xlabel="step")
         plot.grid(alpha=0.3)
