@@ -82,11 +82,10 @@ def score(
 
     import numpy as np
     import torch
-    from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
     from snaketrain.strategies import make_strategy
-    from snaketrain.training.learner import Learner, build, make_task
+    from snaketrain.training.learner import Learner, build, loaded, make_task
     from snaketrain.training.predicting import predict
 
     sections = from_strings(training.settings)
@@ -96,10 +95,7 @@ def score(
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
-    for name, module in modules.items():
-        if strategy.builds:
-            load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
-        modules[name] = strategy.place(module)
+    modules = loaded(task, modules, strategy, selection.folder / "model")
     task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.training.parameters import norm_of
@@ -63,7 +64,15 @@ class Strategy:
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
         """Wrap the module and build its optimizer, in the order that this strategy needs."""
         module = self.place(module)
-        return module, make_optimizer(dict(module.named_parameters()))
+        return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+    def adopt(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
+        """The same for a module that its task has wrapped by itself, and which stays as it is."""
+        module = module.to(self.device)
+        return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
+        return make_optimizer(parameters)
 
     def place(self, module: nn.Module) -> nn.Module:
         """Put a module where it can be evaluated, which takes no gradients and no optimizer."""
@@ -91,15 +100,16 @@ class Strategy:
     def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None, alike: bool = True) -> Tensor:
         """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
 
-        All of them are updated, or none on any process: where the norm over all of them is not a number. `alike`: it is the
-        same on all processes, as it is of all that a strategy has wrapped.
+        All of them are updated, or none on any process: where the norm over all of them is not a number. `alike`: a strategy
+        has wrapped them, so that data parallel processes find the same norm.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        if not alike and self.agree(float(not math.isfinite(norm)))[0]:
+        # those that share a model each find gradients of what is not cut, which may differ in the last bit
+        if (not alike or self.replicas > 1) and self.agree(float(not math.isfinite(norm)))[0]:
             norm = torch.full_like(norm, math.nan)
         if math.isfinite(norm):
             for _, optimizer in pairs:
@@ -177,7 +187,7 @@ class Distributed(Strategy):
         ranks = Ranks.of_environment()
         ranks.export()
         if self.device.type == "cuda":
-            self.device = torch.device("cuda", ranks.local)
+            self.device = torch.device("cuda", ranks.gpu)
             torch.cuda.set_device(self.device)
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
@@ -186,6 +196,14 @@ class Distributed(Strategy):
 
     def finish(self) -> None:
         self.wait()  # the first one may be the meeting point of the others
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        return module.module if isinstance(module, DistributedDataParallel) else module  # perhaps wrapped by the task itself
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+        if more_to_come and isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         super().backward(loss, weight * self.data_processes)  # gradients are averaged over the processes; ours is a sum

@@ -78,7 +78,7 @@ class Fsdp(Distributed):
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
         if isinstance(module, FSDPModule):
             module.set_requires_gradient_sync(self.exchange_each_piece or not more_to_come)
-        return contextlib.nullcontext()
+        return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         return clip_parts(module.parameters(), longest)
