@@ -105,7 +105,9 @@ def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after)
     os.kill(pids[-1], signal.SIGTERM)  # one is enough: all agree
     assert forking.wait(pids) == [75] * before
     assert forking.run(words, after, tmp_path / "parts.log") == [0] * after
-    assert [event["processes"] for event in events(tmp_path / "parts", "attempt")] == [before, after]
+    attempts = events(tmp_path / "parts", "attempt")
+    assert [(event["processes"], event["precision"]) for event in attempts] == [(before, "fp32"), (after, "fp32")]
+    assert json.loads((tmp_path / "parts/manifest.json").read_text())["facts"]["precision"] == "fp32"
     expected, found = ({e["step"]: e["metrics"]["loss"] for e in events(tmp_path / name, "train")} for name in ("whole", "parts"))
     assert found == pytest.approx(expected, rel=1e-6)
 

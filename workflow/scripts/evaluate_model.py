@@ -58,7 +58,7 @@ def main() -> None:
 def scores_key(args: Namespace, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
     """Digest of all that `score` is given: whatever is new in it, even a metric of the same weights, is scored anew."""
     settings = [string for string in sorted(args.settings) if not string.startswith(REPORT_ONLY)]
-    read = [sorted(training.settings), selection.facts["weights"], data.content, model and model.content]
+    read = [sorted(training.settings), training.facts["precision"], selection.facts["weights"], data.content, model and model.content]
     return digest(settings, sorted(args.code), args.device, *read)
 
 
@@ -90,7 +90,8 @@ def score(
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=train.precision)
+    precision = training.facts["precision"]  # in which it was trained, wherever it is evaluated
+    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=precision)
     strategy.start()
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None

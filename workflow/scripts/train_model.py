@@ -116,7 +116,8 @@ def main() -> int:
         Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch, Clock(started),
     )  # fmt: skip
     start = training.resume()
-    about |= {"steps": plan.steps, "processes": strategy.world_size, "began": started} | (place() if first else {})
+    about |= {"steps": plan.steps, "processes": strategy.world_size, "precision": strategy.precision, "began": started}
+    about |= place() if first else {}
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
@@ -145,6 +146,7 @@ def main() -> int:
         logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
     if first:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
+        facts["precision"] = strategy.precision  # which `auto` chose on these devices
         facts |= {"metrics": metrics, "checkpoints": training.checkpoints.metrics()}
         stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
     return 0

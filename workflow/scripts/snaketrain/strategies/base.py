@@ -23,20 +23,31 @@ Keep = Callable[[Tensor], Tensor]
 MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of what shards the optimizer, if anything does
 
 
+def best_precision(device: torch.device) -> str:
+    """What `auto` means: half precision on GPUs, with the range of fp32 where they compute in it themselves."""
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
 class Strategy:
     rank, world_size = 0, 1
     replicas = 1  # neighbouring processes that work on the same examples, since they share one model
+    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
     tries_again = True  # a backward pass that failed leaves nothing but gradients behind
 
     def __init__(self, device: str = "auto", precision: str = "auto"):
         kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
         self.device = torch.device(kind)
-        on_gpu = self.device.type == "cuda"
-        self.precision = precision if precision != "auto" else "fp16" if on_gpu else "fp32"
-        if self.precision == "tf32":
+        self.asked = precision
+        self.compute_in(best_precision(self.device) if precision == "auto" else precision)
+
+    def compute_in(self, precision: str) -> None:
+        self.precision = precision
+        if precision == "tf32":
             torch.set_float32_matmul_precision("high")
         # fp16 has too small a range for gradients: the loss is scaled up, and what overflows is skipped
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.scaler = self.scaler_class(self.device.type, enabled=precision == "fp16")
 
     def start(self) -> None:
         """Called once, before anything else."""
@@ -193,6 +204,9 @@ class Distributed(Strategy):
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(minutes=30))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        if self.asked == "auto":  # GPUs may be of several kinds
+            found = self.everyones(best_precision(self.device))
+            self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
 
     def finish(self) -> None:
         self.wait()  # the first one may be the meeting point of the others

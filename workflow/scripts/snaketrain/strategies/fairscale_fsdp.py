@@ -19,6 +19,7 @@ class FairscaleFsdp(Distributed):
     """`wrap_blocks`: each block is put together only while it works; otherwise the whole model is. The others are as of `fsdp`."""
 
     needs = "cuda"  # for its streams
+    scaler_class = PartsScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
         super().__init__(**where)
@@ -27,7 +28,6 @@ class FairscaleFsdp(Distributed):
         self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
         # not flattened into one vector: groups of parameters stay apart, and each has its own share of each process
         self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}
-        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
     def place(self, module: nn.Module) -> nn.Module:
         chosen = {id(block) for block in blocks(module)} if self.wrap_blocks else set()

@@ -16,10 +16,11 @@ from snaketrain.training.shards import PartsScaler
 class FairscaleOss(SharedOptimizer):
     """`buffer_mb`: small gradients are exchanged together, in buffers that every process keeps whole: faster, but more memory."""
 
+    scaler_class = PartsScaler
+
     def __init__(self, buffer_mb: float = 0, **where: Any):
         super().__init__(**where)
         self.buffer_numbers = int(buffer_mb * 2**20 / 4)
-        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
         module, optimizer = super().prepare(module, make_optimizer)
