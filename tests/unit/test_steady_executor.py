@@ -52,7 +52,7 @@ def executor(monkeypatch):
     made.status_rate_limiter = contextless()
     monkeypatch.setattr(steady_executor.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
     monkeypatch.setattr(
-        steady_executor.Executor, "report_job_error", lambda self, job, msg=None, **_: made.reported.append((job.external_jobid, msg))
+        steady_executor.Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg))
     )
     monkeypatch.setattr(steady_executor.Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
     made.next_seconds_between_status_checks = 20
@@ -69,7 +69,8 @@ class contextless:
 
 
 def submitted(number: str, *output: str) -> SubmittedJobInfo:
-    return SubmittedJobInfo(types.SimpleNamespace(output=output), external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
+    job = types.SimpleNamespace(output=output, attempt=1, restart_times=2)
+    return SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
 
 
 def look(executor, jobs):
@@ -101,6 +102,18 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, tmp_path):
     assert executor.reported[0] == ("1", "")
     number, message = executor.reported[1]
     assert number == "2" and "left no result" in message
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "message"),
+    [("CANCELLED", 3, "stays so"), ("OUT_OF_MEMORY", 3, "raise compute.memory_mb"), ("TIMEOUT", 1, ""), ("FAILED", 1, "")],
+)
+def test_what_would_end_alike_is_not_retried(slurm, executor, state, attempt, message):
+    job = submitted("1")
+    slurm(squeue=f"echo '1|{state}'")
+    assert look(executor, [job]) == []
+    assert job.job.attempt == attempt
+    assert message in executor.reported[0][1]
 
 
 def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, monkeypatch):

@@ -25,6 +25,11 @@ REFUSED = {
 }
 FOR_NOW = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
 OVER = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE")
+# of a job that ended so: what became of it, and what to do
+NOT_RETRIED = {
+    "CANCELLED": "was cancelled, and stays so: start snakemake again to go on with it",
+    "OUT_OF_MEMORY": "would need as much memory again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile for the small stages",
+}
 
 
 class SlurmMissing(Exception):

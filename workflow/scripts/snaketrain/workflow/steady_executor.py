@@ -1,7 +1,8 @@
 """The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld and limits on submission.
 
-By itself the plugin forgets its jobs when SLURM does not answer, waits for ever for a job that has left squeue, and takes
-every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds.
+By itself the plugin forgets its jobs when SLURM does not answer, waits for ever for a job that has left squeue, takes
+every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds, and submits a job
+again that somebody has cancelled.
 """
 
 import re
@@ -15,7 +16,7 @@ from typing import Any
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.job_status_query import query_job_status, query_job_status_squeue
 
-from snaketrain.workflow.cluster import comment
+from snaketrain.workflow.cluster import NOT_RETRIED, comment
 
 OUTAGE = re.compile(
     "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
@@ -23,6 +24,7 @@ OUTAGE = re.compile(
     re.IGNORECASE,
 )
 LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
 OUTAGE_PATIENCE_SECONDS = 1800
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a moment ago
@@ -43,9 +45,13 @@ class SteadyExecutor(Executor):
         self.settled.add(id(job_info))
         super().report_job_success(job_info)
 
-    def report_job_error(self, job_info: Any, *args: Any, **kwargs: Any) -> None:
+    def report_job_error(self, job_info: Any, msg: str | None = None, **kwargs: Any) -> None:
         self.settled.add(id(job_info))
-        super().report_job_error(job_info, *args, **kwargs)
+        state = STATE.search(msg or "")
+        if state and (advice := NOT_RETRIED.get(state[1])):
+            msg = f"{msg} It {advice}. "
+            job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
+        super().report_job_error(job_info, msg, **kwargs)
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
