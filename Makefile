@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: help demo test test-fast test-slurm check ui bench docs
+.PHONY: help demo test test-fast test-slurm mutations check ui bench docs
 
 help:
 	@echo "make demo        run the embedded default, offline, within minutes"
@@ -12,6 +12,7 @@ help:
 	@echo "make test        all tests but those on SLURM"
 	@echo "make test-fast   the unit tests alone"
 	@echo "make test-slurm  trainings on a SLURM cluster of its own, and what may happen to them (root)"
+	@echo "make mutations   whether the tests notice errors that are put into the code"
 	@echo "make check       the linters"
 	@echo "make bench       the figures of the README"
 	@echo "make docs        write config/README.md and the README's rule graph again"
@@ -46,6 +47,9 @@ test-fast: .venv/installed
 
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest tests/slurm --durations=5
+
+mutations: .venv/installed
+	$(BIN)/python tests/mutations.py
 
 check: .venv/installed
 	$(BIN)/ruff check .

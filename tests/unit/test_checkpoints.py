@@ -119,3 +119,27 @@ def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):
     shutil.rmtree(tmp_path)
     states = ours.optimizers["model"].state
     assert len(states) == 2 and all(state["step"] == 1 and state["exp_avg"].abs().sum() > 0 for state in states.values())
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("min", [2, 4, 6]), ("max", [1, 3, 6])])
+def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
+    """Of equal ones the earlier; and one without the metric is none of the best."""
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", mode, 2)
+    for step, loss in enumerate([0.8, 0.2, 0.9, 0.1, 0.2, None], start=1):
+        checkpoints.save(ours, step, None if loss is None else {"loss": loss}, {})
+    checkpoints.finish()
+    assert [int(path.name.removeprefix("step-")) for path in checkpoints.found()] == kept
+    assert Checkpoints(tmp_path, "loss", mode, 2).restore(ours, {}) == 6
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "model.optimizer.pt", "state.json", "checkpoint.json"])
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, damaged, torn):
+    weights = train_and_save(tmp_path, 3)
+    path = tmp_path / "step-00000003" / damaged
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if torn else content.replace(b"1", b"7"))
+    ours = learner(Strategy("cpu", "fp32"))
+    assert Checkpoints(tmp_path, "loss", "min", 3).restore(ours, {}) == 2
+    assert torch.equal(ours.modules["model"].weight, weights[2])
+    assert f"{path.parent} is damaged" in capsys.readouterr().err
