@@ -175,6 +175,7 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
     results = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
     assert results["metrics"] == pytest.approx(winner, rel=1e-5)
     assert results["baselines"]["majority"]["accuracy"] < 0.3 and "confusion" in results  # labels that only the task knows
+    assert results["baselines"]["constant"]["accuracy"] < 0.3 and results["baselines"]["constant"]["loss"] == pytest.approx(2.2, abs=0.2)
 
     # trained again, to the same weights, with a metric that means something else: it is not the former one's figure that is told
     manifest = tmp_path / "training/manifest.json"

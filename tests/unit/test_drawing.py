@@ -19,6 +19,7 @@ RESULTS = {
     "reliability": [{"probability": 0.5, "accuracy": 0.5, "examples": 10}],
     "calibration_error": 0.1,
     "metrics": dict.fromkeys(NAMES, 0.5),
+    "baselines": {"constant": dict.fromkeys(NAMES, 0.25) | {"answer": ODD}},
 }
 
 

@@ -391,7 +391,7 @@ def test_classes_are_predicted_with_their_labels():
     rows = task.predict(task.outputs(modules, batch), batch)
     assert rows["label"].tolist() == batch["target"].tolist() and torch.allclose(rows["probabilities"].sum(1), torch.ones(6))
     task.label_names = []
-    assert task.predict(task.outputs(modules, batch), batch).keys() == {"output"}
+    assert task.predict(task.outputs(modules, batch), batch).keys() == {"output", "target"}
 
 
 def test_large_predictions_are_not_told_one_by_one():
@@ -401,3 +401,66 @@ def test_large_predictions_are_not_told_one_by_one():
     for width, told in ((101, {"small"}), (100, {"small", "large"})):
         batch = {"inputs": torch.randn(3, width)}
         assert task.predict(task.outputs(modules, batch), batch).keys() == told
+
+
+def rows_of(task: Module, modules: dict, batch: dict) -> dict:
+    """As they come back from the file of scores."""
+    with torch.no_grad():
+        return {name: torch.from_numpy(value.numpy()) for name, value in task.predict(task.outputs(modules, batch), batch).items()}
+
+
+def test_targets_stand_beside_predictions(batch):
+    task, modules = two()
+    rows = rows_of(task, modules, batch)
+    assert list(rows) == ["mean", "target", "spread", "width"] and torch.equal(rows["width"], batch["width"])
+    task = Module(predictions=["target"], losses={"target": "torch.nn.MSELoss"})
+    assert torch.equal(task.predict({"target": batch["width"]}, batch)["target_target"], batch["target"])
+
+
+def test_a_constant_answer_is_the_mean_of_the_targets(batch):
+    metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "close": "mine.py:closeness"}
+    task, modules = two(metrics=metrics)
+    (name, found), *others = task.baselines(rows_of(task, modules, batch)).items()
+    assert name == "constant" and not others and found.keys() == {"answer", *task.metrics}
+    off, spread = ((batch[field] - batch[field].mean()) for field in ("target", "width"))
+    assert found["loss_mean"] == pytest.approx(off.square().mean().item(), rel=1e-5)
+    assert found["loss_spread"] == pytest.approx(0.5 * spread.abs().mean().item(), rel=1e-5)
+    assert found["r2"] == pytest.approx(0, abs=1e-6) and found["close"] == pytest.approx((off.abs() < 1).float().mean().item())
+    assert found["answer"].startswith(f"mean: always {batch['target'].mean().item():.4g}, the mean of the targets; spread: always 0.")
+
+
+def test_a_constant_answer_of_classes_is_their_shares():
+    metrics = {"share": {"use": "torchmetrics.Accuracy", "arguments": {"task": "multiclass", "num_classes": 3}}}
+    batch = {"inputs": torch.randn(10, 4), "target": torch.tensor([2, 2, 2, 2, 2, 0, 0, 0, 1, 1])}
+    shares = torch.tensor([0.3, 0.2, 0.5])
+    for names in ([], ["a", "b", "c"]):
+        task = Module(losses={"output": "torch.nn.CrossEntropyLoss"}, metrics=metrics)
+        modules = task.build({"use": "torch.nn.Linear", "arguments": {"in_features": 4, "out_features": 3}}, None, {"label_names": names})
+        rows = rows_of(task, modules, batch)
+        assert ("probabilities" in rows) == bool(names)
+        found = task.baselines(rows)["constant"]
+        assert found["loss"] == pytest.approx(-(shares * shares.log()).sum().item(), rel=1e-5) and found["share"] == 0.5
+        assert found["answer"].startswith("always class 2")
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("torch.nn.BCEWithLogitsLoss", 0.6365),
+        ("torch.nn.BCELoss", 0.6365),
+        ("mine.py:mean_square", 0.2222),
+        ("torch.nn.PoissonNLLLoss", None),
+    ],
+)
+def test_a_constant_answer_is_one_in_the_terms_of_the_loss(use, expected):
+    """Of logits the mean is turned into one; where it is not known what a prediction stands for there is none."""
+    target = torch.tensor([0.0, 0.0, 1.0] * 4)
+    task = Module(losses={"output": use})
+    found = task.baselines({"output": torch.rand(12, 1), "target": target})
+    assert found["constant"]["loss"] == pytest.approx(expected, abs=1e-4) if expected else found == {}
+
+
+def test_without_all_targets_there_is_no_constant_answer(batch):
+    task, modules = two()
+    rows = rows_of(task, modules, batch)
+    assert all(task.baselines({name: value for name, value in rows.items() if name != missing}) == {} for missing in rows)

@@ -6,6 +6,7 @@ import time
 import traceback
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
@@ -47,8 +48,6 @@ def main() -> None:
     for split in SPLITS:
         measured, rows = json.loads((scores / f"{split}.json").read_text()), dict(np.load(scores / f"{split}.npz"))
         table = read_table(data.file(f"{split}.arrow"), measured["examples"])
-        if "label" in rows:  # of a dataset class, whose labels only the task knows
-            table["label"] = rows.pop("label").tolist()
         write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
@@ -106,8 +105,19 @@ def score(
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)
-            write_json(folder / f"{split}.json", {"examples": len(examples), "metrics": metrics})  # last: it says that both are there
+            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
+            write_json(folder / f"{split}.json", found)  # last: it says that both are there
     strategy.finish()
+
+
+def baselines(task: Any, rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    import torch
+
+    try:
+        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items()})
+    except Exception as error:  # such as of a metric that cannot be computed of equal answers: the model's own figures stand
+        print(f"evaluate_model: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
+        return {}
 
 
 def withheld(facts: dict, split: str) -> bool:

@@ -117,7 +117,11 @@ def errors(axes: Any, results: Results, labels: np.ndarray, rows: Rows) -> None:
 
 def draw_figures(path: Path, results: Results) -> None:
     """The workflow expects a picture; where there is nothing to draw, it tells the figures, or why there are none."""
-    lines = [f"{shown(name).replace('_', ' ')}: {value:.4g}" for name, value in results["metrics"].items()]
+    beside = results["baselines"].get("constant", {})
+    lines = [
+        f"{shown(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {beside[name]:.4g})" if name in beside else "")
+        for name, value in results["metrics"].items()
+    ]
     if not lines:
         lines = ["no labels:", "there may be predictions, but nothing to score."]
     text = "\n".join([title(results), "", *lines])

@@ -64,6 +64,10 @@ class Task:
         """A row for each example, by the name of the column; none: the evaluation gives figures only."""
         return {}
 
+    def baselines(self, rows: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+        """What constant answers get, from the rows of all examples: by name, the `answer` in words and the metrics."""
+        return {}
+
     # --- each epoch
 
     def on_worker_start(self) -> None:
