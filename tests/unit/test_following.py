@@ -204,6 +204,29 @@ def test_a_journal_that_grows_with_repeated_steps_and_a_torn_line(tmp_path, uri)
     assert content(tmp_path) == before
 
 
+def test_an_evaluation_that_was_lost_gives_way_to_the_one_of_the_next_attempt(tmp_path, uri, empty_database):
+    """What MLflow was told it keeps, but shows the later one; told of both at once, it never hears of the first."""
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    evaluations = [{"event": "eval", "step": 80, "time": time.time() + n, "attempt": n, "metrics": {"accuracy": n / 4}} for n in (1, 2)]
+    write(results, evaluations[0])
+    store = follow(results, uri)
+    assert training_run(store).data.metrics["eval/accuracy"] == 0.25
+    write(results, {"event": "attempt", "attempt": 2, "resume_step": 60, "time": time.time()}, evaluations[1])
+    run = training_run(store := follow(results, uri))
+    assert run.data.metrics["eval/accuracy"] == 0.5 and history(store, run, "eval/accuracy")[-2:] == [(80, 0.25), (80, 0.5)]
+    before = content(tmp_path)
+    (results / "runs/first/training/.mlflow.json").unlink()
+    follow(results, uri)
+    assert content(tmp_path) == before
+    make_workspace(tmp_path / "anew", {"first": {"ends": "nothing"}})
+    journal = "runs/first/training/journal.jsonl"
+    (tmp_path / "anew/results" / journal).write_text((results / journal).read_text())
+    (tmp_path / "anew/mlflow.db").write_bytes(empty_database.read_bytes())
+    store = follow(tmp_path / "anew/results", f"sqlite:///{tmp_path}/anew/mlflow.db")
+    told = history(store, training_run(store), "eval/accuracy")
+    assert told[-1] == (80, 0.5) and (80, 0.25) not in told
+
+
 def test_nan_stays_nan(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, math.nan), loss(70, 0.5))
