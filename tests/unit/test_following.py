@@ -15,10 +15,11 @@ import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
+import follow_runs
 from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
 from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, Store, cut
+from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store, cut
 from snaketrain.training import ownership
 from snaketrain.training.goodput import ACTIVITIES
 
@@ -467,7 +468,7 @@ def test_command_with_a_server_that_is_away(tmp_path):
     results = make_workspace(tmp_path, {"first": {}})
     done = subprocess.run(command(results, "--once", "--uri", "http://127.0.0.1:9"), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
-    assert len(done.stderr.splitlines()) == 1 and "Start it, or correct tracking.uri; then: python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "Start it, or correct tracking.uri; then: " in done.stderr
 
 
 def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
@@ -512,3 +513,44 @@ def until(holds) -> None:
     while not holds():
         assert time.monotonic() < end, "waited for a minute in vain"
         time.sleep(0.1)
+
+
+def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_database):
+    """As a server's may be, of which we see no file."""
+    results = make_workspace(tmp_path)
+    follower = Follower(results, Store(uri))
+    for training in follower.runs():
+        follower.update(training)
+    assert not follower.has_lost_its_runs(look_now=True)
+    before = history(follower.store, training_run(follower.store), "train/loss")
+    with sqlite3.connect(empty_database) as empty, sqlite3.connect(tmp_path / "mlflow.db") as database:
+        empty.backup(database)
+    assert follower.has_lost_its_runs(look_now=True)
+    follower.forget()
+    for training in follower.runs():
+        follower.update(training)
+    assert history(follower.store, training_run(follower.store), "train/loss") == before
+    assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(look_now=True)
+
+
+@pytest.mark.parametrize("deleted", ["tests", "tests-data"])
+def test_a_deleted_experiment_is_told_until_it_is_restored(tmp_path, uri, deleted):
+    results = make_workspace(tmp_path, {"first": {}})
+    store = follow(results, uri)
+    where = store.experiment(deleted)
+    store.client.delete_experiment(where)
+    trouble = follow_runs.full_pass(Follower(results, Store(uri)), print)
+    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
+    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
+    store.client.restore_experiment(where)
+    assert follow_runs.full_pass(Follower(results, Store(uri)), print) is None
+
+
+def test_an_experiment_that_is_deleted_under_a_living_follower(tmp_path, uri):
+    follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
+    follower.update(results / "runs/first/training")
+    follower.store.client.delete_experiment(follower.store.experiment("tests"))
+    assert follower.has_lost_its_runs(look_now=True)
+    follower.forget()
+    with pytest.raises(ExperimentDeleted, match="'tests' was deleted"):
+        follower.update(results / "runs/first/training")

@@ -23,6 +23,7 @@ GROUND = {
     "snaketrain.workflow.metrics_in_files",
     "snaketrain.loading",
     "snaketrain.workflow.inheriting",
+    "snaketrain.workflow.follower",
     "snaketrain.workflow.launching",
     "snaketrain.workflow.cluster",
     "snaketrain.workflow.cluster_watch",

@@ -15,6 +15,11 @@ class Tracking(Section):
     register_models: bool = Field(
         True, description="whether the best text classifier of an experiment goes to MLflow's registry, to be served"
     )
+    wait_seconds: float = Field(
+        120,
+        ge=0,
+        description="how long at most a workflow that has ended waits until MLflow is up to date; if that is too short, it says how to finish it",
+    )
     log_every_steps: Positive = Field(10, description="how often training metrics are written down")
 
     @field_validator("uri")

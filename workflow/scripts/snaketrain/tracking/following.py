@@ -24,6 +24,7 @@ from snaketrain.training.goodput import goodput
 from snaketrain.training.ownership import gone, job_of
 from snaketrain.workflow.reasons import read_reasons
 
+LOOK_EVERY_SECONDS = 30  # whether what MLflow was told is still there
 FEW = 5  # runs that can be named one by one
 
 
@@ -48,12 +49,21 @@ class Follower:
         self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
         self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
         self._views: dict[str, dict[str, str]] = {}
+        self._looked = time.monotonic()
 
     def forget(self) -> None:
         """Take nothing for granted that MLflow said before."""
         self.store.forget()
         self.shared.forget()
+        self.rows.clear()
         self._views.clear()
+
+    def has_lost_its_runs(self, look_now: bool = False) -> bool:
+        """Whether somebody has emptied the store, or deleted experiments in it: asked now and then, and at the end."""
+        if not look_now and time.monotonic() - self._looked < LOOK_EVERY_SECONDS:
+            return False
+        self._looked = time.monotonic()
+        return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
