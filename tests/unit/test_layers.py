@@ -40,7 +40,9 @@ GROUND = {
     "snaketrain.data.formats",
     "snaketrain.data.labels",
     "snaketrain.data.oddities",
+    "snaketrain.data.plain_text",
     "snaketrain.data.reading",
+    "snaketrain.data.tables",
 }
 MLFLOW = {
     "follow_runs",

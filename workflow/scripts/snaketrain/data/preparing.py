@@ -68,6 +68,7 @@ def _write(
             writers[split] = SplitWriter(data, names, class_of, data.label is not None and part.survey.labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows)), output / f"{split}.arrow", odd)
     _check_train(writers["train"])
+    _tell_untrained(names, writers, odd)
     splits = {split: writer.all_facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, odd
@@ -119,6 +120,16 @@ def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
         rows = part.rows[found]
         first = part.spool.selected(rows[: Oddities.EXAMPLES])
         odd.add_all(oddity, len(rows), [case for batch in first for case in cases(batch)])
+
+
+def _tell_untrained(names: list[str], writers: dict[str, SplitWriter], odd: Oddities) -> None:
+    """Examples of classes that are known, but of which chance, a limit or the list of labels left none to train on."""
+    trained_on = writers["train"].all_facts().get("label_counts", [])
+    for split in ("dev", "test"):
+        counts = writers[split].all_facts().get("label_counts", [])
+        for name, count, trained in zip(names, counts, trained_on, strict=False):
+            if not trained:
+                odd.add_all("untrained_class", count, [(split, name)][:count])
 
 
 def _check_train(train: SplitWriter) -> None:

@@ -1,10 +1,12 @@
 """The section `data`."""
 
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from snaketrain.settings.base import Fraction, Name, Positive, Section
+from snaketrain.settings.cells import as_text
 from snaketrain.settings.sources import Examples, Source
 
 
@@ -16,7 +18,11 @@ class Data(Section):
     dev: Examples | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
     test: Examples | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
-        "auto", description="`auto` goes by the file's ending; `text` is one example a line"
+        "auto", description="`auto` goes by the file's ending; `text` is plain text"
+    )
+    text_unit: Literal["line", "paragraph", "file"] = Field(
+        "line",
+        description="what is one example in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
     )
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
@@ -67,10 +73,26 @@ class Data(Section):
     def _one_column(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    @field_validator("text", "columns")
+    @classmethod
+    def _each_once(cls, value: list[str] | None) -> list[str] | None:
+        if twice := [name for name, count in Counter(value or ()).items() if count > 1]:
+            raise ValueError(f"names {twice[0]!r} more than once: every column needs a name of its own")
+        return value
+
     @field_validator("where")
     @classmethod
     def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
-        return dict(sorted(value.items()))
+        return {column: as_text(cell) for column, cell in sorted(value.items())}
+
+    @field_validator("labels")
+    @classmethod
+    def _as_in_files(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        named: dict[str, str] = {}
+        for label, name in (value or {}).items():
+            if named.setdefault(as_text(label), name) != name:
+                raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
+        return value if value is None else named
 
     @model_validator(mode="after")
     def _label_fits_its_kind(self) -> "Data":
@@ -78,6 +100,14 @@ class Data(Section):
             raise ValueError(f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`")
         if self.labels is not None and self.label_kind == "number":
             raise ValueError("`labels` names classes, but `label_kind` is number: remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _text_is_no_label(self) -> "Data":
+        if self.label in self.text:
+            raise ValueError(f"`text` and `label` name the same column ({self.label}): the answer would stand in the text; name two")
+        if self.text_unit != "line" and self.format not in ("auto", "text"):
+            raise ValueError(f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them")
         return self
 
     @model_validator(mode="after")
