@@ -103,8 +103,9 @@ class Notes:
             self.metrics = facts["metrics"]
 
     def requested(self) -> bool:
-        self.ids.append(self.examples.asked[:])
-        self.examples.asked.clear()
+        if self.examples.asked:  # by a step, and not by an evaluation
+            self.ids.append(self.examples.asked[:])
+            self.examples.asked.clear()
         return False
 
     def logs_at(self, step: int) -> bool:

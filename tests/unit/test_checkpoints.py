@@ -143,3 +143,21 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, damaged, to
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(ours, {}) == 2
     assert torch.equal(ours.modules["model"].weight, weights[2])
     assert f"{path.parent} is damaged" in capsys.readouterr().err
+
+
+def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):
+    """One that was saved before it was evaluated is saved again afterwards; between two renames neither has its name."""
+    train_and_save(tmp_path, 2)
+    (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002")  # whole, and not yet in its place
+    shutil.copytree(tmp_path / ".step-00000002", tmp_path / ".gone-step-00000002")
+    (tmp_path / ".step-00000003").mkdir()
+    (tmp_path / ".step-00000003/model.safetensors").touch()  # torn
+    ours = learner(Strategy("cpu", "fp32"))
+    checkpoints = Checkpoints(tmp_path, "loss", "min", 2)
+    assert checkpoints.restore(ours, {}) == 2
+    assert checkpoints.evaluated
+    checkpoints.save(ours, 2, None, {})
+    checkpoints.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+    checkpoints.restore(ours, {})
+    assert not checkpoints.evaluated

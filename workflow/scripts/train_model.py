@@ -127,19 +127,19 @@ def main() -> int:
     watch.close()
     progress.close()
 
-    complete = reached == plan.steps or patience.exhausted
-    status = "FINISHED" if complete else "STOPPED"
+    status = "FINISHED" if training.complete else "STOPPED"
     signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
     end = {"step": reached, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
     training.journal.write("end", status=status, **end, spent=training.clock.spent())
     strategy.finish()
-    if not complete:
+    if not training.complete:
         logging.warning(
-            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
+            "%s: stopped by %s at step %d of %d; %s. Run the same command to go on.",
             args.run_name,
             ", ".join(signals) or "another process",
             reached,
             plan.steps,
+            "saved" if reached else "nothing is trained yet",
         )
         return STOPPED_EARLY
     if reached < plan.steps:

@@ -49,6 +49,7 @@ class Training:
     journal: Any = None
     own_journal: Any = None  # of this process alone
     stopping: bool = False
+    owed: bool = False  # an evaluation of that step, which a stop signal came before
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -58,6 +59,7 @@ class Training:
     def resume(self) -> int:
         """Go back to the last checkpoint, if there is one; its step."""
         self.step = self.checkpoints.restore(self.learner, self.memory)
+        self.owed = self.step == 0 or (self.plan.evaluates_at(self.step) and not self.checkpoints.evaluated)
         return self.step
 
     def run(self) -> int:
@@ -65,16 +67,17 @@ class Training:
         task, modules = self.learner.task, self.learner.plain_modules()
         task.on_worker_start()
         self.clock.to("steps")
-        if self.step == 0:
-            metrics = self.evaluate()
-            self.journal.write("eval", step=0, metrics=metrics, spent=self.clock.spent())
-        else:
+        if self.step:
             self.saved(self.step)  # perhaps the last attempt did not come to write it down
+        if self.step in (0, *self.plan.epoch_ends, self.plan.steps):
+            self.catch_up()
         for epoch, steps in self.batches.after(self.step, self.plan.steps):
             if self.over:
                 break
             task.on_epoch_start(epoch, modules)
-            task.train_epoch(epoch, self.steps(epoch, steps))
+            self.catch_up()
+            if not self.over:
+                task.train_epoch(epoch, self.steps(epoch, steps))
         with self.clock.during("saving"):
             self.checkpoints.finish()
         self.tell_saved()
@@ -83,6 +86,10 @@ class Training:
     @property
     def over(self) -> bool:
         return self.stopping or self.patience.exhausted
+
+    @property
+    def complete(self) -> bool:
+        return not self.owed and (self.step == self.plan.steps or self.patience.exhausted)
 
     def steps(self, epoch: int, batches: Iterator[tuple[int, np.ndarray]]) -> Iterator[Callable[[], None]]:
         for step, ids in batches:
@@ -176,17 +183,37 @@ class Training:
             self.progress.show(step, figures)
             self.window.reopen()
         if plan.evaluates_at(step):
-            metrics = self.evaluate()
-            self.patience.tell(metrics)
-            self.journal.write("eval", step=step, metrics=metrics, spent=self.clock.spent())
-            self.progress.evaluated(step, metrics)
-            self.save(metrics)
+            self.evaluate()
         elif self.stopping:
             self.save(None)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, saved: bool = False) -> None:
+        """And save. Where a stop signal comes first, only save, since there may be half a minute left; the next attempt evaluates."""
+        self.owed, metrics = True, None if self.stopping else self.measure()
+        if metrics is not None:
+            self.owed = False
+            if self.step:
+                self.patience.tell(metrics)
+                self.progress.evaluated(self.step, metrics)
+            self.journal.write("eval", step=self.step, metrics=metrics, spent=self.clock.spent())
+        if self.step and not (self.owed and saved):
+            self.save(metrics)
+
+    def catch_up(self) -> None:
+        """What no attempt has evaluated: the beginning, or the step at which the last one was stopped."""
+        if self.owed:
+            self.evaluate(saved=True)
+
+    def measure(self) -> dict[str, float] | None:
         with self.window.paused(), self.clock.during("evaluation"):
-            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.settings.batch_tokens, self.watch.beat)
+            return evaluate(self.learner, self.dev_data, self.settings.batch_size * 2, self.settings.batch_tokens, self.goes_on)
+
+    def goes_on(self) -> bool:
+        """Asked between two batches of an evaluation; all processes must agree."""
+        self.watch.beat()
+        (stopping,) = self.learner.strategy.agree(self.stop.requested())
+        self.stopping = stopping > 0
+        return not self.stopping
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.journal.sync()  # a checkpoint must not know more than the journal
