@@ -17,10 +17,12 @@ from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.pipeline import Pipeline
 from snaketrain.workflow.preflight import examine
 from snaketrain.workflow.rule_values import untracked, varying
+from snaketrain.workflow.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 
 try:
+    launching.check_folder(os.getcwd())
     pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ)
     if workflow.is_main_process:
         examine(pipeline)

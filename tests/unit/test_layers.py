@@ -33,6 +33,7 @@ GROUND = {
     "snaketrain.workflow.reasons",
     "snaketrain.workflow.remembering",
     "snaketrain.workflow.rule_values",
+    "snaketrain.workflow.stage_commands",
     "snaketrain.schedules",
     "snaketrain.strategies",
     "snaketrain.data",

@@ -19,7 +19,7 @@ QUIET_SECONDS = 2  # a wait so short is not worth a word
 
 
 def command(results: Path, uri: str | None, models: bool, *options: str) -> list[str]:
-    where = ["--uri", uri] if uri else []
+    where = [f"--uri={uri}"] if uri else []
     return [sys.executable, str(SCRIPT), "--results", str(results), *where, *([] if models else ["--no-models"]), *options]
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from snaketrain.mistakes import BadConfiguration
 from snaketrain.settings import Compute
 from snaketrain.workflow.rule_values import varying
 
@@ -54,6 +55,12 @@ def out_of_reach(compute: Compute) -> str | None:
         f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
         "to train on this machine alone."
     )
+
+
+def check_folder(folder: str) -> None:
+    """Snakemake looks for wildcards in the path of its lock, and finds another one's or none."""
+    if set(folder) & set("{}"):
+        raise BadConfiguration([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
 
 
 def threads_each(compute: Compute) -> int:
@@ -110,5 +117,5 @@ def say_where_to_look(uri: str | None) -> None:
     """The last lines of a finished workflow."""
     store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
     show = script("show_runs.py")
-    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {store}"
+    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {shlex.quote(store)}"
     print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)
