@@ -1,6 +1,7 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
 from snaketrain.workflow.follower import FollowerProcess
 from snaketrain.workflow.reasons import note_reasons
+from snaketrain.workflow.unfinished import compare_finished
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
@@ -17,4 +18,5 @@ onsuccess:
 
 
 onerror:
+    compare_finished(pipeline, workflow.dag, workflow.scheduler)
     FOLLOWER.finish()

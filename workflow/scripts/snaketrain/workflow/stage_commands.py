@@ -52,17 +52,13 @@ def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: 
 
 
 def option_words(options: Mapping[str, Any]) -> list[str]:
-    """`--name=value`, in one word, since a value may begin with a dash; a list is `--name one two`; None is left out."""
+    """`--name=value`, in one word, since a value may begin with a dash; a list is `--name one two`, a switch that is on `--name`."""
     words = []
     for name, value in options.items():
-        if isinstance(value, bool):
-            words += [f"--{name}"] * value
-        elif value is None:
-            continue
-        elif isinstance(value, str) or not hasattr(value, "__iter__"):
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
             words.append(f"--{name}={value}")
-        elif values := [str(each) for each in value]:
-            words += [f"--{name}", *values]
+        elif value:  # else it is off, empty or not given
+            words += [f"--{name}", *([] if value is True else value)]
     return words
 
 
