@@ -12,6 +12,8 @@ if not workflow.overwrite_configfiles:
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
+from snaketrain.credentials import Concealing
 from snaketrain.workflow import launching
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.pipeline import Pipeline
@@ -20,6 +22,8 @@ from snaketrain.workflow.rule_values import untracked, varying
 from snaketrain.workflow.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
+KEEP_LOG = launching.keep_log()  # what jobs say, without passwords; and so what Snakemake says of them
+logger.addFilter(Concealing())
 
 try:
     launching.check_folder(os.getcwd())

@@ -16,6 +16,7 @@ GROUND = {
     "snaketrain.configuration",
     "snaketrain.mistakes",
     "snaketrain.credentials",
+    "snaketrain.secret_forms",
     "snaketrain.manifests",
     "snaketrain.metric_modes",
     "snaketrain.module_settings",

@@ -14,4 +14,4 @@ rule select_checkpoint:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
         command=untracked(stage_command, pipeline, "select_checkpoint"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

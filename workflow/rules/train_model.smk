@@ -17,4 +17,4 @@ rule train_model:
         *pipeline.tracked("train_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "train_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i -a {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} -a {log:q}"

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.credentials import has_password
+from snaketrain.credentials import has_password, hidden
 from snaketrain.tracking.registrar import Registrar
 from snaketrain.workflow.follower import NOTE, command
 
@@ -214,7 +214,7 @@ def note(results: Path, text: str) -> None:
 
 
 def warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print(hidden(f"warning: {message}"), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snaketrain.credentials import hidden_setting
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -72,6 +74,6 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
-    content = asdict(manifest) | {"finished": time.time()}
+    content = asdict(manifest) | {"settings": list(map(hidden_setting, manifest.settings)), "finished": time.time()}
     del content["path"]
     write_json(path, content)

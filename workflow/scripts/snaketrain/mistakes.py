@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from snaketrain.credentials import hidden
 from snaketrain.settings import Name, Section, Settings
 
 PLAINER = {
@@ -25,7 +26,7 @@ class BadConfiguration(Exception):
     def __init__(self, problems: list[str]):
         self.problems = list(dict.fromkeys(problems))
         several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {p}" for p in self.problems))
+        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {hidden(p)}" for p in self.problems))
 
 
 def problem(item: dict) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain import stages
+from snaketrain.credentials import ConcealingFormatter, hidden, hidden_in, hidden_setting
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.provenance import git_state, write_down
@@ -96,7 +97,7 @@ def record_start(
             "run": args.run_name,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
-            "settings": [*args.settings, *data.settings],
+            "settings": [hidden_setting(item) for item in (*args.settings, *data.settings)],
             "inputs": inputs,
             "paths": {role: path for role in inputs if (path := getattr(args, role))},
             "log_every": args.log_every,
@@ -117,8 +118,8 @@ def record_start(
                 "device": strategy.device.type,
                 "precision": strategy.precision,
             },
-            "experiment": args.experiment,
-            "notes": args.notes,
+            "experiment": hidden(args.experiment),
+            "notes": hidden(args.notes),
         },
     )
 
@@ -133,7 +134,7 @@ def record_failure(folder: Path, error: BaseException) -> None:
         }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
+            journal.write(json.dumps(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
 
 
 def log_to(path: Path, strategy: Any) -> None:
@@ -142,5 +143,7 @@ def log_to(path: Path, strategy: Any) -> None:
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if strategy.rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=handlers, force=True)
+    for handler in handlers:
+        handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     logging.info("process %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)

@@ -21,6 +21,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.loading",
     "snaketrain.training.training_folder",
     "snaketrain.credentials",
+    "snaketrain.secret_forms",
     "snaketrain.training.goodput",
     "snaketrain.training.machine_load",
     "snaketrain.provenance",

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.configuration import read_runs, strings
+from snaketrain.credentials import CannotTellApart
 from snaketrain.data.fetching import source_files
 from snaketrain.loading import find
 from snaketrain.manifests import digest
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.secret_forms import without_secrets
 from snaketrain.settings import Compute, Data, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
 from snaketrain.workflow.meaning import SCRIPTS, code_strings
@@ -27,6 +30,19 @@ class Pipeline:
         self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple, list[str]] = {}
+        self._conceal()
+
+    def _conceal(self) -> None:
+        """Before anything is shown: a stage gets its passwords by an environment variable."""
+        for name, run in self.runs.items():
+            try:
+                for section in ("data", "model", "train", "select", "evaluate"):
+                    strings(section, getattr(run, section))
+            except CannotTellApart as error:
+                raise BadConfiguration(
+                    [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
+                     "Give both the same, or have your code take it from the environment."]
+                ) from None  # fmt: skip
 
     # --- what there is
 
@@ -160,7 +176,7 @@ def initial(run: Settings) -> Source | None:
 def source_name(source: Source) -> str:
     """Of its folder, its log and its jobs."""
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{plain_name(readable)}-{digest(sorted(strings('source', source)))[:8]}"
+    return f"{plain_name(without_secrets(readable))}-{digest(sorted(strings('source', source)))[:8]}"
 
 
 def plain_name(text: str) -> str:
