@@ -3,6 +3,7 @@
 Of several processes each runs this; `--output` is written by the first one, when the training is complete.
 """
 
+import argparse
 import logging
 import os
 import time
@@ -16,17 +17,16 @@ from snaketrain.manifests import digest, read_manifest
 from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.provenance import place, seconds_alive
 from snaketrain.settings import Model, Train
-from snaketrain.training.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
+from snaketrain.training.endings import STOPPED_EARLY, run
 from snaketrain.training.goodput import Clock
 from snaketrain.training.ownership import check, end_previous_owner, sign
-from snaketrain.training.ranks import leave
 from snaketrain.training.stopping import Stopping
 from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 
 
-def arguments():
+def arguments() -> argparse.Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
@@ -46,9 +46,8 @@ def arguments():
     return parser.parse_args()
 
 
-def main() -> int:
+def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
-    args = arguments()
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
@@ -162,24 +161,15 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def tell_failure(error: BaseException) -> None:
+def tell_failure(args: argparse.Namespace, error: BaseException) -> None:
     """On the terminal, in the log of this process, and as the last line of the journal."""
-    if isinstance(error, SystemExit):  # what to do about it is all that matters
+    if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
         logging.error(error.code)
     else:
         logging.exception("the training failed")
-    record_failure(Path(arguments().output).parent, error)
+    record_failure(Path(args.output).parent, error)
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except SystemExit as error:
-        if not isinstance(error.code, str):  # of argparse
-            raise
-        tell_failure(error)
-        code = WORTH_ANOTHER_START if isinstance(error, WorthAnotherStart) else FAILED
-    except Exception as error:
-        tell_failure(error)
-        code = FAILED
-    leave(code)
+    args = arguments()
+    run(partial(main, args), partial(tell_failure, args))

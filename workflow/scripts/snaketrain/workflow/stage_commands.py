@@ -70,7 +70,8 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage == "train_model":
         return {"run-name": name} | training_options(pipeline, name)
     if stage == "evaluate_model":
-        return {"run-name": name, "device": pipeline.computes[name].device}
+        compute = pipeline.computes[name]
+        return {"run-name": name, "device": compute.device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
         return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
     return {}
