@@ -27,7 +27,7 @@ logger.addFilter(Concealing())
 
 try:
     launching.check_folder(os.getcwd())
-    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ)
+    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ, reads_files=workflow.is_main_process)
     if workflow.is_main_process:
         examine(pipeline)
 except BadConfiguration as error:
@@ -44,6 +44,7 @@ report: "workflow/report/workflow.rst"
 
 
 # `PS4=; set -x` in the rules: the log of a job begins with its command, quoted so that a shell takes it again
+include: "workflow/rules/look_at_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
 include: "workflow/rules/prepare_data.smk"
@@ -65,4 +66,6 @@ localrules:
 rule all:
     default_target: True
     input:
-        "results/comparison/manifest.json",
+        pipeline.manifest("compare_runs"),
+        # Snakemake looks for what is missing only where something depends on it
+        [pipeline.results(run) for run in pipeline.runs],

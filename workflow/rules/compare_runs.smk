@@ -3,6 +3,7 @@
 
 rule compare_runs:
     input:
+        look_at("compare_runs"),
         expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
     output:
         manifest="results/comparison/manifest.json",

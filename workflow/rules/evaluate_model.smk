@@ -4,6 +4,7 @@
 
 rule evaluate_model:
     input:
+        look_at("evaluate_model"),
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
         data=varying(pipeline.runs, pipeline.data),

@@ -3,7 +3,7 @@
 
 rule fetch_data:
     input:
-        lambda wildcards: pipeline.raw_files(wildcards.dataset),
+        look_at("fetch_data"),
     output:
         "results/raw/{dataset}/manifest.json",
     log:

@@ -3,7 +3,7 @@
 
 rule fetch_model:
     input:
-        lambda wildcards: pipeline.model_files(wildcards.model),
+        look_at("fetch_model"),
     output:
         "results/models/{model}/manifest.json",
     log:

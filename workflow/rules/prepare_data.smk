@@ -3,7 +3,8 @@
 
 rule prepare_data:
     input:
-        raw="results/raw/{dataset}/manifest.json",
+        look_at("prepare_data"),
+        raw=varying(pipeline.datasets, pipeline.raw),
         tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
     output:
         "results/data/{dataset}/manifest.json",

@@ -3,6 +3,7 @@
 
 rule select_checkpoint:
     input:
+        look_at("select_checkpoint"),
         training="results/runs/{run}/training/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
     output:

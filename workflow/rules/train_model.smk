@@ -3,6 +3,7 @@
 
 rule train_model:
     input:
+        look_at("train_model"),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),

@@ -10,6 +10,7 @@ from pathlib import Path
 import jinja2
 
 from snaketrain import stages
+from snaketrain.integrity import verify
 from snaketrain.judging import comparing
 from snaketrain.judging.drawing import plt, shown
 from snaketrain.judging.verdicts import verdict as verdict_on
@@ -29,7 +30,9 @@ def main() -> None:
     folder = Path(args.output).parent
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = dict(word.split(": ", 1) for word in args.unfinished)
-    inputs = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json").content for name in args.runs}
+    evaluated = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json") for name in args.runs}
+    verify(*evaluated.values())
+    inputs = {name: manifest.content for name, manifest in evaluated.items()}
     runs = [comparing.read_run(args.runs_root / name) for name in args.runs]
     rows = comparing.ranked([comparing.row(run) for run in runs])
     groups = comparing.seed_groups(runs, rows)

@@ -13,6 +13,7 @@ from typing import Any
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.settings import Evaluate, Model, Train
 from snaketrain.training.endings import run
@@ -42,6 +43,9 @@ def main(args: Namespace) -> None:
     evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
     training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
     model = read_manifest(args.model) if args.model else None
+    if Ranks.of_environment().rank == 0:
+        verify(*filter(None, (selection, model)))
+        verify(data, wanted=lambda name: name.startswith(SPLITS))
 
     # a changed plot or interval need not run the model again
     scores = folder / "scores" / scores_key(args, training, selection, data, model)

@@ -186,7 +186,11 @@ def pause(seconds: float, pid: int | None) -> None:
 
 
 def look(uri: str) -> str:
-    return uri if uri.startswith("http") else f"make ui, or {shlex.join(['python', str(Path(__file__).with_name('show_runs.py')), '--uri', uri])}"
+    return (
+        uri
+        if uri.startswith("http")
+        else f"make ui, or {shlex.join(['python', str(Path(__file__).with_name('show_runs.py')), '--uri', uri])}"
+    )
 
 
 def trouble_with(uri: str, error: Exception) -> Trouble:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.credentials import concealed, hidden
+from snaketrain.integrity import damage
 from snaketrain.journal import all_events
-from snaketrain.manifests import Manifest, file_digest, read_manifest
+from snaketrain.manifests import read_manifest
 from snaketrain.provenance import code_at, copy_of, git_state, own_files
 from snaketrain.secret_forms import HIDDEN
 from snaketrain.workflow.launching import torchrun
@@ -122,7 +123,7 @@ def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
         manifest = read_manifest(root / path)
         if manifest.content != run["inputs"][role]:
             found.append(f"{role}: {path} was {run['inputs'][role]}; here it is {manifest.content}")
-        found += [f"{role}: {manifest.folder / name} is not what was written" for name in changed_files(manifest)]
+        found += [f"{role}: {manifest.folder / name} {what}" for name, what in damage(manifest).items()]
     return found
 
 
@@ -157,10 +158,6 @@ def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
 def _same(now: Path, then: Path) -> bool:
     """A password in it is not in MLflow."""
     return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
-
-
-def changed_files(manifest: Manifest) -> list[str]:
-    return [name for name, digest in manifest.files.items() if digest and file_digest(manifest.file(name)) != digest]
 
 
 def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.provenance import place, seconds_alive
@@ -20,8 +21,9 @@ from snaketrain.settings import Model, Train
 from snaketrain.training.endings import STOPPED_EARLY, run
 from snaketrain.training.goodput import Clock
 from snaketrain.training.ownership import check, end_previous_owner, sign
+from snaketrain.training.ranks import Ranks
 from snaketrain.training.stopping import Stopping
-from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
+from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, set_aside_from_damage, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 
@@ -53,6 +55,8 @@ def main(args: argparse.Namespace) -> int:
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     paths = {"data": args.data, "model": args.model, "initial": args.initial}
     read = {role: read_manifest(path) for role, path in paths.items() if path}
+    if Ranks.of_environment().rank == 0:
+        verify(*read.values())
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
@@ -91,6 +95,7 @@ def main(args: argparse.Namespace) -> int:
         if changed := claim(folder, purpose, ways_of(args), plan.steps):
             about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
         sign(folder)
+        set_aside_from_damage(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
@@ -147,7 +152,8 @@ def main(args: argparse.Namespace) -> int:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
         facts["precision"] = strategy.precision  # which `auto` chose on these devices
         facts |= {"metrics": metrics, "checkpoints": training.checkpoints.metrics()}
-        stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
+        description = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
+        stages.finish("train_model", args, inputs, [*training.checkpoints.files_to_select(folder), *description], facts, started)
     return 0
 
 

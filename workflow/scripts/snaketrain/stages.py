@@ -5,7 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from snaketrain.manifests import Manifest, digest, file_digest, write_manifest
+from snaketrain.integrity import digests
+from snaketrain.manifests import Manifest, digest, read_manifest, write_manifest, write_text
+
+MADE_BEFORE = ".made-before.json"
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -26,6 +29,18 @@ def identity(stage: str, args: argparse.Namespace, inputs: dict[str, str]) -> st
 
 def finish(stage: str, args: argparse.Namespace, inputs: dict[str, str], files: list[str], facts: dict[str, Any], started: float) -> None:
     output = Path(args.output)
-    digests = {name: file_digest(output.parent / name) for name in files}
-    write_manifest(output, Manifest(stage, identity(stage, args, inputs), args.settings, inputs, digests, facts, started))
+    made = Manifest(stage, identity(stage, args, inputs), args.settings, inputs, digests(output.parent, files), facts, started)
+    earlier = made_before(output.parent)
+    if earlier and (earlier.identity, earlier.content) == (made.identity, made.content):
+        # to the byte what it was, times included: what was made of it need not be made again
+        write_text(output, Path(earlier.path).read_text(encoding="utf-8"))
+    else:
+        write_manifest(output, made)
+        write_text(output.with_name(MADE_BEFORE), output.read_text(encoding="utf-8"))
     print(f"{stage}: done in {time.time() - started:.1f} s -> {output}", flush=True)
+
+
+def made_before(folder: Path) -> Manifest | None:
+    """The manifest of the last time: Snakemake deletes the one in its place before it starts a stage."""
+    path = folder / MADE_BEFORE
+    return read_manifest(path) if path.exists() else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from snaketrain import stages
 from snaketrain.credentials import ConcealingFormatter, hidden, hidden_in, hidden_setting
+from snaketrain.integrity import damage
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.provenance import git_state, write_down
@@ -62,6 +63,21 @@ def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> list[str]:
 def last_saved(folder: Path) -> int:
     """The step of the newest checkpoint; 0 if there is none."""
     return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
+
+
+def set_aside_from_damage(folder: Path) -> None:
+    """A finished training whose checkpoints are missing or changed is taken again from before the first of these."""
+    if not (made := stages.made_before(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
+        return
+    first = Path(min(found)).parent.name
+    aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-checkpoints"
+    aside.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("checkpoints/step-*"):
+        if path.name >= first:
+            path.rename(aside / path.name)
+    Path(made.path).unlink()  # from here on it is an unfinished training as any other
+    print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are taken again ({aside} has what was there)",
+          file=sys.stderr, flush=True)  # fmt: skip
 
 
 def _finished(folder: Path) -> bool:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from snaketrain.workflow.remembering import Remembered
+from snaketrain.remembering import Remembered
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 WITHOUT_EFFECT_ON_RESULTS = {
@@ -33,7 +33,8 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.training.ownership",
     "snaketrain.training.progress",
     "snaketrain.training.ranks",
-    "snaketrain.workflow.remembering",
+    "snaketrain.remembering",
+    "snaketrain.integrity",
     "snaketrain.training.stopping",
     "snaketrain.training.background",
     "snaketrain.training.watching",

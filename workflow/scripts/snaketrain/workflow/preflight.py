@@ -11,13 +11,13 @@ from snaketrain.data.reading import check
 from snaketrain.loading import NotFound, find
 from snaketrain.metric_modes import mode_of
 from snaketrain.mistakes import BadConfiguration, nearest
-from snaketrain.settings import Data, Examples, Settings
+from snaketrain.settings import Data, Settings
 from snaketrain.workflow.inheriting import keywords
 from snaketrain.workflow.meaning import code_strings
 from snaketrain.workflow.metrics_in_files import UNTOLD
 from snaketrain.workflow.metrics_in_files import of_module as metrics_of_module
 from snaketrain.workflow.metrics_in_files import of_task as metrics_of_task
-from snaketrain.workflow.pipeline import Pipeline, dataset_classes, initial, uses_in
+from snaketrain.workflow.pipeline import Pipeline, dataset_classes, initial, of_splits, uses_in
 
 # arguments that the trainer gives
 FILLED_IN = {"strategies": ("device", "precision"), "schedules": ("done", "steps")}
@@ -135,10 +135,6 @@ def sources(run: Settings) -> Iterator[str]:
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "
             "such as transformers.BertForSequenceClassification."
         )
-
-
-def of_splits(data: Data) -> dict[str, Examples]:
-    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
 
 
 def readable(data: Data) -> list[str]:
