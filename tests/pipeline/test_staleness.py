@@ -183,8 +183,6 @@ def test_deleted_runs_are_made_again_but_not_for_checkpoints_that_nobody_needs(f
     shutil.rmtree(finished / "results/runs/small")
     shutil.rmtree(finished / "results/runs/other/training/checkpoints")
     assert planned(finished) == of(TRAINS, "small")
-    shutil.rmtree(finished / "results/runs/other/selection")
-    assert planned(finished) == of(TRAINS, *BOTH)
 
 
 def test_deleted_data_come_back_and_train_nothing_again(finished):

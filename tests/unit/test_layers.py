@@ -34,6 +34,7 @@ GROUND = {
     "snaketrain.training.ranks",
     "snaketrain.workflow.reasons",
     "snaketrain.remembering",
+    "snaketrain.full_disk",
     "snaketrain.integrity",
     "snaketrain.workflow.repairing",
     "snaketrain.workflow.rule_values",

@@ -5,6 +5,7 @@ Where some have no result, it compares the others and says why; it then leaves n
 
 import base64
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import jinja2
@@ -21,12 +22,16 @@ COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#4
 LINES = ("-", "--", ":", "-.")
 
 
-def main() -> None:
+def arguments() -> Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
-    args, started = parser.parse_args(), time.time()
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started = time.time()
     folder = Path(args.output).parent
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = dict(word.split(": ", 1) for word in args.unfinished)
@@ -131,4 +136,4 @@ def summary(rows: list[dict], metrics: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, arguments())

@@ -3,11 +3,8 @@
 import json
 import logging
 import os
-import sys
 import time
-import traceback
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from snaketrain.configuration import from_strings
 from snaketrain.integrity import verify
 from snaketrain.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.settings import Evaluate, Model, Train
-from snaketrain.training.endings import run
+from snaketrain.training.endings import leave
 from snaketrain.training.ranks import Ranks
 
 SPLITS = ("dev", "test")
@@ -146,9 +143,5 @@ def withheld(facts: dict, split: str) -> bool:
     return splits.get("train", {}).get("labelled", False) and not splits.get(split, {}).get("labelled", True)
 
 
-def tell_failure(error: BaseException) -> None:
-    print(error.code, file=sys.stderr) if isinstance(error, SystemExit) else traceback.print_exception(error)
-
-
 if __name__ == "__main__":
-    run(partial(main, arguments()), tell_failure)
+    stages.run(main, arguments(), leave=leave)

@@ -13,8 +13,7 @@ from snaketrain.manifests import read_manifest, write_json
 from snaketrain.settings import Data
 
 
-def main() -> None:
-    args = _arguments()
+def main(args: argparse.Namespace) -> None:
     started = time.time()
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
@@ -108,4 +107,4 @@ def _labels(names: list[str], facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, _arguments())

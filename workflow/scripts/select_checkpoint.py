@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from snaketrain import stages
@@ -16,12 +17,15 @@ from snaketrain.training.ranking import Evaluated, best_first, evaluated
 WEIGHTS = (".safetensors", "task.memory.pt")
 
 
-def main() -> None:
-    started = time.time()
+def arguments() -> Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--training", required=True, help="manifest of the training")
     parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started = time.time()
     select = Select.model_validate(from_strings(args.settings)["select"])
     training, data = read_manifest(args.training), read_manifest(args.data)
     verify(training)
@@ -101,4 +105,4 @@ def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) 
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, arguments())

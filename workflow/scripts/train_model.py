@@ -7,7 +7,7 @@ import argparse
 import logging
 import os
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from snaketrain.manifests import digest, read_manifest
 from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.provenance import place, seconds_alive
 from snaketrain.settings import Model, Train
-from snaketrain.training.endings import STOPPED_EARLY, run
+from snaketrain.training.endings import STOPPED_EARLY, leave
 from snaketrain.training.goodput import Clock
 from snaketrain.training.ownership import check, end_previous_owner, sign
 from snaketrain.training.ranks import Ranks
@@ -172,10 +172,10 @@ def tell_failure(args: argparse.Namespace, error: BaseException) -> None:
     if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
         logging.error(error.code)
     else:
-        logging.exception("the training failed")
-    record_failure(Path(args.output).parent, error)
+        logging.error("the training failed", exc_info=error)
+    with suppress(OSError):  # on a full disk
+        record_failure(Path(args.output).parent, error)
 
 
 if __name__ == "__main__":
-    args = arguments()
-    run(partial(main, args), partial(tell_failure, args))
+    stages.run(main, arguments(), tell_failure, leave)

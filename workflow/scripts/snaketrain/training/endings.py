@@ -2,11 +2,8 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
-import traceback
-from collections.abc import Callable
 from typing import NoReturn
 
 from snaketrain.training.background import Worker
@@ -20,32 +17,7 @@ WORTH_ANOTHER_START = 76  # nothing is wrong with the settings; the next start m
 class WorthAnotherStart(SystemExit):
     """Ends this start of the training; what it says is told as any other failure."""
 
-
-def run(main: Callable[[], int | None], tell: Callable[[BaseException], None]) -> NoReturn:
-    """Call a script's `main` and end the process with its exit code, or, after `tell`, with that of what it raises.
-
-    Every way out of the script leads through here: of several processes, the others would wait for one that hangs at its end.
-    """
-    try:
-        code = main() or 0
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr, flush=True)
-        code = 128 + signal.SIGINT
-    except BaseException as error:
-        code = code_of(error)
-        try:
-            tell(error)
-        except BaseException:  # such as a full disk
-            traceback.print_exc()
-    leave(code)
-
-
-def code_of(error: BaseException) -> int:
-    """Never 0: a script that is done returns."""
-    if isinstance(error, WorthAnotherStart):
-        return WORTH_ANOTHER_START
-    asked = error.code if isinstance(error, SystemExit) else None
-    return asked if isinstance(asked, int) and asked else FAILED
+    exit_code = WORTH_ANOTHER_START
 
 
 def leave(code: int) -> NoReturn:

@@ -156,6 +156,7 @@ def record_failure(folder: Path, error: BaseException) -> None:
 def log_to(path: Path, strategy: Any) -> None:
     """Everything worth telling goes to a file of this process; the first process tells it on the terminal too."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if strategy.rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))

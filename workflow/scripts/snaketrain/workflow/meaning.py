@@ -34,6 +34,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.training.progress",
     "snaketrain.training.ranks",
     "snaketrain.remembering",
+    "snaketrain.full_disk",
     "snaketrain.integrity",
     "snaketrain.training.stopping",
     "snaketrain.training.background",
