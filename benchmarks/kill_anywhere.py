@@ -55,7 +55,7 @@ class Alone:
     result: Result
     steps: int
     seconds: float  # from its start to its end
-    lines: range  # of its journal, from its first checkpoint to its end
+    lines: range  # of its journal, from its first checkpoint to its last steps, after which hardly anything is left to be done
     gap_seconds: float  # the longest between two of these
 
 
@@ -93,7 +93,8 @@ def leave_alone(data: Path, folder: Path, processes: int, seed: int) -> Alone:
     if any(codes := forking.run(arguments(data, folder, seed), processes, log)):
         raise SystemExit(f"the training that was left alone ended with {codes}:\n{log.read_text()[-3000:]}")
     seconds, told = time.time() - started, events(folder)
-    lines = range([event["event"] for event in told].index("checkpoint"), len(told) - 1)
+    names = [event["event"] for event in told]
+    lines = range(names.index("checkpoint"), len(names) - names[::-1].index("train") - 1)
     gap = max(told[line + 1]["time"] - told[line]["time"] for line in lines)
     return Alone(result(folder), told[-1]["step"], seconds, lines, gap)
 
@@ -153,9 +154,9 @@ def wait_for(pids: list[int], condition: Callable[[], Any]) -> None:
 
 
 def trials(folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0, script: Path = forking.SCRIPT) -> Found:
-    """So many of which each resumed mid-way. After half as many again that did not, it is given up, which is a problem, too."""
+    """So many that passed. If of twice as many trainings fewer did, that is a problem, too."""
     alone = leave_alone(data, folder / "alone", processes, seed)
-    found, limit = Found(), count + max(2, count // 2)
+    found, limit = Found(), 2 * count
     for number in range(first, first + limit):
         one = trial(data, folder / f"trial-{number}", number, processes, alone, seed, script)
         found.add(one)

@@ -34,9 +34,9 @@ Checkpoints.restore = lambda self, learner, memory: 0
 runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")
 """)
     found = kill_anywhere.trials(tmp_path, data, 1, 1, seed=1, script=anew)
-    assert (found.passed, found.kinds) == (0, {kill_anywhere.RESTARTED: 3})
+    assert found.passed == found.kinds[kill_anywhere.RESUMED] == 0 and found.kinds[kill_anywhere.RESTARTED] > 0
     assert "went on from step 0, though step" in found.problems[0] and "came to another result" not in str(found.problems)
-    assert "0 of 3 trainings passed, 1 were to" in found.problems[-1]
+    assert "0 of 2 trainings passed, 1 were to" in found.problems[-1]
 
 
 @pytest.mark.parametrize(
