@@ -79,7 +79,7 @@ class Journal:
 
 
 def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, **changes: Any) -> Training:
-    """A training as the stage makes it, and stopped by a signal before a step."""
+    """A training as the stage makes it; a signal to stop comes as one of its steps begins."""
     train, task, strategy = Train(**(TRAIN | changes)), Classify(dropout), strategy or Strategy("cpu", "fp32")
     points = Points(EXAMPLES, seed=0)
     batches = Batches(points.lengths, train.seed, train.batch_size)
@@ -89,9 +89,16 @@ def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, s
         train_data=points, dev_data=Points(21, seed=1), settings=train, plan=Plan.of(train, batches, schedules.linear), batches=batches,
         pieces=Pieces(folder, train.accumulate, False), window=Window(strategy), patience=Patience("loss", "min", None),
         bad_steps=BadSteps(train.bad_steps_allowed, train.rollbacks_allowed), checkpoints=Checkpoints(folder / "checkpoints", "loss", "min", 2),
-        progress=quiet, stop=SimpleNamespace(requested=lambda: training.step + 1 >= stops_at), watch=quiet, clock=Clock(time.time()),
+        progress=quiet, stop=SimpleNamespace(requested=lambda: begun[-1] >= stops_at), watch=quiet, clock=Clock(time.time()),
         journal=Journal(), own_journal=Journal(),
     )  # fmt: skip
+    take, begun = training.take, [0]
+
+    def watched(step: int, *rest: Any) -> None:
+        begun.append(step)
+        take(step, *rest)
+
+    training.take = watched
     training.resume()
     return training
 
