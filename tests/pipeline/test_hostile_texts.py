@@ -16,7 +16,7 @@ import pytest
 from pipeline.workspace import configuration, sentences, snakemake, write_tokenizer
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} {0} \\n ü 日本 & ; | > < * ? [a] ! # %s ~ $HOME\n--output x"""
-FOLDER = TEXT.replace("{run} {0}", "")
+FOLDER = TEXT.replace("{run} {0}", "")  # Snakemake works in no folder with braces in its name
 PLAIN = "$(touch PWNED) `touch PWNED` it's"  # of what is drawn
 RIGHT = "from snaketrain.tasks.text_classification import TextClassification as Mine\n"
 
@@ -24,19 +24,19 @@ RIGHT = "from snaketrain.tasks.text_classification import TextClassification as 
 def hostile(folder: Path) -> Path:
     """A workspace in which every file and every free text is of this kind; the run `wrong` fails."""
     folder.mkdir(parents=True)
-    (folder / FOLDER).mkdir()
-    with open(folder / FOLDER / f"{FOLDER}.csv", "w", newline="", encoding="utf-8") as file:
+    (folder / TEXT).mkdir()
+    with open(folder / TEXT / f"{TEXT}.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([(TEXT, f"{TEXT} 2", "kept"), *((*row, TEXT) for row in sentences(160))])
-    write_tokenizer(folder / f"{FOLDER} tokenizer")
+    write_tokenizer(folder / f"{TEXT} tokenizer")
     (folder / f"{TEXT}.py").write_text(f"{RIGHT}raise RuntimeError({TEXT!r})\n", encoding="utf-8")
     usual = configuration()
     data = {
-        "train": {"path": f"{FOLDER}/{FOLDER}.csv"},
+        "train": {"path": f"{TEXT}/{TEXT}.csv"},
         "text": TEXT,
         "label": f"{TEXT} 2",
         "labels": {0: PLAIN, 1: f"-{PLAIN}"},
         "where": {"kept": TEXT},
-        "tokenizer": {"path": f"{FOLDER} tokenizer"},
+        "tokenizer": {"path": f"{TEXT} tokenizer"},
     }
     config = usual | {
         "data": usual["data"] | data,
