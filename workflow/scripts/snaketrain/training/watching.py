@@ -11,11 +11,15 @@ from pathlib import Path
 from snaketrain.training.endings import WORTH_ANOTHER_START
 
 POLL_SECONDS = 1.0
+LONGEST_LOOK_SECONDS = 10.0  # more between two looks, and the process was suspended, or its machine slept
 FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are
 
 
 class Watch:
-    """`beat` whenever something was done. After `limit_seconds` without one, the process says where it is, and ends."""
+    """`beat` whenever something was done. After `limit_seconds` without one, the process says where it is, and ends.
+
+    Time in which the process was suspended does not count: it is continued with everything as it was.
+    """
 
     def __init__(self, folder: Path, rank: int, world_size: int, limit_seconds: float):
         self.folder, self.rank, self.world_size, self.limit = folder, rank, world_size, limit_seconds
@@ -27,14 +31,18 @@ class Watch:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def beat(self) -> None:
-        self.last = time.monotonic()
+        self.idle_seconds = 0.0
 
     def close(self) -> None:
         self.closed.set()
 
     def _watch(self) -> None:
+        looked = time.monotonic()
         while not self.closed.wait(min(POLL_SECONDS, self.limit / 4)):
-            if time.monotonic() - self.last > self.limit:
+            now = time.monotonic()
+            self.idle_seconds += min(now - looked, LONGEST_LOOK_SECONDS)
+            looked = now
+            if self.idle_seconds > self.limit:
                 self._tell()
                 logging.shutdown()
                 os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
