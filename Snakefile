@@ -3,15 +3,10 @@ import os
 import sys
 from pathlib import Path
 
-# `--configfile` replaces the default; Snakemake by itself would merge the two, data and runs included
-if not workflow.overwrite_configfiles:
-
-    configfile: "config/config.yaml"
-
-
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
+from snaketrain.configuration_files import read_configuration
 from snaketrain.workflow import launching
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.pipeline import Pipeline
@@ -20,12 +15,20 @@ from snaketrain.workflow.rule_values import untracked, varying
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 
+# `--configfile` replaces the default. Snakemake has read it too, but does not mind equal keys, and takes all in `--config` for texts
+CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
+
 try:
-    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ)
-    if workflow.is_main_process:
-        examine(pipeline)
+    config = read_configuration(CONFIGURATION, workflow.config_settings.config_args)
+    runs = examine(config) if workflow.is_main_process else None
+    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ, runs=runs)
 except BadConfiguration as error:
     raise WorkflowError(str(error)) from None
+
+# so that Snakemake's report shows it
+if not workflow.overwrite_configfiles:
+
+    configfile: CONFIGURATION[0]
 
 
 wildcard_constraints:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow.pipeline import Pipeline
 from snaketrain.workflow.preflight import examine
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +68,10 @@ BAD = [
     ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
     ({"select": "accuracy"}, "select: expects its settings (metric, mode) below it", 'not "accuracy"'),
     ({"data": None}, "data: is missing", "See config/README.md"),
-    ({"data/tokenizer": None}, "data.tokenizer: is missing, and text is nothing without it: name a folder"),
+    ({"data/tokenizer": None}, "data: `tokenizer` is missing, and text is nothing without it: name a folder"),
     ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),
     # names of runs and sweeps
-    *(({"runs": {name: {}}}, f"runs.{name}: {name!r}", *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
+    *(({"runs": {name: {}}}, f"runs.{name}: {name!r}".replace("\n", "\\n"), *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
     ({"runs": ["a", "b"]}, "runs: expects names with their settings below them", 'not ["a", "b"]'),
     ({"runs": {"a": 5}}, "runs.a: expects settings such as `train.seed: 1`, not 5"),
     ({"runs": {"Wide": {}, "wide": {}}}, "runs.wide: there is already a run named 'wide'", "upper and lower case"),
@@ -143,8 +142,8 @@ BAD = [
     ({"data/train": {"path": "*.tsv"}}, "data.train: path '*.tsv': no file there", "Correct the path"),
     ({"data/train": {"package": "no_such_package"}}, "data.train: package 'no_such_package': not installed. Install it"),
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
-    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0"}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
-    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0"}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
+    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0" * 64}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
+    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0" * 64}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
     ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' holds no `.safetensors` file"),
     ({"model/initial_weights": {"source": {"path": "run"}}}, "model.initial_weights.source: path 'run': no file there", "Correct the path"),
     ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
@@ -175,7 +174,7 @@ def changed(changes: dict) -> dict:
 
 def problems_of(changes: dict) -> list[str]:
     try:
-        examine(Pipeline(changed(changes)))
+        examine(changed(changes))
     except BadConfiguration as error:
         return error.problems
     return []

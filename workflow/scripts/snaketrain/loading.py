@@ -48,7 +48,7 @@ def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str
     if "." not in name:
         return _short_name(name, short_names_in)
     module, _, attribute = name.rpartition(".")
-    file = _module_file(module, name)
+    file = module_file(module, name)
     if file is not None:
         public = _top_level_names(file)
         if public is None and "_import_structure" in file.read_text(encoding="utf-8"):
@@ -87,7 +87,9 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     return path, attribute
 
 
-def _module_file(module: str, name: str) -> Path | None:
+@functools.cache
+def module_file(module: str, name: str) -> Path | None:
+    """The file of an installed module; `name` is what is asked for, for messages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it
@@ -129,14 +131,14 @@ def _top_level_names(path: Path) -> set[str] | None:
 def _names_below(folder: Path, wanted: str) -> set[str]:
     """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
     names: set[str] = set()
-    for file in itertools.chain(_likely_files(folder, wanted), folder.rglob("*.py")):
+    for file in itertools.chain(likely_files(folder, wanted), folder.rglob("*.py")):
         names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
         if wanted in names:
             break
     return names
 
 
-def _likely_files(folder: Path, wanted: str) -> Iterator[Path]:
+def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
     """Those of folders that the wanted name begins with, `models/bert` for BertModel: listing thousands of files takes a while."""
     for below in folder.glob("*/*/"):
         if wanted.lower().startswith(below.name.replace("_", "")):

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import itertools
 import json
 import re
 from typing import Any
@@ -29,7 +30,7 @@ class BadConfiguration(Exception):
 
 
 def problem(item: dict) -> str:
-    path = ".".join(map(str, item["loc"]))
+    path = ".".join(shown(str(part))[1:-1] for part in item["loc"])
     given = item["input"]
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
@@ -60,6 +61,8 @@ def fields_at(location: tuple) -> list[str]:
     """The settings known at a place of the configuration."""
     model: Any = Settings
     for part in location:
+        if isinstance(part, int) or part.isdecimal():
+            continue  # in a list
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         model = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
@@ -69,13 +72,36 @@ def fields_at(location: tuple) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(_short(value), ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _short(value: Any) -> Any:
+    """No more of a value than is shown, in characters that can be printed."""
+    if isinstance(value, dict):
+        return {str(_short(key)): _short(inner) for key, inner in itertools.islice(value.items(), 20)}
+    if isinstance(value, list | tuple | set):
+        return [_short(inner) for inner in itertools.islice(value, 20)]
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of some {int(value.bit_length() * 0.301)} digits"
+    return value[:100].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 def nearest(key: Any, known: Any) -> str:
-    near = difflib.get_close_matches(str(key), list(known), n=1)
-    return f". Did you mean '{near[0]}'?" if near else "."
+    found = near(key, known)
+    return f". Did you mean '{found[0]}'?" if found else "."
+
+
+def near(key: Any, known: Any) -> list[str]:
+    """The nearest known name, if any is near."""
+    key, known = str(key), sorted(map(str, known))
+    words = set(key.lower().split("_"))
+    return (
+        [name for name in known if name.lower() == key.lower()]  # `Batch_Size`
+        or difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
+        or [name for name in known if len(words) > 1 and words <= set(name.split("_"))]  # `num_layers` for `num_hidden_layers`
+        or difflib.get_close_matches(key[:100], known, n=1)
+    )
 
 
 @functools.cache

@@ -4,9 +4,10 @@ Ground floor: they are looked through before any job starts, which is also how t
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from snaketrain.mistakes import nearest
 from snaketrain.settings import Section, Use
@@ -70,26 +71,18 @@ class ModuleSettings(Section):
         """The names of all code that it names."""
         return [each.use for each in (*self.losses.values(), *self.regularisers, *self.metrics.values())]
 
-    @model_validator(mode="after")
-    def _predictions_exist(self) -> "ModuleSettings":
+    def contradictions(self) -> Iterator[str]:
         used = {f"losses.{name}": [name] for name in self.losses}
         used |= {f"regularisers ({each.called})": each.predictions or [] for each in self.regularisers}
         used |= {f"metrics.{name}": [each.prediction] for name, each in self.metrics.items() if each.prediction}
         for where, names in used.items():
             for name in names:
                 if name not in self.predictions:
-                    raise ValueError(
-                        f"{where}: `predictions` names no '{name}'{nearest(name, self.predictions)} It has: {', '.join(self.predictions)}"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> "ModuleSettings":
+                    yield f"{where}: `predictions` names no '{name}'{nearest(name, self.predictions)} It has: {', '.join(self.predictions)}"
         if twice := [name for name, count in Counter(self.parts).items() if count > 1]:
-            raise ValueError(f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`")
+            yield f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`"
         if twice := [name for name, count in Counter(self.logged).items() if count > 1]:
-            raise ValueError(f"metrics: '{twice[0]}' is the name of a loss: call the metric something else")
-        return self
+            yield f"metrics: '{twice[0]}' is the name of a loss: call the metric something else"
 
 
 def problems(arguments: dict[str, Any]) -> list[str]:

@@ -23,9 +23,10 @@ RESULTS = "results"
 
 
 class Pipeline:
-    def __init__(self, config: dict[str, Any], in_slurm_job: bool = False):
+    def __init__(self, config: dict[str, Any], in_slurm_job: bool = False, runs: dict[str, Settings] | None = None):
+        """`runs`: those of the configuration, where they were read already."""
         self.in_slurm_job = in_slurm_job
-        self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
+        self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple, list[str]] = {}
 
