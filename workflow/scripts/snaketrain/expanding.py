@@ -71,7 +71,9 @@ def _by_name(changes: list[Change]) -> tuple[dict[str, Change], list[str]]:
     lower: dict[str, str] = {}  # file systems and eyes do not tell Wide from wide
     problems = []
     for change in changes:
-        if message := bad_name(change.run):
+        if change.run in ("None", "True", "False"):
+            problems.append(f"{change.where}: YAML takes this name for a value and not for a text. Put it in quotes, or name it otherwise.")
+        elif message := bad_name(change.run):
             problems.append(f"{shown(change.where)[1:-1]}: {message}")
         elif not isinstance(change.settings, dict):
             problems.append(f"{change.where}: expects settings such as `train.seed: 1`, not {shown(change.settings)}.")

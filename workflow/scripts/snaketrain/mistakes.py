@@ -11,7 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from snaketrain.settings import Name, Section, Settings
 
+LONGEST = 900  # characters of a problem
 PLAINER = {
+    "a valid dictionary": "names with their values",
     "List should have": "a list of",
     "String should have": "a text of",
     " after validation": "",
@@ -24,9 +26,15 @@ class BadConfiguration(Exception):
     """All problems of a configuration, each with its path, what is wrong and what to do."""
 
     def __init__(self, problems: list[str]):
-        self.problems = list(dict.fromkeys(problems))
+        self.problems = list(dict.fromkeys(map(one_line, problems)))
         several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {p}" for p in self.problems))
+
+
+def one_line(text: str) -> str:
+    """Without what would break the line or move the cursor, and no longer than can be read; values are the user's."""
+    text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode() for letter in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST * 2 // 3]} ... {text[-LONGEST // 3 :]}"
 
 
 def problem(item: dict) -> str:
@@ -51,10 +59,17 @@ def problem(item: dict) -> str:
         return f"{path}: expects {below} below it, not {shown(given)}."
     if kind == "string_pattern_mismatch":
         return f"{path}: {bad_name(str(given))}"
+    return f"{path}: {expectation(item)}."
+
+
+def expectation(item: dict) -> str:
+    """What pydantic finds wrong with a value, in plainer words."""
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
     expected = item["msg"].removeprefix("Input should be ")
     for theirs, ours in PLAINER.items():
         expected = expected.replace(theirs, ours)
-    return f"{path}: expects {expected}, not {shown(given)}."
+    return f"expects {expected}, not {shown(item['input'])}"
 
 
 def fields_at(location: tuple) -> list[str]:

@@ -5,12 +5,15 @@ Ground floor: they are looked through before any job starts, which is also how t
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from snaketrain.mistakes import nearest
+from snaketrain.mistakes import expectation, nearest
 from snaketrain.settings import Section, Use
+from snaketrain.settings.base import LARGEST
+
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class Loss(Use):
@@ -19,14 +22,14 @@ class Loss(Use):
     target: str | None = Field(
         "target", description="the field of the data that it is compared with; none: it is handed the prediction alone"
     )
-    weight: float = Field(1.0, description="what it is multiplied by")
+    weight: Weight = Field(1.0, description="what it is multiplied by")
 
 
 class Regulariser(Use):
     """What else predictions cost: a function or class that is called with them."""
 
     name: str | None = Field(None, description="what it is logged as; none: the name of the function")
-    weight: float = Field(1.0, description="what it is multiplied by")
+    weight: Weight = Field(1.0, description="what it is multiplied by")
     predictions: list[str] | None = Field(None, description="which it is called with; none: all that its arguments name, or simply all")
 
     @property
@@ -101,4 +104,4 @@ def _problem(item: dict[str, Any]) -> str:
         return f"{path}: no such argument{nearest(str(item['loc'][-1]), sorted(known))}"
     if item["type"] == "missing":
         return f"{path}: is missing."
-    return f"{path}: {item['msg'].removeprefix('Value error, ')}."
+    return f"{path}: {expectation(item)}."

@@ -55,7 +55,9 @@ class Train(Section):
     groups: list[Group] = Field(
         [], description="parameters with a learning rate or weight decay of their own; the first that matches counts"
     )
-    freeze: list[str] = Field([], description="patterns of parameters that are not trained, `bert.embeddings.*`")
+    freeze: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="patterns of parameters that are not trained, `bert.embeddings.*`"
+    )
     schedule: Use = Field(
         Use(use="linear"),
         description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, `inverse_square_root`, or your own",

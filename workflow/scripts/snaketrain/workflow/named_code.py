@@ -47,6 +47,8 @@ def names(run: Settings) -> Iterator[str]:
             if named.place is None and "." not in named.use and ":" not in named.use:
                 raise NotFound(f"`{named.use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
             file, attribute = find(named.use, named.place)
+            if file is None and is_module(named.use):
+                raise NotFound(f"`{named.use}` is a module. Name a class or function in it")
         except NotFound as error:
             yield f"{named.setting}: {error}" + ("" if str(error).endswith("?") else ".")
             continue
@@ -148,6 +150,13 @@ def signature_of_use(use: str, place: str | None) -> Signature | None:
     except NotFound:
         return None
     return signature_of(file.resolve(), attribute) if file else None
+
+
+def is_module(use: str) -> bool:
+    try:
+        return module_file(use, use) is not None
+    except NotFound:
+        return False
 
 
 def is_function(use: str) -> bool:

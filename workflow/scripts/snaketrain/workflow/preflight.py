@@ -99,10 +99,18 @@ def files(setting: str, source: Source) -> Iterator[str]:
     kinds = {file.name for file in found.values()}
     if setting == "data.tokenizer" and "tokenizer.json" not in kinds:
         yield f"{describe(source)} holds no `tokenizer.json`. Name the folder that does."
+    for file in found.values():
+        if setting == "data.tokenizer" and file.name == "tokenizer.json" and not beginning(file).lstrip().startswith(b"{"):
+            yield f"{file} is no tokenizer: it does not begin as JSON does. Fetch it again, or name another."
     if setting == "model.source" and "config.json" not in kinds:
         yield f"{describe(source)} holds no `config.json`, which describes a model of transformers. Name the folder that does."
     if setting == "model.initial_weights.source" and not any(name.endswith(".safetensors") for name in found):
         yield f"{describe(source)} holds no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
+
+
+def beginning(file: Path) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read(100)
 
 
 def readable(data: Data) -> list[str]:
