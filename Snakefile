@@ -25,10 +25,8 @@ try:
 except BadConfiguration as error:
     raise WorkflowError(str(error)) from None
 
-# so that Snakemake's report shows it
 if not workflow.overwrite_configfiles:
-
-    configfile: CONFIGURATION[0]
+    workflow.configfiles += CONFIGURATION  # which `configfile:` would read once more, for Snakemake's report
 
 
 wildcard_constraints:

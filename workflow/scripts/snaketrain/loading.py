@@ -78,7 +78,7 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     if not os.path.isfile(path):  # which takes a name that is too long for one of no file
         raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
     try:
-        names = _top_level_names(path)
+        names = _top_level_names(path.resolve())
     except SyntaxError as error:
         raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}. Correct the file") from None
     except ValueError as error:  # not a text

@@ -15,6 +15,7 @@ from snaketrain.workflow.signatures import Definition, definition_of, line_of, n
 # arguments of `from_pretrained` that are no fields
 OF_LOADING = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
               "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
+OF_ROPE = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
 MAKING = ("__init__", "__post_init__", "convert_rope_params_to_dict")
 OF_SIZE = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")
 
@@ -48,12 +49,13 @@ def fields_of(use: str, weights: Path | None) -> dict[str, ast.expr | None] | No
     described = _description(weights)
     name = use.rpartition(".")[2]
     config = _config_of_type(package.parent, described.get("model_type")) if weights else _config_of_class(package.parent, name)
-    line = line_of(config) if config else [None]
-    if None in line[:1]:
+    if config is None:
         return None
-    fields: dict[str, ast.expr | None] = dict.fromkeys((*described, *OF_LOADING))
-    for each in line:
+    fields: dict[str, ast.expr | None] = dict.fromkeys((*described, *OF_LOADING, *OF_ROPE))
+    for each in line_of(config):
         fields |= _fields(each.node) if each else {}
+        if each and each.node.name == "PreTrainedConfig":  # what it is made of adds OF_ROPE alone
+            break
     return fields
 
 
@@ -66,16 +68,23 @@ def _description(weights: Path | None) -> dict[str, Any]:
 
 
 def _config_of_class(package: Path, name: str) -> Definition | None:
-    """That of a model, `config: BertConfig` in it or in what it derives from."""
+    """That of a model, `config: BertConfig` in it or in what it derives from; its file, of thousands of lines, is not parsed for that."""
     for file in likely_files(package, name):
-        if f"class {name}(" in file.read_text(encoding="utf-8"):
-            for each in line_of(definition_of(file, name)):
-                for statement in each.node.body if each else ():
-                    if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "config":
-                        return definition_of(each.file, ast.unparse(statement.annotation).strip("'\""))
-                    if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "config_class":
-                        return definition_of(each.file, ast.unparse(statement.value))
+        text = file.read_text(encoding="utf-8")
+        beside = file.with_name(file.name.replace("modeling_", "configuration_"))
+        if f"class {name}(" in text and beside != file and beside.is_file():
+            config = _config_name(text, name)
+            return definition_of(beside, config) if config else None
     return None
+
+
+def _config_name(text: str, name: str, steps: int = 10) -> str | None:
+    found = re.search(rf"^class {re.escape(name)}\((.*?)\):\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    if not found or not steps:
+        return None
+    if told := re.search(r"^    config(?:_class = |: \"?)(\w+)", found[2], re.MULTILINE):
+        return told[1]
+    return next((config for base in found[1].split(",") if (config := _config_name(text, base.strip(), steps - 1))), None)
 
 
 def _config_of_type(package: Path, model_type: Any) -> Definition | None:

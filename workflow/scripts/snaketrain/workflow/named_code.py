@@ -152,6 +152,7 @@ def signature_of_use(use: str, place: str | None) -> Signature | None:
     return signature_of(file.resolve(), attribute) if file else None
 
 
+@functools.cache
 def is_module(use: str) -> bool:
     try:
         return module_file(use, use) is not None

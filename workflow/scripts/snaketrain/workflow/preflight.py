@@ -29,7 +29,9 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         run = found.settings
         if run is None:
             continue
-        named = run.train, run.model, run.select.metric, run.data.label_kind, dataset_classes(run.data)
+        train, data = run.train, run.data
+        named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select.metric, data.label_kind
+        named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         for look, about in ((names, named), (sources, (run.data, run.model))):
             if (key := f"{look.__name__} {about!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)

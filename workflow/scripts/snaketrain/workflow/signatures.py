@@ -10,7 +10,6 @@ from snaketrain.loading import NotFound, module_file
 from snaketrain.mistakes import nearest, shown
 from snaketrain.workflow.meaning import project_file
 
-MOST_STEPS = 20  # from import to import, and from class to base: some go in circles
 HARMLESS = ("no_grad", "inference_mode", "cache", "lru_cache", "staticmethod", "override", "torch_function")
 TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None), "list": list, "tuple": list, "dict": dict}
 
@@ -138,17 +137,17 @@ def _harmless(decorator: ast.expr) -> bool:
 # --- where it is defined
 
 
-def line_of(definition: Definition | None, steps: int = MOST_STEPS) -> list[Definition | None]:
-    """A class and its bases in the order in which Python asks them; None for one that is not found."""
-    if definition is None or not isinstance(definition.node, ast.ClassDef) or not steps:
-        return [None]
-    found: list[Definition | None] = [definition]
+def line_of(definition: Definition | None, seen: frozenset[Definition] = frozenset()) -> Iterator[Definition | None]:
+    """A class, and then its bases, read only when they are asked for; None for one that is not found."""
+    yield definition
+    if definition is None or not isinstance(definition.node, ast.ClassDef):
+        return
     for base in definition.node.bases:
         name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
         if name not in ("object", "ABC", "abc.ABC", "Generic", "Protocol"):
-            found += line_of(definition_of(definition.file, name, before=definition.node.lineno), steps - 1)
-    # what several bases derive from comes after all of them
-    return [each for number, each in enumerate(found) if each is None or each not in found[number + 1 :]]
+            above = definition_of(definition.file, name, before=definition.node.lineno)
+            if above not in seen:
+                yield from line_of(above, seen | {definition})
 
 
 @functools.cache
