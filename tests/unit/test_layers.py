@@ -31,6 +31,7 @@ GROUND = {
     "snaketrain.workflow.launching",
     "snaketrain.workflow.cluster",
     "snaketrain.workflow.cluster_watch",
+    "snaketrain.workflow.parameter_patterns",
     "snaketrain.workflow.pipeline",
     "snaketrain.workflow.preflight",
     "snaketrain.training.ranks",

@@ -4,6 +4,7 @@ Snakemake by itself takes the last of two equal keys without a word, and every v
 """
 
 import json
+import os
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from snaketrain.mistakes import BadConfiguration, shown
 from snaketrain.plain_values import DEEPEST
 
+LONGEST_NAME = 100
 # of two such settings each says what the other says: where one is given, it takes the place of the other in what it changes
 ALTERNATIVES = {
     "train.steps": "train.epochs",
@@ -26,7 +28,7 @@ def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] 
     config: dict[str, Any] = {}
     problems: list[str] = []
     for file in files:
-        where = shown(str(file))[1:-1]
+        where = _short(str(file))
         text, told = _read(Path(file), where)
         found, more = _parsed(text, where) if text is not None else ({}, told)
         problems += more
@@ -69,6 +71,12 @@ def merged(old: Any, new: Any) -> Any:
     return old | {key: merged(old.get(key), value) for key, value in new.items()}
 
 
+def _short(file: str) -> str:
+    """A path as messages name it: from here, if it is below, and its end if it is long."""
+    name = file.removeprefix(f"{os.getcwd()}/")
+    return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
+
+
 def _read(file: Path, where: str) -> tuple[str | None, list[str]]:
     try:
         raw = file.read_bytes()
@@ -85,10 +93,12 @@ def _read(file: Path, where: str) -> tuple[str | None, list[str]]:
 def _parsed(text: str, where: str) -> tuple[dict[str, Any], list[str]]:
     """What a text says, and what is wrong with how it is written."""
     try:
-        loader = yaml.SafeLoader(text)
+        found = _json(text)
+        loader = yaml.SafeLoader(text if found is None else text.replace("\t", " "))  # which JSON may have between its values
         node = loader.get_single_node()
         problems = [f"{where}, {problem}" for problem in _twice(node, loader)] if node else []
-        found = {} if problems else _value(text, loader, node)
+        if found is None and not problems:
+            found = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -106,12 +116,12 @@ def _parsed(text: str, where: str) -> tuple[dict[str, Any], list[str]]:
     return found, problems
 
 
-def _value(text: str, loader: yaml.SafeLoader, node: yaml.Node | None) -> Any:
-    """As JSON where it is JSON, whose escapes and exponents YAML reads otherwise."""
+def _json(text: str) -> Any:
+    """What it says as JSON, whose escapes and exponents YAML reads otherwise; None where it is none."""
     try:
         return json.loads(text)
     except ValueError:
-        return loader.construct_document(node) if node else {}
+        return None
 
 
 def _twice(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
@@ -127,10 +137,10 @@ def _twice(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
         elif isinstance(node, yaml.MappingNode):
             first: dict[Hashable, int] = {}
             for key, inner in node.value:
-                name = loader.construct_object(key, deep=True) if isinstance(key, yaml.ScalarNode) else None
-                waiting.append(((*place, str(name)), inner))
                 if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
-                    continue
+                    continue  # what is merged in may be there already
+                name = loader.construct_object(key)
+                waiting.append(((*place, str(name)), inner))
                 line = key.start_mark.line + 1
                 if name in first:
                     path = ".".join((*place, str(name)))

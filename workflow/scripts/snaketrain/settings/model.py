@@ -5,6 +5,10 @@ from pydantic import Field
 from snaketrain.settings.base import Arguments, Section
 from snaketrain.settings.sources import Source
 
+# arguments of `from_pretrained` that are no fields
+OF_LOADING = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
+              "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
+
 
 class InitialWeights(Section):
     """Weights of an earlier run to start from, or a part of them; the optimizer and the step begin anew."""

@@ -10,11 +10,9 @@ from typing import Any
 
 from snaketrain.loading import NotFound, likely_files, module_file
 from snaketrain.mistakes import nearest, shown
+from snaketrain.settings.model import OF_LOADING
 from snaketrain.workflow.signatures import Definition, definition_of, line_of, not_of_type
 
-# arguments of `from_pretrained` that are no fields
-OF_LOADING = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
-              "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
 OF_ROPE = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
 MAKING = ("__init__", "__post_init__", "convert_rope_params_to_dict")
 OF_SIZE = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")

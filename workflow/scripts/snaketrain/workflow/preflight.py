@@ -12,6 +12,7 @@ from snaketrain.mistakes import BadConfiguration
 from snaketrain.settings import Data, Settings, Source
 from snaketrain.validating import Validated, follows
 from snaketrain.workflow.named_code import names
+from snaketrain.workflow.parameter_patterns import unmatched
 from snaketrain.workflow.pipeline import data_name, dataset_classes, initial
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # where one of these is wrong, what is read may be nonsense
@@ -41,6 +42,9 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         # data that is prepared already was looked at, whole; what has no file was told above
         if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
             problems += [problem for problem in readable(found.settings.data) if not follows(problem.partition(":")[0], found.wrong)]
+    told = {name: found for name, found in reading.runs.items() if found.settings and not follows("model", found.wrong)}
+    for (name, found), wrong in zip(told.items(), unmatched(each.settings for each in told.values()), strict=True):
+        problems += [f"{problem} (run {name})" for problem in wrong if not follows(problem.partition(":")[0], found.wrong)]
     problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
     if problems:
         raise BadConfiguration(_once(problems))
