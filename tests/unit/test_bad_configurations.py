@@ -251,3 +251,48 @@ def test_the_workflow_tells_all_problems_at_once_and_starts_nothing(folder):
     assert not (folder / "results").exists()
     assert "Building DAG" not in printed
     assert seconds < 5
+
+
+def test_patterns_are_held_against_the_names_of_the_parameters(folder):
+    arguments = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = {"model/arguments": arguments, "train/sed": 1}
+    wrong = model | {
+        "train/freeze": ["bert.embedings.*", "model.bert.embeddings.*"],
+        "train/groups": [{"match": "classifier.*"}, {"match": "head.*"}],
+    }
+    found = [problem for problem in problems_of(wrong) if "parameter" in problem]
+    assert [problem.partition(". ")[0] for problem in found] == [
+        "train.freeze.0: no parameter matches 'bert.embedings.*'",
+        "train.groups.1.match: no parameter matches 'head.*'",
+    ]
+    assert "bert.embeddings" in found[0].partition("Did you mean")[2]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    assert any("nothing of the model is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5  # the names are known from before
+
+
+def test_what_is_wrong_hides_nothing_else(folder):
+    changes = {
+        "trian": {},
+        "train/learning_rat": 1,
+        "train/batch_size": 0,
+        "train/optimizer": {"use": "torch.optim.AdamW", "arguments": {"lr": 1, "weight_decay": 50, "ep": 1}},
+        "train/schedule": "lineer",
+        "train/warmup": 30,
+        "train/steps": 20,
+        "model/arguments": {"hiden_size": 8, "num_layers": 1},
+        "model/source": {"path": "nowhere"},
+        "data/lable": "x",
+        "data/text": "txt",
+        "data/dev": {"path": "train.csv"},
+        "select/metric": "acuracy",
+        "runs": {"a/b": {}, "c": {"train.seed": -1}},
+    }
+    places = [
+        "trian:", "train.learning_rat:", "train.batch_size:", "train.optimizer.arguments.lr:", "train.optimizer.arguments.weight_decay:",
+        "train.optimizer.arguments.ep:", "train.schedule.use:", "train: `warmup`", "model.source:", "model.arguments.hiden_size:", "model.arguments.num_layers:", "data.lable:", "data.text:", "data.dev:",
+        "select.metric:", "runs.a/b:", "runs.c.train.seed:",
+    ]  # fmt: skip
+    found = problems_of(changes)
+    assert [place for place in places if not any(problem.startswith(place) for problem in found)] == [], found
+    assert len(found) <= len(places) + 1, found  # and what only follows is not told

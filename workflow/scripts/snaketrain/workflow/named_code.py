@@ -131,9 +131,9 @@ def model_arguments(setting: str, run: Settings) -> Iterator[str]:
         weights = (
             next((file.parent for file in named_files(model.source).values() if file.name == "config.json"), None) if model.source else None
         )
-    except ValueError:
-        return
-    if model.source and weights is None:
+    except ValueError:  # told where the files are looked at
+        weights = None
+    if weights is None and ".Auto" in model.use:
         return
     fields = fields_of(model.use, weights)
     if fields is not None:
