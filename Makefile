@@ -4,16 +4,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
 
-.PHONY: help demo test test-slurm check ui bench docs
+.PHONY: help demo test test-fast test-slurm mutations check ui bench docs
 
 help:
-	@echo "make demo    run the embedded default, offline, within minutes"
-	@echo "make ui      open the MLflow UI on its results"
-	@echo "make test    all tests"
+	@echo "make demo        run the embedded default, offline, within minutes"
+	@echo "make ui          open the MLflow UI on its results"
+	@echo "make test        all tests but those on SLURM"
+	@echo "make test-fast   the unit tests alone"
 	@echo "make test-slurm  trainings on a SLURM cluster of its own, and what may happen to them (root)"
-	@echo "make check   the linters"
-	@echo "make bench   the figures of the README"
-	@echo "make docs    write config/README.md and the README's rule graph again"
+	@echo "make mutations   whether the tests notice errors that are put into the code"
+	@echo "make check       the linters"
+	@echo "make bench       the figures of the README"
+	@echo "make docs        write config/README.md and the README's rule graph again"
 
 .venv/installed: requirements.lock requirements-no-deps.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -33,12 +35,21 @@ demo: .venv/installed
 ui: .venv/installed
 	$(BIN)/python workflow/scripts/show_runs.py
 
+# the second suite runs also where the first one failed, so that all failures are seen at once
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit --durations=5
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/pipeline --durations=5
+	@failed=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit --durations=5 || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/pipeline --durations=5 || failed=1; \
+	exit $$failed
+
+test-fast: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest tests/slurm --durations=5
+
+mutations: .venv/installed
+	$(BIN)/python tests/mutations.py
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.pipeline import Pipeline
 from snaketrain.workflow.preflight import examine
 from snaketrain.workflow.rule_values import untracked, varying
+from snaketrain.workflow.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 
@@ -19,6 +20,7 @@ SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
 
 try:
+    launching.check_folder(os.getcwd())
     config = read_configuration(CONFIGURATION, workflow.config_settings.config_args)
     runs = examine(config) if workflow.is_main_process else None
     pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ, runs=runs)

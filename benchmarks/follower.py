@@ -23,6 +23,7 @@ from workspace import START, make_workspace  # noqa: E402
 
 from snaketrain.tracking.following import Follower  # noqa: E402
 from snaketrain.tracking.mlflow_store import RUN_KEY, Store  # noqa: E402
+from snaketrain.tracking.run_keys import workspace_id  # noqa: E402
 
 METRICS = ("loss", "examples_per_second", "tokens_per_second", "learning_rate", "gradient_norm")
 
@@ -122,7 +123,7 @@ def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int
     empty = folder / "empty.db"
     Store(f"sqlite:///{empty}").client.search_experiments()
     (folder / "pristine").mkdir()
-    make_workspace(folder / "pristine")
+    workspace_id(make_workspace(folder / "pristine"))  # which the copies share
 
     def fresh(name: str) -> tuple[Path, str]:
         shutil.copytree(folder / "pristine", folder / name)

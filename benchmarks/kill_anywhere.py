@@ -1,15 +1,21 @@
 """Kills a training at random moments, starts it again, and compares with one that was left alone.
 
-A trial passes if the final weights are the same to the bit, and so are all losses and metrics of the journal, with no step
-missing. Small models on the CPU, dropout on; one process or two, of which one or both are killed.
+Only trainings that were killed between their first checkpoint and their end, and then resumed from a checkpoint as their journal
+says, are trials. One passes if it resumed from its newest checkpoint each time, if the final weights are the same to the bit, and
+if so are all losses and metrics of the journal, with no step missing. Trainings that were killed too early or too late are counted
+apart, and others are killed in their place. Small models on the CPU, dropout on; one process or two, of which one or both are killed.
 """
 
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,36 @@ from pipeline.workspace import prepared  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TRAIN = {"batch_size": 16, "epochs": 4, "learning_rate": 1e-3, "evaluations_per_epoch": 3}
+RESUMED, RESTARTED, NOT_IN_TIME = "resumed mid-way", "restarted from zero", "not killed in time"
+
+Result = tuple[dict, dict]
+
+
+@dataclass
+class Found:
+    """What came of some trainings: how each went on after it was killed, and what went wrong."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    passed: int = 0
+    resumed_from: list[int] = field(default_factory=list)  # the steps
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, other: "Found") -> None:
+        self.kinds += other.kinds
+        self.passed += other.passed
+        self.resumed_from += other.resumed_from
+        self.problems += other.problems
+
+
+@dataclass
+class Alone:
+    """The training that was left alone."""
+
+    result: Result
+    steps: int
+    seconds: float  # from its start to its end
+    lines: range  # of its journal, from its first checkpoint to its end
+    gap_seconds: float  # the longest between two of these
 
 
 def arguments(data: Path, folder: Path, seed: int, **train: Any) -> list[str]:
@@ -33,7 +69,7 @@ def arguments(data: Path, folder: Path, seed: int, **train: Any) -> list[str]:
     return [*paths, "--log-every", "3", "--device", "cpu", "--settings", *settings]
 
 
-def result(folder: Path) -> tuple[dict, dict]:
+def result(folder: Path) -> Result:
     """The final weights, and everything that the journal says about steps: what came first counts."""
     from safetensors.numpy import load_file
 
@@ -47,62 +83,118 @@ def result(folder: Path) -> tuple[dict, dict]:
     return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors"), told
 
 
-def same(one: tuple[dict, dict], other: tuple[dict, dict]) -> bool:
+def same(one: Result, other: Result) -> bool:
     weights = all((one[0][name] == other[0][name]).all() for name in one[0])
     return weights and one[0].keys() == other[0].keys() and one[1] == other[1]
 
 
-def trial(data: Path, folder: Path, number: int, processes: int, expected: tuple[dict, dict], seconds: float, seed: int) -> str | None:
-    """What went wrong, if anything did."""
-    draw, log = random.Random(number), folder.with_suffix(".log")
-    words = arguments(data, folder, seed)
-    moments = []
-    for _ in range(draw.randint(1, 3)):
-        moments.append(round(draw.uniform(0, 1.1 * seconds), 3))
-        codes = forking.kill_at(words, processes, log, moments[-1], forking.some(processes, draw))
+def leave_alone(data: Path, folder: Path, processes: int, seed: int) -> Alone:
+    log, started = folder.with_suffix(".log"), time.time()
+    if any(codes := forking.run(arguments(data, folder, seed), processes, log)):
+        raise SystemExit(f"the training that was left alone ended with {codes}:\n{log.read_text()[-3000:]}")
+    seconds, told = time.time() - started, events(folder)
+    lines = range([event["event"] for event in told].index("checkpoint"), len(told) - 1)
+    gap = max(told[line + 1]["time"] - told[line]["time"] for line in lines)
+    return Alone(result(folder), told[-1]["step"], seconds, lines, gap)
+
+
+def events(folder: Path, kind: str | None = None) -> list[dict]:
+    from snaketrain.journal import read_events
+
+    return [event for event in read_events(folder / "journal.jsonl")[0] if kind in (None, event["event"])]
+
+
+def kind_of(resumed_from: list[int], steps: int) -> str:
+    """How a training went on that was killed and started again, perhaps several times."""
+    if any(0 < step < steps for step in resumed_from):
+        return RESUMED
+    return RESTARTED if 0 in resumed_from else NOT_IN_TIME
+
+
+def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, seed: int, script: Path) -> Found:
+    """One training: first killed at any moment after its first checkpoint, then perhaps at any other, and at last left alone."""
+    from snaketrain.training.training_folder import last_saved
+
+    draw, log, words = random.Random(number), folder.with_suffix(".log"), arguments(data, folder, seed)
+    kills, moments, resumed_from, problems = draw.randint(1, 3), [], [], []
+    for start in range(kills + 1):
+        saved, before = last_saved(folder), len(events(folder, "attempt"))
+        pids = forking.start(words, processes, log, script)
+        if start == 0:  # by what the journal says, since the time that it takes differs on a busy machine
+            line, seconds = draw.choice(alone.lines), draw.uniform(0, alone.gap_seconds)
+            moments.append(f"{seconds:.3f} s after line {line + 1} of its journal")
+            wait_for(pids, lambda line=line: len(events(folder)) > line and events(folder, "checkpoint"))
+        elif start < kills:
+            seconds = draw.uniform(0, alone.seconds)
+            moments.append(f"{seconds:.3f} s after its start")
+        if start < kills:
+            forking.kill(pids, seconds, forking.some(processes, draw), lambda before=before: len(events(folder, "attempt")) > before)
+        codes = forking.wait(pids, forking.SHUTTING_DOWN_SECONDS if start < kills else 300)
+        for attempt in events(folder, "attempt")[max(1, before) :]:
+            resumed_from.append(attempt["resume_step"])
+            if attempt["resume_step"] != saved:
+                problems.append(f"went on from step {attempt['resume_step']}, though step {saved} was saved")
         if codes == [0] * processes:
             break
-    if codes != [0] * processes and (codes := forking.run(words, processes, log)) != [0] * processes:
-        return f"killed after {moments} seconds, then ended with {codes}; see {log}"
-    return None if same(result(folder), expected) else f"killed after {moments} seconds, and came to another result in {folder}"
+    if codes != [0] * processes:
+        problems.append(f"ended with {codes}")
+    elif not same(result(folder), alone.result):
+        problems.append("came to another result")
+    kind, told = kind_of(resumed_from, alone.steps), f"{processes} processes, trial {number}, killed {', '.join(moments)}"
+    return Found(
+        Counter([kind]), int(kind == RESUMED and not problems), resumed_from, [f"{told}: {problem}; see {log}" for problem in problems]
+    )
 
 
-def trials(folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0) -> list[str]:
-    """The failures."""
-    whole = folder / "whole"
-    started = time.perf_counter()
-    codes = forking.run(arguments(data, whole, seed), processes, folder / "whole.log")
-    seconds = time.perf_counter() - started
-    if any(codes):
-        raise SystemExit(f"the training that was left alone ended with {codes}:\n{(folder / 'whole.log').read_text()[-3000:]}")
-    expected = result(whole)
-    problems = []
-    for number in range(first, first + count):
-        problem = trial(data, folder / f"trial-{number}", number, processes, expected, seconds, seed)
-        problems += [problem] if problem else []
-        print(f"{processes} processes, trial {number}: {problem or 'the same'}", flush=True)
-    return problems
+def wait_for(pids: list[int], condition: Callable[[], Any]) -> None:
+    """Until then, or until one of the processes has ended."""
+    while not (condition() or forking.ended(pids)):
+        time.sleep(0.002)
+
+
+def trials(folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0, script: Path = forking.SCRIPT) -> Found:
+    """So many of which each resumed mid-way. After half as many again that did not, it is given up, which is a problem, too."""
+    alone = leave_alone(data, folder / "alone", processes, seed)
+    found, limit = Found(), count + max(2, count // 2)
+    for number in range(first, first + limit):
+        one = trial(data, folder / f"trial-{number}", number, processes, alone, seed, script)
+        found.add(one)
+        print(*(one.problems or [f"{processes} processes, trial {number}: {', '.join(one.kinds)}, the same"]), sep="\n", flush=True)
+        if found.passed == count:
+            return found
+    found.problems.append(
+        f"{processes} processes: {found.passed} of {limit} trainings passed, {count} were to: {counted(found)}. If too few resumed although "
+        "nothing is wrong, the machine is too busy for moments that are drawn from an undisturbed training: try again."
+    )
+    return found
+
+
+def counted(found: Found) -> str:
+    return ", ".join(f"{found.kinds[kind]} {kind}" for kind in (RESUMED, RESTARTED, NOT_IN_TIME))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="half of them with one process, half with two (%(default)s)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/kill_anywhere.json", help="%(default)s")
+    parser.add_argument("--script", type=Path, default=forking.SCRIPT, help="what is killed, such as one with a fault (%(default)s)")
     args = parser.parse_args()
     forking.preload()
-    with tempfile.TemporaryDirectory(prefix="kill-anywhere-") as name:
-        folder = Path(name)
-        data = prepared(folder / "workspace")
-        problems = []
-        for processes in (1, 2):
-            place = folder / f"processes-{processes}"
-            place.mkdir()
-            problems += trials(place, data, args.trials // 2, processes, seed=processes)
-    passed = args.trials // 2 * 2 - len(problems)
-    print(f"{passed} of {args.trials // 2 * 2} trials came to the same weights and the same journal")
+    found, folder = Found(), Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
+    data = prepared(folder / "workspace")
+    for processes, count in ((1, args.trials - args.trials // 2), (2, args.trials // 2)):
+        place = folder / f"processes-{processes}"
+        place.mkdir()
+        found.add(trials(place, data, count, processes, seed=processes, script=args.script))
+    print(f"{found.passed} of {args.trials} trials resumed mid-way and came to the same weights and the same journal")
+    print(f"All trainings: {counted(found)}", *found.problems, sep="\n")
+    figures = {"trials": args.trials, "passed": found.passed} | {kind: found.kinds[kind] for kind in (RESUMED, RESTARTED, NOT_IN_TIME)}
+    figures |= {"resumed from steps": dict(sorted(Counter(found.resumed_from).items())), "problems": found.problems}
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps({"trials": args.trials // 2 * 2, "passed": passed, "problems": problems}, indent=2) + "\n")
-    sys.exit(bool(problems))
+    args.output.write_text(json.dumps(figures, indent=2) + "\n")
+    if found.problems:  # whose logs are in the folder
+        sys.exit(1)
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], envir
     """train_model.py as the workflow calls it, with journal, TensorBoard and checkpoints."""
     settings = strings("train", Train(**train, precision="fp32")) + strings("model", Model(**DEFAULT["model"]))
     command = [sys.executable, str(REPOSITORY / "workflow/scripts/train_model.py"), "--run-name", OURS, "--data", str(data)]
-    command += ["--model", str(model), "--output", str(folder / "manifest.json"), "--keep-best-by", "accuracy:max", "--device", "cpu"]
+    command += ["--model", str(model), "--output", str(folder / "manifest.json"), "--keep-best-by", "accuracy", "--device", "cpu"]
     cpu_seconds = run([*command, "--settings", *settings], folder / "log", environment)
     events = read_events(folder / "journal.jsonl")[0]
     spent = next(event["spent"] for event in reversed(events) if event["event"] == "end")

@@ -12,7 +12,6 @@ and saving; the median of the stretches between two lines of the journal, withou
 import argparse
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.journal import all_events  # noqa: E402
 from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
+from snaketrain.workflow.stage_commands import shell_command  # noqa: E402
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
 PAIRS = {
@@ -56,14 +56,9 @@ def prepared(folder: Path, pair: str, steps: int, batch_size: int) -> Pipeline:
 def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     """Examples a second, and the loss on the development set at the end."""
     folder = Path(f"turns/{number}/{run}/training")
-    paths = ["--run-name", run, "--output", f"{folder}/manifest.json", "--data", pipeline.data(run), "--model", *pipeline.weights(run)]
-    words = [
-        pipeline.command("train_model", run),
-        shlex.join(paths),
-        pipeline.training_options(run),
-        pipeline.arguments("train_model", run),
-    ]
-    done = subprocess.run(" ".join(words), shell=True, capture_output=True, text=True)
+    inputs = {"data": pipeline.data(run), "model": pipeline.weights(run)}
+    command = shell_command(pipeline, "train_model", run, f"{folder}/manifest.json", inputs)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the training {run} failed:\n{done.stderr[-4000:]}")
     events = list(all_events(folder / "journal.jsonl"))

@@ -25,6 +25,7 @@ SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
+from snaketrain.workflow.stage_commands import script_words  # noqa: E402
 
 
 def configuration(folder: Path, times: float) -> Path:
@@ -52,27 +53,22 @@ def run_stages(folder: Path) -> None:
         stage(pipeline, "fetch_model", name, f"results/models/{name}")
     for name in pipeline.datasets:
         stage(pipeline, "fetch_data", name, f"results/raw/{name}")
-        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.tokenizer(name), "threads": 2}
+        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.tokenizer(name)}
         stage(pipeline, "prepare_data", name, f"results/data/{name}", **given)
     for run in pipeline.runs:
         home = f"results/runs/{run}"
         data = {"data": pipeline.data(run)}
         trained = {"training": f"{home}/training/manifest.json", **data}
         model = {"model": pipeline.weights(run)}
-        options = shlex.split(pipeline.training_options(run))
-        stage(pipeline, "train_model", run, f"{home}/training", options, **{"run-name": run}, **data, **model)
+        stage(pipeline, "train_model", run, f"{home}/training", **data, **model)
         stage(pipeline, "select_checkpoint", run, f"{home}/selection", **trained)
-        chosen = {"run-name": run, "selection": f"{home}/selection/manifest.json", "device": pipeline.computes[run].device}
+        chosen = {"selection": f"{home}/selection/manifest.json"}
         stage(pipeline, "evaluate_model", run, f"{home}/evaluation", **chosen, **trained, **model)
-    stage(pipeline, "compare_runs", "", "results/comparison", **{"runs-root": "results/runs", "runs": list(pipeline.runs)})
+    stage(pipeline, "compare_runs", "", "results/comparison")
 
 
-def stage(pipeline: Pipeline, script: str, name: str, folder: str, options: list[str] | None = None, **given: Any) -> None:
-    words = ["--output", f"{folder}/manifest.json", *(options or [])]
-    for key, value in given.items():
-        if values := value if isinstance(value, list) else [value]:
-            words += [f"--{key}", *map(str, values)]
-    sys.argv = [f"{script}.py", *words, *shlex.split(pipeline.arguments(script, name))]
+def stage(pipeline: Pipeline, script: str, name: str, folder: str, **inputs: Any) -> None:
+    sys.argv = [f"{script}.py", *script_words(pipeline, script, name, f"{folder}/manifest.json", inputs, threads=2)]
     try:
         runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
     except SystemExit as end:

@@ -1,6 +1,7 @@
 """For gan.yaml: two modules that learn against each other. A task of one's own, with its data, in one file."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def perceptron(before: int, width: int, after: int) -> nn.Sequential:
 
 
 class Gan(Task):
-    metrics = ("distance",)
+    metrics: Mapping[str, str] = {"distance": "min"}  # less is better
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         width = model["arguments"]["width"]

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -34,17 +35,17 @@ def preload() -> None:
     sys.path.insert(0, str(SCRIPT.parent))
 
 
-def start(arguments: list[str], processes: int, log: Path) -> list[int]:
+def start(arguments: list[str], processes: int, log: Path, script: Path = SCRIPT) -> list[int]:
     """The pids of the ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     sys.stdout.flush()
     sys.stderr.flush()
-    return [_fork(arguments, rank, processes, port, log) for rank in range(processes)]
+    return [_fork(script, arguments, rank, processes, port, log) for rank in range(processes)]
 
 
-def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path) -> int:
+def _fork(script: Path, arguments: list[str], rank: int, processes: int, port: int, log: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -63,8 +64,8 @@ def _fork(arguments: list[str], rank: int, processes: int, port: int, log: Path)
         os.dup2(file, 1)
         os.dup2(file, 2)
         sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115 - pytest has others
-        sys.argv = [str(SCRIPT), *arguments]
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+        sys.argv = [str(script), *arguments]
+        runpy.run_path(str(script), run_name="__main__")
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -96,13 +97,16 @@ def run(arguments: list[str], processes: int, log: Path) -> list[int]:
     return wait(start(arguments, processes, log))
 
 
-def kill_at(arguments: list[str], processes: int, log: Path, seconds: float, victims: list[int]) -> list[int]:
-    """Start, kill some of the ranks after a while, and wait for the rest to notice."""
-    pids = start(arguments, processes, log)
+def ended(pids: list[int]) -> bool:
+    """Whether any has."""
+    return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids)
+
+
+def kill(pids: list[int], seconds: float, victims: list[int], connected: Callable[[], bool]) -> None:
+    """Some of the ranks, after a while; all of them where the others are not `connected` yet, and would wait long for who is gone."""
     time.sleep(seconds)
-    for rank in victims:
+    for rank in victims if connected() else range(len(pids)):
         os.kill(pids[rank], signal.SIGKILL)
-    return wait(pids, SHUTTING_DOWN_SECONDS)
 
 
 def some(processes: int, draw: random.Random) -> list[int]:

@@ -1,8 +1,10 @@
 """A task of two modules that learn in turn, each from the other: a judge tells first tokens from what a maker makes of second ones."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from snaketrain.tasks.base import Task
 
@@ -46,3 +48,23 @@ class Pair(Task):
 
     def rows(self, batch, place):
         return functional.one_hot(batch["input_ids"][:, place], self.tokens).float()
+
+
+class OwnPair(Pair):
+    """Wraps its modules by itself."""
+
+    wraps = False
+
+    def build(self, model, folder, data):
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        return {name: DistributedDataParallel(module) if several else module for name, module in super().build(model, folder, data).items()}
+
+
+class JointPair(Pair):
+    """Both learn from one loss."""
+
+    def steps(self, modules):
+        return [(self.both, ["maker", "judge"])]
+
+    def both(self, modules, batch):
+        return self.maker(modules, batch)["maker"] / 64  # scaled up it is still in the range of fp16

@@ -17,7 +17,6 @@ import torch.distributed as dist
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "workflow/scripts")]
 
 import fairscale_on_cpu  # noqa: E402
-from safetensors.torch import load_model  # noqa: E402
 
 from snaketrain.data.batches import Batches, Piece  # noqa: E402
 from snaketrain.loading import load  # noqa: E402
@@ -26,7 +25,7 @@ from snaketrain.strategies import OF_ONE_PROCESS  # noqa: E402
 from snaketrain.training.bad_steps import BadSteps  # noqa: E402
 from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
 from snaketrain.training.goodput import Clock  # noqa: E402
-from snaketrain.training.learner import Learner, build, make_learner, make_task  # noqa: E402
+from snaketrain.training.learner import Learner, build, loaded, make_learner, make_task  # noqa: E402
 from snaketrain.training.loop import Training, evaluate, take_step  # noqa: E402
 from snaketrain.training.out_of_memory import Pieces  # noqa: E402
 from snaketrain.training.patience import Patience  # noqa: E402
@@ -35,6 +34,7 @@ from snaketrain.training.shards import local_part  # noqa: E402
 from snaketrain.training.window import Window  # noqa: E402
 
 VOCABULARY, PAD, END = 24, 0, 2
+PAIR_TASK = Path(__file__).with_name("pair_task.py")
 FACTS = {"label_kind": "class", "label_names": ["no", "yes"], "vocab_size": VOCABULARY, "pad_token_id": PAD}
 BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 BART = {"d_model": 32, "bos_token_id": 1, "eos_token_id": END, "decoder_start_token_id": END, "dropout": 0.0, "init_std": 0.1}
@@ -49,6 +49,8 @@ MODELS = {
     "bart": Model(use="transformers.BartForSequenceClassification", arguments=BART),  # with tied embeddings
     "llama": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA),
     "pair": Model(use="torch.nn.Sequential"),
+    "own": Model(use="torch.nn.Sequential"),
+    "joint": Model(use="torch.nn.Sequential"),
     "larger": Model(
         use="transformers.LlamaForSequenceClassification",
         arguments=LLAMA | {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 256},
@@ -60,7 +62,9 @@ TRAIN = {
     "bart": {"freeze": ["model.encoder.layers.0.*", "*layernorm_embedding*"]},
     "llama": {"recompute_activations": True},
     "larger": {},
-    "pair": {"task": f"{Path(__file__).with_name('pair_task.py')}:Pair"},
+    "pair": {"task": f"{PAIR_TASK}:Pair"},
+    "own": {"task": f"{PAIR_TASK}:OwnPair", "groups": [{"match": "judge.*", "rate_scale": 0.5}]},
+    "joint": {"task": f"{PAIR_TASK}:JointPair"},
 }
 
 
@@ -99,8 +103,9 @@ class Notes:
             self.metrics = facts["metrics"]
 
     def requested(self) -> bool:
-        self.ids.append(self.examples.asked[:])
-        self.examples.asked.clear()
+        if self.examples.asked:  # by a step, and not by an evaluation
+            self.ids.append(self.examples.asked[:])
+            self.examples.asked.clear()
         return False
 
     def logs_at(self, step: int) -> bool:
@@ -179,18 +184,16 @@ def placed(job: Job, training: Training) -> dict[str, float]:
     learner, strategy = training.learner, training.learner.strategy
     strategy.wait()  # for what the first process writes
     modules = build(learner.task, training.settings, MODELS[job.model], None, FACTS)
-    for name, module in modules.items():
-        load_model(module, Path(job.checkpoints) / folder_name(training.step) / f"{name}.safetensors")
-        modules[name] = strategy.place(module)
+    modules = loaded(learner.task, modules, strategy, Path(job.checkpoints) / folder_name(training.step))
     with torch.inference_mode():
         return evaluate(Learner(learner.task, strategy, modules, {}, None), training.dev_data, 8)
 
 
 def overflowed(job: Job) -> dict[str, Any]:
-    """What becomes of the weights, and of the scale in all processes, if the last process's part of a gradient is infinite."""
+    """What becomes of all weights, and of the scale in all processes, if the last process's part of a gradient is infinite."""
     training = job.start()
     learner, strategy = training.learner, training.learner.strategy
-    ((name, module),) = learner.modules.items()
+    *_, module = learner.modules.values()
     backward = strategy.backward
 
     def spoiled(loss: torch.Tensor, weight: torch.Tensor) -> None:
@@ -199,14 +202,17 @@ def overflowed(job: Job) -> dict[str, Any]:
             local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
 
     strategy.backward = spoiled
-    before = {key: tensor.clone() for key, tensor in strategy.weights(module).items()}
+    before = {key: tensor.clone() for key, tensor in weights(learner).items()}
     ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
     take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
-    after = strategy.weights(module)
     return {
-        "unchanged": all(torch.equal(before[key], tensor) for key, tensor in after.items()),
+        "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(learner).items()),
         "scales": strategy.everyones(strategy.scaler.get_scale()),
     }
+
+
+def weights(learner: Learner) -> dict[tuple[str, str], torch.Tensor]:
+    return {(name, key): tensor for name, module in learner.modules.items() for key, tensor in learner.strategy.weights(module).items()}
 
 
 def measured(job: Job) -> list[dict[str, int]]:

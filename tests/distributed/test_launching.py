@@ -70,6 +70,20 @@ def test_a_launcher_that_starts_nothing_is_told(data, tmp_path):
             {"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
             Ranks(1, 2, 1, 2),
         ),
+        (  # Cray MPICH under PALS
+            {"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "PALS_LOCAL_RANKID": "1"},
+            Ranks(5, 8, 1, 0),
+        ),
+        ({"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "5", "PMI_SIZE": "8", "PALS_LOCAL_RANKID": "2"}, Ranks(5, 8, 2, 0)),
+        (  # srun --mpi=pmi2
+            {"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "5", "PMI_SIZE": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"},
+            Ranks(5, 8, 1, 0),
+        ),
+        (  # mpiexec in a job's script, whose own number all of them see
+            {"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "5", "PMI_SIZE": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+            Ranks(5, 8, None, 0),
+        ),
+        ({"SNAKETRAIN_RANKS": "environment", "PMI_RANK": "0", "PMI_SIZE": "1"}, Ranks(0, 1, 0, 0)),
     ],
 )
 def test_ranks_of_launchers(monkeypatch, environment, expected):
@@ -78,6 +92,12 @@ def test_ranks_of_launchers(monkeypatch, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert Ranks.of_environment() == expected
+
+
+def test_a_gpu_is_not_guessed():
+    assert Ranks(1, 2, 1, 2).gpu == 1
+    with pytest.raises(SystemExit, match="process 5 of 8 cannot tell which GPU .* set LOCAL_RANK"):
+        _ = Ranks(5, 8, None).gpu
 
 
 def test_the_first_host_is_found_or_asked_for(monkeypatch, tmp_path):

@@ -160,7 +160,7 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
         == load_file(last_checkpoint(tmp_path / "alone") / "model.safetensors").keys()
     )
     stages = {
-        "select_checkpoint": ["--settings", 'select.metric="loss"', 'select.mode="min"'],
+        "select_checkpoint": ["--settings", 'select.metric="loss"'],
         "evaluate_model": ["--run-name", "test", "--device", "cpu", "--settings", "evaluate.batch_size=7"],
     }
     for stage, options in stages.items():
@@ -175,3 +175,14 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
     results = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
     assert results["metrics"] == pytest.approx(winner, rel=1e-5)
     assert results["baselines"]["majority"]["accuracy"] < 0.3 and "confusion" in results  # labels that only the task knows
+    assert results["baselines"]["constant"]["accuracy"] < 0.3 and results["baselines"]["constant"]["loss"] == pytest.approx(2.2, abs=0.2)
+
+    # trained again, to the same weights, with a metric that means something else: it is not the former one's figure that is told
+    manifest = tmp_path / "training/manifest.json"
+    trained = manifest.read_text()
+    assert r"average=\"macro\"" in trained
+    manifest.write_text(trained.replace(r"average=\"macro\"", r"average=\"micro\""))
+    evaluate = [sys.executable, REPOSITORY / "workflow/scripts/evaluate_model.py", *paths, "--data", digits, *stages["evaluate_model"]]
+    subprocess.run(evaluate, check=True, capture_output=True)
+    again = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
+    assert again["metrics"]["accuracy"] == pytest.approx(results["accuracy"]) != results["metrics"]["accuracy"]

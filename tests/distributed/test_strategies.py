@@ -30,6 +30,7 @@ ARGUMENTS = {
     "bert": {"plan": BERT_PLAN},
     "bart": {"plan": BART_PLAN},
     "pair": {"plan": PAIR_PLAN},
+    "joint": {"plan": PAIR_PLAN},
 }  # of tensor_parallel: Llama brings its own plan
 MODELS = ("bert", "bart", "llama")
 SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
@@ -37,7 +38,9 @@ EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
 IN_PIECES = {1: {"bart"}, 2: {"llama"}, 4: {"bert"}}  # the models whose batches are worked off in two pieces
 # who saves half way, and who goes on from there: the number of processes before and after, the strategies, and the model
 SAVED = (
-    {("single", 1, "bart"), ("single", 1, "llama")} | {(strategy, 2, "bart") for strategy in EVERYWHERE} | {("tensor_parallel", 2, "llama")}
+    {("single", 1, "bart"), ("single", 1, "llama"), ("single", 1, "own"), ("tensor_parallel", 2, "llama")}
+    | {(strategy, 2, "bart") for strategy in EVERYWHERE}
+    | {(strategy, 2, "own") for strategy in EVERYWHERE}
 )
 RESUMED = [
     *(("single", 1, strategy, 2, "bart") for strategy in ("zero1", "fairscale_oss", "fairscale_fsdp", "fsdp")),
@@ -46,6 +49,7 @@ RESUMED = [
     *((strategy, 2, "ddp", 4, "bart") for strategy in ("zero1", "fairscale_oss")),
     ("tensor_parallel", 2, "single", 4, "llama"),
     ("tensor_parallel", 2, "fsdp", 4, "bart"),
+    *(("single", 1, strategy, 2, "own") for strategy in ("ddp", "zero1", "fairscale_oss")),
 ]
 
 
@@ -59,10 +63,10 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
     """Strategy, model and arguments of the trainings on so many processes; benchmarks/strategies.py runs all combinations."""
     if processes == 1:
         alone = [(strategy, model, {}) for strategy in ("single", "data_parallel") for model in MODELS]
-        return alone + [(strategy, "bart", {}) for strategy in EVERYWHERE]
+        return [*alone, ("single", "own", {}), *((strategy, "bart", {}) for strategy in EVERYWHERE)]
     if processes == 2:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
-        found += [(strategy, "pair", {}) for strategy in EVERYWHERE]
+        found += [(strategy, model, {}) for strategy in EVERYWHERE for model in ("pair", "own")]
         found += [("fsdp", model, {"build_once": True}) for model in ("bart", "pair")]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
     found = [("fsdp", model, {}) for model in MODELS] + [("fsdp", "llama", {"build_once": True, "cpu_offload": True})]
@@ -118,7 +122,11 @@ def one(folder) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def two(folder, one) -> dict[str, Any]:
     halves = {f"fp16 {strategy}": ("trained", job(strategy, "bert", precision="fp16", steps=6)) for strategy in EVERYWHERE}
-    spoiled = {f"overflow {strategy}": ("overflowed", job(strategy, "bert", precision="fp16")) for strategy in SHARED_OUT}
+    spoiled = {
+        f"overflow {strategy} {model}": ("overflowed", job(strategy, model, precision="fp16"))
+        for strategy in SHARED_OUT
+        for model in ("bert", "joint")
+    }
     return run(folder, 2, trainings(folder, 2) | halves | spoiled)
 
 
@@ -196,8 +204,10 @@ def test_half_precision_learns_alike(one, two, strategy):
 
 
 @pytest.mark.parametrize("strategy", SHARED_OUT)
-def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy):
-    found = two[f"overflow {strategy}"]
+@pytest.mark.parametrize("model", ["bert", "joint"])
+def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy, model):
+    """And in one of two modules, by both."""
+    found = two[f"overflow {strategy} {model}"]
     assert found["unchanged"]
     assert set(found["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
 

@@ -19,6 +19,8 @@ import kill_anywhere  # noqa: E402
 from distributed import forking  # noqa: E402
 
 TASK = '''
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -29,13 +31,14 @@ from snaketrain.tasks.text_classification import TextClassification
 class Odd(TextClassification):
     """`calls` counts the steps of this process; what happens at which of them, the test says."""
 
-    def __init__(self, bad=(), sleep_from=None, rows=None, everywhere=True, slow=0.0):
+    def __init__(self, bad=(), sleep_from=None, rows=None, everywhere=True, slow=0.0, stop_at=None):
         self.bad, self.sleep_from, self.rows, self.calls = bad, sleep_from, rows, 0
-        self.everywhere, self.slow = everywhere, slow
+        self.everywhere, self.slow, self.stop_at = everywhere, slow, stop_at
 
     def training_step(self, modules, batch):
         self.calls += 1
         loss = super().training_step(modules, batch)
+        self.perhaps_stop()
         time.sleep(self.slow)
         if self.sleep_from and self.calls >= self.sleep_from and torch.distributed.get_rank() == 1:
             time.sleep(600)
@@ -43,6 +46,44 @@ class Odd(TextClassification):
             raise torch.OutOfMemoryError(f"{len(batch['ids'])} rows are too many")
         here = self.everywhere or torch.distributed.get_rank() == 1
         return loss * float("nan") if here and self.calls in self.bad else loss
+
+    def evaluation_step(self, outputs, batch):
+        with open(self.file("evaluated"), "a") as file:
+            file.write("after\\n" if self.file("stopped").exists() else "before\\n")
+        self.perhaps_stop()
+        return super().evaluation_step(outputs, batch)
+
+    def perhaps_stop(self):
+        if self.calls == self.stop_at and os.environ.get("RANK", "0") == "0" and not self.file("stopped").exists():
+            self.file("stopped").touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @staticmethod
+    def file(name):
+        return Path(__file__).with_name(name)
+
+
+class Twice(Odd):
+    """Learns from each batch twice, and counts in a buffer what it has seen; the memory runs out when the first update is made."""
+
+    def build(self, *given):
+        modules = super().build(*given)
+        modules["model"].register_buffer("seen", torch.zeros(2))
+        return modules
+
+    def steps(self, modules):
+        return [(self.once, ["model"]), (self.again, ["model"])]
+
+    def once(self, modules, batch):
+        self.note(modules, 0, batch)
+        return TextClassification.training_step(self, modules, batch)
+
+    def again(self, modules, batch):
+        self.note(modules, 1, batch)
+        return {"again": 2.0 * self.training_step(modules, batch)}
+
+    def note(self, modules, place, batch):
+        getattr(modules["model"], "module", modules["model"]).seen[place] += len(batch["ids"])
 '''
 
 
@@ -69,11 +110,6 @@ def events(folder: Path, kind: str) -> list[dict]:
     return [event for event in read_events(folder / "journal.jsonl")[0] if event["event"] == kind]
 
 
-@pytest.mark.parametrize(("processes", "trials"), [(1, 5), (2, 5)])
-def test_killed_anywhere_it_comes_to_the_same(data, tmp_path, processes, trials):
-    assert kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100) == []
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
 def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after):
     """Without dropout, which draws other masks on other processes."""
@@ -87,7 +123,9 @@ def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after)
     os.kill(pids[-1], signal.SIGTERM)  # one is enough: all agree
     assert forking.wait(pids) == [75] * before
     assert forking.run(words, after, tmp_path / "parts.log") == [0] * after
-    assert [event["processes"] for event in events(tmp_path / "parts", "attempt")] == [before, after]
+    attempts = events(tmp_path / "parts", "attempt")
+    assert [(event["processes"], event["precision"]) for event in attempts] == [(before, "fp32"), (after, "fp32")]
+    assert json.loads((tmp_path / "parts/manifest.json").read_text())["facts"]["precision"] == "fp32"
     expected, found = ({e["step"]: e["metrics"]["loss"] for e in events(tmp_path / name, "train")} for name in ("whole", "parts"))
     assert found == pytest.approx(expected, rel=1e-6)
 
@@ -212,6 +250,59 @@ def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
     assert len(attempts) == (0 if processes == 1 else 1)
     assert (tmp_path / "run/pieces.txt").read_text() == ("4" if processes == 1 else "2")
     assert json.loads((tmp_path / "run/manifest.json").read_text())["facts"]["steps"] == 44
+
+
+@pytest.mark.parametrize(("processes", "stop_at", "evaluated"), [(1, 7, 8), (1, 8, 8), (2, 11, 11), (1, 43, 44)])
+def test_a_stop_at_an_evaluation_saves_first_and_evaluates_when_it_goes_on(data, tmp_path, processes, stop_at, evaluated):
+    """The signal comes in the step before the one that is evaluated, or in that one; within an epoch, at its end, in the last one."""
+    for name, when in (("whole", None), ("parts", stop_at)):
+        words = kill_anywhere.arguments(data, tmp_path / name / "run", 1, task=odd(tmp_path / name / "run", stop_at=when))
+        first = forking.run(words, processes, tmp_path / "log")
+        if when:
+            assert first == [75] * processes, (tmp_path / "log").read_text()
+            assert evaluated not in {event["step"] for event in events(tmp_path / "parts/run", "eval")}
+            state = tmp_path / f"parts/run/checkpoints/step-{evaluated:08d}/state.json"
+            assert json.loads(state.read_text())["metrics"] is None
+            assert events(tmp_path / "parts/run", "end")[-1]["status"] == "STOPPED"
+            batches = (tmp_path / "parts/evaluated").read_text().split().count("after")
+            assert batches == (0 if stop_at < evaluated else processes)  # one, until the signal is noticed
+            assert forking.run(words, processes, tmp_path / "log") == [0] * processes
+    assert kill_anywhere.same(*(kill_anywhere.result(tmp_path / name / "run") for name in ("whole", "parts")))
+    states = [
+        {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / name / "run/checkpoints").glob("step-*/state.json")}
+        for name in ("whole", "parts")
+    ]
+    assert states[0] == states[1] and not list((tmp_path / "parts/run/checkpoints").glob(".*"))
+
+
+def test_a_stop_in_the_first_evaluation_leaves_nothing_to_save(data, tmp_path):
+    words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", stop_at=0), epochs=1)
+    assert forking.run(words, 1, tmp_path / "log") == [75]
+    assert (
+        not list((tmp_path / "run").glob("checkpoints/*")) and "at step 0 of 11; nothing is trained yet" in (tmp_path / "log").read_text()
+    )
+    assert forking.run(words, 1, tmp_path / "log") == [0]
+    assert [event["step"] for event in events(tmp_path / "run", "eval")] == [0, 4, 8, 11]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_out_of_memory_after_the_first_of_two_updates_makes_neither_twice(data, tmp_path, processes):
+    """Against a training that has the memory; without dropout, which draws other masks for smaller pieces."""
+    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    for name, rows in (("enough", None), ("little", 4)):
+        task = {"use": f"{tmp_path}/odd.py:Twice", "arguments": odd(tmp_path / name, rows=rows)["arguments"]}
+        words = ["--reduce-batch-on-oom", *kill_anywhere.arguments(data, tmp_path / name, 1, task=task, epochs=2)]
+        words += [f"model.arguments.{name}={value}" for name, value in without.items()]
+        while (codes := forking.run(words, processes, tmp_path / "log")) != [0] * processes:
+            assert set(codes) <= {1, 76} and name == "little", (tmp_path / "log").read_text()[-2000:]
+    assert (tmp_path / "little/pieces.txt").is_file()
+    (weights, told), (expected, expected_told) = (kill_anywhere.result(tmp_path / name) for name in ("little", "enough"))
+    assert weights["seen"].tolist() == expected["seen"].tolist()
+    for name in weights:
+        assert weights[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5)
+    assert told.keys() == expected_told.keys()
+    for key, metrics in told.items():
+        assert metrics == pytest.approx(expected_told[key], rel=1e-4)
 
 
 def finite(value) -> bool:

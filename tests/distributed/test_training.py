@@ -7,9 +7,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import pyarrow
 import pytest
+import torch
 from distributed.running import MODEL, command, launch, losses, train
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from snaketrain.journal import read_events
 from snaketrain.settings import Model
@@ -32,6 +36,22 @@ def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes
     for step, metrics in last[1].items():
         if step in last[0]:
             assert last[0][step] == pytest.approx(metrics, rel=1e-4)
+
+
+def test_the_journal_says_what_transformers_finds_on_the_development_set(data, tmp_path):
+    """Of the saved weights, text by text, in a plain loop; with dropout, which an evaluation must not have."""
+    dropout = MODEL.arguments | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+    train(data, tmp_path, model=Model(use=MODEL.use, arguments=dropout), epochs=3)
+    weights = load_torch(max((tmp_path / "checkpoints").glob("step-*")) / "model.safetensors")
+    model = BertForSequenceClassification(BertConfig.from_pretrained(tmp_path / "description")).eval()
+    model.load_state_dict(weights)
+    rows = pyarrow.ipc.open_file(str(data.parent / "dev.arrow")).read_all().to_pylist()
+    with torch.no_grad():
+        logits = torch.cat([model(torch.tensor([row["input_ids"]])).logits for row in rows])
+    labels = torch.tensor([row["label"] for row in rows])
+    found = [line["metrics"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"][-1]
+    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-4)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
 
 
 def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):

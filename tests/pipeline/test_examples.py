@@ -3,6 +3,7 @@
 An example that is added needs a case here: what writes its files, what makes it small, and what it must reach.
 """
 
+import csv
 import json
 import random
 import shutil
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from grammar import WORDS, texts, write_texts, write_word_tokenizer
+from sklearn.metrics import r2_score
 
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, sentences, snakemake, write_tokenizer
 from snaketrain.workflow.preflight import examine
@@ -183,6 +185,17 @@ def trained_together(tmp_path_factory) -> Path:
         runs |= {f"{name}-{run}": sections | change for run, change in changes.items()}
     run_all(folder, {"runs": runs})
     return folder
+
+
+def test_predictions_stand_beside_their_targets_and_figures_beside_a_constant_answer(trained_together):
+    folder = trained_together / "results/runs/regression_regularised-free/evaluation"
+    with open(folder / "test_predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["id", "sine", "true_sine", "cosine", "true_cosine"]
+    predicted, true = ([float(row[name]) for row in rows] for name in ("sine", "true_sine"))
+    results = json.loads((folder / "test_results.json").read_text())
+    assert results["metrics"]["sine_r2"] == pytest.approx(r2_score(true, predicted), rel=1e-4)
+    assert results["baselines"]["constant"]["sine_r2"] == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", OF_CLASSES)

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from pipeline.workspace import read_configuration, snakemake, write_configuration
-
 REPOSITORY = Path(__file__).parents[2]
 RUN = "results/runs/small"
 
@@ -85,24 +83,6 @@ def test_the_command_in_a_log_repeats_the_job(workspace, tmp_path, stage):
     repeat(folder, log)
     after = json.loads((output / "manifest.json").read_text())
     assert (after["identity"], after["files"]) == (before["identity"], before["files"])
-
-
-def test_the_log_of_a_job_that_failed_has_its_command_too(workspace, tmp_path):
-    folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
-    task = folder / "my_task.py"
-    right = "from snaketrain.tasks.text_classification import TextClassification as Mine\n"
-    task.write_text(f"{right}raise RuntimeError('not today')\n")
-    notes = """it's "so", for $1 & more"""
-    changes = {"train": {"task": {"use": "my_task.py:Mine"}, "epochs": 0.5}, "runs": {"small": {}}}
-    write_configuration(folder, read_configuration(folder) | changes | {"tracking": {"notes": notes}})
-    failed = snakemake(folder, check=False)
-    log = folder / "logs/train_model/small.log"
-    assert failed.returncode != 0
-    assert "not today" in log.read_text()
-    task.write_text(right)
-    repeat(folder, log)
-    assert json.loads((folder / RUN / "training/manifest.json").read_text())["facts"]["run"] == "small"
-    assert json.loads((folder / RUN / "training/run.json").read_text())["notes"] == notes
 
 
 def repeat(folder: Path, log: Path) -> None:

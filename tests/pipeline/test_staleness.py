@@ -110,7 +110,7 @@ def test_metric_code_reruns_evaluation(finished):
 
 
 def test_select_reruns_selection_and_after(finished):
-    configure(finished, select__metric="loss", select__mode="min")
+    configure(finished, select__metric="loss")
     assert planned(finished) == of({"select_checkpoint", "evaluate_model"}, *BOTH)
 
 
@@ -187,10 +187,10 @@ def test_settings_from_the_command_line(finished):
 def test_a_users_own_task_from_outside(finished):
     (finished / "my_task.py").write_text(
         "from snaketrain.tasks.text_classification import TextClassification\n\n\n"
-        "class MyTask(TextClassification):\n    metrics = ('loss', 'accuracy', 'errors')\n\n"
+        "class MyTask(TextClassification):\n    metrics = {'loss': 'min', 'accuracy': 'max', 'errors': 'min'}\n\n"
         "    def measure(self, sums):\n        found = super().measure(sums)\n        return found | {'errors': 1 - found['accuracy']}\n"
     )
-    configure(finished, train__task={"use": "my_task.py:MyTask"}, train__epochs=1, select__metric="errors", select__mode="min")
+    configure(finished, train__task={"use": "my_task.py:MyTask"}, train__epochs=1, select__metric="errors")
     configure(finished, runs={"small": {}})
     snakemake(finished, snakefile=finished / "Snakefile")
     assert '"errors"' in (finished / "results/runs/small/training/journal.jsonl").read_text()

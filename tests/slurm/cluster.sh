@@ -4,12 +4,13 @@
 # names of the nodes in /etc/hosts and a link /etc/slurm/slurm.conf.
 #
 #   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
+#   cluster.sh stop-controller|start-controller FOLDER
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
 #
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
 NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} BRIDGE=br-snaketrain
-ACTION=${1:?start, stop, status, crash, start-node, cut or heal} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
+ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut or heal} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
 
@@ -158,9 +159,14 @@ case $ACTION in
         [ "$(readlink /etc/slurm/slurm.conf)" != "$CONF" ] || rm /etc/slurm/slurm.conf
         ;;
     status) sinfo --Node --long && squeue ;;
+    stop-controller) end_process "$FOLDER/slurmctld.pid" ;;
+    start-controller)
+        slurmctld # with the state that it left: without -c
+        until_true 30 scontrol ping
+        ;;
     crash) crash_node "$NODE" ;;
     start-node) start_node "$NODE" ;;
     cut) ip link set "v$NODE" down ;;
     heal) ip link set "v$NODE" up ;;
-    *) sed -n 2,9p "$0" && exit 2 ;;
+    *) sed -n 2,10p "$0" && exit 2 ;;
 esac

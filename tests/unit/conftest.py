@@ -1,14 +1,10 @@
 """What several unit tests need: data prepared from a text."""
 
-from functools import partial
-
 import pyarrow
 import pytest
 
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizing import copy_tokenizer
-from snaketrain.data.tokens import load_tokens
-from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
 
@@ -25,8 +21,7 @@ def prepared(tmp_path, tiny_tokenizer):
         given = {split: {"path": "x"} for split in files}
         data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
         copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
-        with Workers(partial(load_tokens, tmp_path / "tokenizer", data)) as workers:
-            facts, odd = prepare(data, files, tmp_path, workers, tmp_path)
+        facts, odd = prepare(data, files, tmp_path, tmp_path / "tokenizer", tmp_path)
         return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
 
     return run

@@ -27,7 +27,7 @@ class Heir(mine.Mine):
 
 
 class Own(Sentences):
-    metrics: tuple[str, ...]
+    metrics: dict[str, str]
 
 
 class Mixed(Heir, mine.Mine, base.Task):
@@ -91,6 +91,13 @@ BAD = [
     ({"train/task": {"use": "heir.py:Heir"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
     ({"train/task": {"use": "heir.py:Own"}, "select/metric": "macro-f1"}, "select.metric: the task logs no 'macro-f1'. Did you mean 'macro_f1'?"),
     ({"train/task": {"use": "heir.py:Mixed"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
+    ({"select/mode": "min"}, "select.mode: is min, but more of 'accuracy' is better. Remove it: the metric decides."),
+    ({"select": {"metric": "loss", "mode": "max"}}, "select.mode: is max, but less of 'loss' is better. Remove it"),
+    ({"data/label_kind": "number", "select": {"metric": "mae", "mode": "max"}}, "select.mode: is max, but less of 'mae' is better. Remove it"),
+    ({"data/label": None, "train/task": "causal_lm", "select": {"metric": "perplexity", "mode": "max"}}, "select.mode: is max, but less of 'perplexity' is better"),
+    ({"train/task": {"use": "heir.py:Heir"}, "select/metric": "blue"}, "select.mode: is missing, and 'blue' does not say whether more or less of it is better. Set it to max or min."),
+    ({"train/task": {"use": "old.py:Names"}, "select/metric": "blue"}, "train.task.use: the `metrics` of Names must say whether more or less of each is better, such as metrics = {'loss': 'min'"),
+    ({"train/task": {"use": "old.py:Words"}, "select/metric": "blue"}, "train.task.use: the `metrics` of Words must say"),
     ({"select/mode": "maximum"}, "select.mode: \"maximum\" is not one of 'max' or 'min'. Did you mean 'max'?"),
     ({"train/strategy": "dpd"}, "train.strategy.use: `dpd` is not one of", "Did you mean `ddp`?"),
     ({"train/strategy": {"use": "hsdp", "arguments": {"shard": 3}}, "compute/processes": 4}, "train.strategy.arguments.shard is 3", "compute.processes (4)"),
@@ -186,10 +193,11 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
         "train.csv": "text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(40)),
         "one_class.csv": "text,label\n" + "good,1\n" * 30,
         "empty.csv": "text,label\n",
-        "mine.py": "class Mine:\n    metrics: tuple = ('loss', 'blue')\n",
+        "mine.py": "class Mine:\n    metrics: dict = {'loss': 'min', 'blue': None}\n",
         "broken.py": "x = 1\nclass Mine(:\n",
-        "beside.py": "import broken\n\n\nclass Mine:\n    metrics = ('accuracy', *broken.more)\n",
+        "beside.py": "import broken\n\n\nclass Mine:\n    metrics = {'accuracy': 'max', **broken.more}\n",
         "heir.py": HEIRS,
+        "old.py": "class Names:\n    metrics = ('loss', 'blue')\n\n\nclass Words:\n    metrics = {'loss': 'minimum', 'blue': 'max'}\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -5,10 +5,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from select_checkpoint import rank_checkpoints
+from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints import Checkpoints
 from snaketrain.training.learner import Learner
 
@@ -52,6 +57,17 @@ def test_all_take_what_the_first_process_has_chosen(tmp_path):
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(second, {}) == 2
     assert torch.equal(second.modules["model"].weight, weights[2])
     assert Checkpoints(tmp_path, "loss", "min", 3).restore(learner(Second(None)), {}) == 0
+
+
+@pytest.mark.parametrize(("task", "metric"), [(TextClassification, "loss"), (CausalLm, "perplexity")])
+def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
+    """Without `select.mode`: the metric says that less of it is better."""
+    mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", metric, mode, 1)
+    for step, value in enumerate((3.0, 1.0, 2.0, 4.0), start=1):
+        checkpoints.save(ours, step, {metric: value}, {})
+    checkpoints.finish()
+    assert [(entry["step"], entry["value"]) for entry in rank_checkpoints(tmp_path, metric, mode)] == [(2, 1.0), (4, 4.0)]
 
 
 def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
@@ -103,3 +119,45 @@ def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):
     shutil.rmtree(tmp_path)
     states = ours.optimizers["model"].state
     assert len(states) == 2 and all(state["step"] == 1 and state["exp_avg"].abs().sum() > 0 for state in states.values())
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("min", [2, 4, 6]), ("max", [1, 3, 6])])
+def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
+    """Of equal ones the earlier; and one without the metric is none of the best."""
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", mode, 2)
+    for step, loss in enumerate([0.8, 0.2, 0.9, 0.1, 0.2, None], start=1):
+        checkpoints.save(ours, step, None if loss is None else {"loss": loss}, {})
+    checkpoints.finish()
+    assert [int(path.name.removeprefix("step-")) for path in checkpoints.found()] == kept
+    assert Checkpoints(tmp_path, "loss", mode, 2).restore(ours, {}) == 6
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "model.optimizer.pt", "state.json", "checkpoint.json"])
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, damaged, torn):
+    weights = train_and_save(tmp_path, 3)
+    path = tmp_path / "step-00000003" / damaged
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if torn else content.replace(b"1", b"7"))
+    ours = learner(Strategy("cpu", "fp32"))
+    assert Checkpoints(tmp_path, "loss", "min", 3).restore(ours, {}) == 2
+    assert torch.equal(ours.modules["model"].weight, weights[2])
+    assert f"{path.parent} is damaged" in capsys.readouterr().err
+
+
+def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):
+    """One that was saved before it was evaluated is saved again afterwards; between two renames neither has its name."""
+    train_and_save(tmp_path, 2)
+    (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002")  # whole, and not yet in its place
+    shutil.copytree(tmp_path / ".step-00000002", tmp_path / ".gone-step-00000002")
+    (tmp_path / ".step-00000003").mkdir()
+    (tmp_path / ".step-00000003/model.safetensors").touch()  # torn
+    ours = learner(Strategy("cpu", "fp32"))
+    checkpoints = Checkpoints(tmp_path, "loss", "min", 2)
+    assert checkpoints.restore(ours, {}) == 2
+    assert checkpoints.evaluated
+    checkpoints.save(ours, 2, None, {})
+    checkpoints.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+    checkpoints.restore(ours, {})
+    assert not checkpoints.evaluated

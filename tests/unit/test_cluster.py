@@ -3,6 +3,7 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,8 +153,13 @@ def test_what_slurm_would_refuse_is_told_with_a_remedy_once_for_all_jobs_alike(m
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = cluster.refusals(jobs, None)
+    found = cluster.refusals(jobs, SimpleNamespace(array_jobs=None))
     assert asked == [f"sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
     assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
+
+
+def test_job_arrays_are_refused():
+    (found,) = cluster.refusals([], SimpleNamespace(array_jobs="train_model"))
+    assert found.startswith("slurm-array-jobs: ") and "Remove it" in found

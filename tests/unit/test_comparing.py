@@ -54,6 +54,21 @@ def test_integers_stay_integers_beside_missing_values(tmp_path):
     assert table.loc["one", "train.batch_size"] == "32"
 
 
+def test_a_run_without_a_result_is_listed_and_leaves_the_comparison_incomplete(tmp_path):
+    results = make_workspace(tmp_path, {"one": {}, "two": {}})
+    subprocess.run(script(results, "one", "two"), check=True, capture_output=True)
+    assert (results / "comparison/manifest.json").exists()
+    why = "train_model failed: RuntimeError: <b>1: 2"
+    done = subprocess.run([*script(results, "two"), "--unfinished", f"one: {why}"], check=True, capture_output=True, text=True)
+    assert f"one: {why}" in done.stdout
+    assert not (results / "comparison/manifest.json").exists()
+    table = pd.read_csv(results / "comparison/runs.csv", dtype=str, keep_default_na=False).set_index("run")
+    assert table.loc["one", ["status", "error"]].tolist() == ["train_model failed", "RuntimeError: <b>1: 2"]
+    assert table.loc["two", ["status", "error"]].tolist() == ["finished", ""]
+    page = (results / "comparison/index.html").read_text(encoding="utf-8")
+    assert "RuntimeError: &lt;b&gt;1: 2" in page and "<b>" not in page
+
+
 def test_only_settings_that_differ(tmp_path):
     changes = {"train.learning_rate": 1e-3, "model.source.path": "missing", "model.source": None, "model.arguments": {}, "train.warmup": 0}
     runs, _ = read(make_workspace(tmp_path, {"one": {}, "two": changes}))

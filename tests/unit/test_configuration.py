@@ -75,7 +75,7 @@ def test_a_data_set_picked_by_name_can_be_changed():
         {0: "negative", 1: "positive"},
         {"a.b": "x", "c=d": "y"},
         {"one": "1", "two": "2"},
-        {"class": "for", "": "nothing", " ": "space"},
+        {"class": "for", "": "nothing", "a b": "space"},
         {"schön": "ü", '"': "'", "$(x)": "\n"},
     ],
 )

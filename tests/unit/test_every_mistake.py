@@ -27,7 +27,7 @@ OF_MODULE = {
     "train": {
         "task": {"use": "module", "arguments": {"losses": {"output": {"use": "torch.nn.MSELoss"}}, "metrics": {"error": "mine.py:error"}}}
     },
-    "select": {"metric": "loss", "mode": "min"},
+    "select": {"metric": "loss"},
 }
 MINE = """
 import torch
@@ -48,7 +48,7 @@ def error(prediction, target, power=1):
 
 
 class Task:
-    metrics = ("loss",)
+    metrics = {"loss": "min"}
 
     def __init__(self, strength: float):
         pass

@@ -1,6 +1,7 @@
 """The follower beside an MLflow that is away, hangs, refuses or is full: one clear warning, no harm, and nothing lost or doubled."""
 
 import contextlib
+import http.server
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -70,7 +72,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path):
-    """Not started yet, and empty: runs of another workspace under the same keys would be taken for ours."""
+    """Not started yet, and empty."""
     server = Server(tmp_path)
     yield server
     server.kill()
@@ -198,7 +200,7 @@ def guarded_server(tmp_path):
 
 def test_wrong_credentials_and_then_the_right_ones(tmp_path, guarded_server, monkeypatch):
     results, uri = make_workspace(tmp_path, {"first": {}}), guarded_server.uri
-    refused = "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    refused = "it refuses us. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     assert refused in once(results, uri)
     warning = once(results, uri, MLFLOW_TRACKING_USERNAME="anna", MLFLOW_TRACKING_PASSWORD="falsch-geraten")
     assert refused in warning and "falsch-geraten" not in warning
@@ -283,3 +285,52 @@ def test_eight_followers_on_a_fresh_database(tmp_path):
     runs = store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
     assert sorted(run.info.run_name for run in runs) == [f"run-{number}" for number in range(8)]
     assert all(run.info.status == "FINISHED" and "test/accuracy" in run.data.metrics for run in runs)
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Every request with the same status."""
+
+    status = 500
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_) -> None: ...
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_server_that_fails(tmp_path, status):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("", (Answering,), {"status": status})) as failing:
+        threading.Thread(target=failing.serve_forever, daemon=True).start()
+        warning = once(make_workspace(tmp_path, {"first": {}}), f"http://127.0.0.1:{failing.server_port}")
+        failing.shutdown()
+    assert f"the server fails (HTTP {status}). Its own log says why; then: " in warning and "does not answer" not in warning
+
+
+def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
+    """It makes another, with all in it that was in the first, and goes on."""
+    results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
+    workflow = subprocess.Popen(["sleep", "600"])
+    follower = subprocess.Popen(
+        command(results, uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stderr=subprocess.PIPE, text=True
+    )
+    state = results / "runs/first/training/.mlflow.json"
+
+    def sent() -> dict:
+        return json.loads(state.read_text()) if state.exists() else {"run_id": None, "high_water": {"train/loss": 0}}
+
+    try:
+        until(lambda: sent()["high_water"].get("train/loss") == 60)
+        first = sent()["run_id"]
+        (tmp_path / "mlflow.db").unlink()
+        write(results, range(61, 100))
+        until(lambda: sent()["run_id"] != first and sent()["high_water"].get("train/loss") == 99)
+    finally:
+        workflow.kill()
+        workflow.wait()
+    assert "beginning anew" in follower.communicate(timeout=60)[1] and follower.returncode == 0
+    assert losses(uri) == [*range(5, 65, 5), *range(61, 100)]

@@ -15,9 +15,11 @@ import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
+import follow_runs
 from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
+from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import LONGEST_PARAM, RUN_KEY, TAIL_BYTES, Store, cut
+from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store, cut
 from snaketrain.training import ownership
 from snaketrain.training.goodput import ACTIVITIES
 
@@ -203,6 +205,29 @@ def test_a_journal_that_grows_with_repeated_steps_and_a_torn_line(tmp_path, uri)
     assert content(tmp_path) == before
 
 
+def test_an_evaluation_that_was_lost_gives_way_to_the_one_of_the_next_attempt(tmp_path, uri, empty_database):
+    """What MLflow was told it keeps, but shows the later one; told of both at once, it never hears of the first."""
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    evaluations = [{"event": "eval", "step": 80, "time": time.time() + n, "attempt": n, "metrics": {"accuracy": n / 4}} for n in (1, 2)]
+    write(results, evaluations[0])
+    store = follow(results, uri)
+    assert training_run(store).data.metrics["eval/accuracy"] == 0.25
+    write(results, {"event": "attempt", "attempt": 2, "resume_step": 60, "time": time.time()}, evaluations[1])
+    run = training_run(store := follow(results, uri))
+    assert run.data.metrics["eval/accuracy"] == 0.5 and history(store, run, "eval/accuracy")[-2:] == [(80, 0.25), (80, 0.5)]
+    before = content(tmp_path)
+    (results / "runs/first/training/.mlflow.json").unlink()
+    follow(results, uri)
+    assert content(tmp_path) == before
+    make_workspace(tmp_path / "anew", {"first": {"ends": "nothing"}})
+    journal = "runs/first/training/journal.jsonl"
+    (tmp_path / "anew/results" / journal).write_text((results / journal).read_text())
+    (tmp_path / "anew/mlflow.db").write_bytes(empty_database.read_bytes())
+    store = follow(tmp_path / "anew/results", f"sqlite:///{tmp_path}/anew/mlflow.db")
+    told = history(store, training_run(store), "eval/accuracy")
+    assert told[-1] == (80, 0.5) and (80, 0.25) not in told
+
+
 def test_nan_stays_nan(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, math.nan), loss(70, 0.5))
@@ -238,6 +263,68 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
     assert training_run(follow(results, uri)).info.status == "RUNNING"  # there it may well live
 
 
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """A squeue that knows the jobs in one file, and notes in another what it was asked."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin/squeue"
+    script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\ncat {tmp_path}/queue\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "asked").touch()
+
+    def queue(*jobs: str) -> list[str]:
+        (tmp_path / "queue").write_text("".join(f"{job}\n" for job in jobs))
+        return (tmp_path / "asked").read_text().splitlines()
+
+    return queue
+
+
+def in_job(results: Path, name: str, job: str) -> None:
+    write_json(results / "runs" / name / "training/owner.json", {"job": job, "host": "node1", "pid": 1, "started": 1})
+
+
+def test_slurm_is_asked_once_for_all_living_runs_and_not_at_every_look(tmp_path, uri, squeue, monkeypatch):
+    runs = {f"run-{number}": {"ends": "nothing", "train.seed": number} for number in range(4)}
+    results = make_workspace(tmp_path, runs | {"done": {}, "failed": {"ends": "FAILED", "train.seed": 9}})
+    for number, name in enumerate([*runs, "done", "failed"]):
+        in_job(results, name, f"47{number}")
+    squeue("470", "471", "472", "473")
+    follow(results, uri)  # so that what has ended is known to have
+    follower = Follower(results, Store(uri))
+    before = len(squeue("470", "471", "472", "473"))
+    for _ in range(5):
+        for training in follower.runs():
+            follower.update(training)
+    (asked,) = squeue("470", "472", "473")[before:]
+    assert asked.endswith("--jobs=470,471,472,473")
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that it is not its silence that tells
+        journal.write(json.dumps(loss(65, 0.5)) + "\n")
+    follower.update(results / "runs/run-1/training")
+    assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
+    asked = len(squeue())
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 30.0)
+    follower.update(results / "runs/run-0/training")
+    assert len(squeue()) == asked
+
+
+def test_a_job_that_is_queued_again_lives(tmp_path, uri, squeue, monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, loss(65, 0.5))
+    in_job(results, "first", "4711")
+    squeue()
+    follower = Follower(results, Store(uri))
+    follower.update(results / "runs/first/training")
+    assert training_run(follower.store).info.status == "KILLED"
+    squeue("4711")
+    write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
+    for _ in range(2):
+        follower.update(results / "runs/first/training")
+    assert training_run(follower.store).info.status == "RUNNING"
+
+
 def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "STOPPED"}})
     assert training_run(follow(results, uri)).info.status == "KILLED"
@@ -265,6 +352,74 @@ def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
     store = follow(results, uri)
     assert not store.client.search_runs([store.experiment("tests")], "attributes.run_name = 'first'")
     assert training_run(store, "second").info.status == "FINISHED"
+
+
+EQUAL_TRAININGS = {"first": {"skill": 0.9}, "second": {"skill": 0.7}}  # such as two runs that differ in `select` alone
+
+
+def test_runs_of_equal_trainings_have_a_row_each(tmp_path, uri):
+    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
+    identities = {json.loads(path.read_text())["identity"] for path in results.glob("runs/*/training/run.json")}
+    assert len(identities) == 1
+    store = follow(results, uri)
+    runs = [training_run(store, name) for name in EQUAL_TRAININGS]
+    assert runs[0].info.run_id != runs[1].info.run_id
+    assert [run.data.metrics["best/accuracy"] for run in runs] == [0.9, 0.7]
+    for run in runs:
+        children = store.client.search_runs([store.experiment("tests")], f"tags.`{PARENT}` = '{run.info.run_id}'")
+        assert sorted(child.info.run_name for child in children) == [
+            f"{run.info.run_name} {stage}" for stage in ("evaluation", "selection")
+        ]
+
+
+def test_workspaces_on_one_server_are_kept_apart_and_may_be_moved(tmp_path, uri):
+    for name in ("here", "there"):
+        follow(make_workspace(tmp_path / name, {"first": {}}), uri)
+    store = Store(uri)
+    of_training = [store.experiment("tests")], "attributes.run_name = 'first'"
+    assert len(store.client.search_runs(*of_training)) == 2
+    before = content(tmp_path)
+    (tmp_path / "here").rename(tmp_path / "moved")
+    follow(tmp_path / "moved/results", uri)
+    assert len(store.client.search_runs(*of_training)) == 2
+    assert content(tmp_path)["metrics"] == before["metrics"]
+
+
+def under_former_keys(store: Store) -> dict[str, str]:
+    """As an earlier version recorded the runs: the key without workspace and name. Their ids by name."""
+    runs = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
+    for run in runs:
+        parts = run.data.tags[RUN_KEY].split(":")
+        store.client.set_tag(run.info.run_id, RUN_KEY, f"{parts[0]}:{parts[-1]}")
+    return {run.info.run_name: run.info.run_id for run in runs}
+
+
+def test_runs_that_an_earlier_version_recorded_are_taken_over(tmp_path, uri, capsys):
+    results = make_workspace(tmp_path)
+    ids = under_former_keys(follow(results, uri))
+    for _ in range(2):
+        store = follow(results, uri)
+        found = [run for name in ("tests", "tests-data") for run in store.client.search_runs([store.experiment(name)])]
+        assert {run.info.run_name: run.info.run_id for run in found} == ids and len(found) == len(ids)
+        for state in results.rglob(".mlflow.json"):
+            state.unlink()
+    assert all(len(run.data.tags[RUN_KEY].split(":")) > 2 for run in found) and capsys.readouterr().err == ""
+
+
+def test_a_row_that_an_earlier_version_gave_two_runs_is_left_alone_and_told(tmp_path, uri, capsys):
+    results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
+    old = under_former_keys(follow(results, uri))
+    Store(uri).client.set_tag(old["second"], RUN_KEY, "of no run: the two had one row")
+    Store(uri).client.delete_run(old["second"])
+    for state in results.rglob(".mlflow.json"):
+        state.unlink()
+    store = follow(results, uri)
+    told = capsys.readouterr().err
+    assert f"'first' ({old['first']}) holds what an earlier version recorded of first, second together" in told
+    names = [run.info.run_name for run in store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")]
+    assert sorted(names) == ["first", "first", "second"]
+    follow(results, uri)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
@@ -313,7 +468,7 @@ def test_command_with_a_server_that_is_away(tmp_path):
     results = make_workspace(tmp_path, {"first": {}})
     done = subprocess.run(command(results, "--once", "--uri", "http://127.0.0.1:9"), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
-    assert len(done.stderr.splitlines()) == 1 and "Start it, or correct tracking.uri; then: python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "Start it, or correct tracking.uri; then: " in done.stderr
 
 
 def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
@@ -358,3 +513,44 @@ def until(holds) -> None:
     while not holds():
         assert time.monotonic() < end, "waited for a minute in vain"
         time.sleep(0.1)
+
+
+def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_database):
+    """As a server's may be, of which we see no file."""
+    results = make_workspace(tmp_path)
+    follower = Follower(results, Store(uri))
+    for training in follower.runs():
+        follower.update(training)
+    assert not follower.has_lost_its_runs(look_now=True)
+    before = history(follower.store, training_run(follower.store), "train/loss")
+    with sqlite3.connect(empty_database) as empty, sqlite3.connect(tmp_path / "mlflow.db") as database:
+        empty.backup(database)
+    assert follower.has_lost_its_runs(look_now=True)
+    follower.forget()
+    for training in follower.runs():
+        follower.update(training)
+    assert history(follower.store, training_run(follower.store), "train/loss") == before
+    assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(look_now=True)
+
+
+@pytest.mark.parametrize("deleted", ["tests", "tests-data"])
+def test_a_deleted_experiment_is_told_until_it_is_restored(tmp_path, uri, deleted):
+    results = make_workspace(tmp_path, {"first": {}})
+    store = follow(results, uri)
+    where = store.experiment(deleted)
+    store.client.delete_experiment(where)
+    trouble = follow_runs.full_pass(Follower(results, Store(uri)), print)
+    assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
+    assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
+    store.client.restore_experiment(where)
+    assert follow_runs.full_pass(Follower(results, Store(uri)), print) is None
+
+
+def test_an_experiment_that_is_deleted_under_a_living_follower(tmp_path, uri):
+    follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
+    follower.update(results / "runs/first/training")
+    follower.store.client.delete_experiment(follower.store.experiment("tests"))
+    assert follower.has_lost_its_runs(look_now=True)
+    follower.forget()
+    with pytest.raises(ExperimentDeleted, match="'tests' was deleted"):
+        follower.update(results / "runs/first/training")

@@ -38,6 +38,23 @@ def test_what_a_later_attempt_does_again_is_recomputed():
     assert found["wall"] == 151 - 100
 
 
+def test_an_evaluation_that_a_stop_signal_put_off_is_not_recomputed():
+    events = [
+        attempt(100.0),
+        line(0, evaluation=1.0) | {"event": "eval"},
+        line(10, evaluation=1.0, steps=10.0) | {"event": "end"},  # stopped, and not evaluated
+        attempt(120.0, 10),
+        line(10, evaluation=3.0) | {"event": "eval"},
+        line(20, evaluation=3.0, steps=10.0),
+        line(20, evaluation=6.0, steps=10.0) | {"event": "eval"},  # killed before it was saved
+        attempt(140.0, 10),
+        line(20, steps=10.0),
+        line(20, steps=10.0, evaluation=3.0) | {"event": "eval"},
+    ]
+    found = goodput(events)
+    assert (found["evaluation"], found["recomputed"]) == (1 + 3 + 3, 10 + 3)
+
+
 def test_a_journal_that_does_not_tell():
     assert goodput([{"event": "attempt", "attempt": 1}, {"event": "train", "step": 5, "metrics": {"loss": 1.0}}]) == {}
 

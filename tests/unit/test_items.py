@@ -173,7 +173,7 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         "model": {"use": "torch.nn.Linear"},
         "train": {"task": {"use": "base.py:Base", "arguments": {"inner": ["loss.py:f"]}}},
     }
-    (here / "base.py").write_text("class Base:\n    metrics = ('loss',)\n\n    def __init__(self, inner): pass\n")
+    (here / "base.py").write_text("class Base:\n    metrics = {'loss': 'min'}\n\n    def __init__(self, inner): pass\n")
     (here / "loss.py").write_text("def f(x): return x\n")
 
     def strings(stage):

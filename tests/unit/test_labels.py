@@ -124,7 +124,7 @@ def test_duplicates_and_leaks_are_found_whatever_the_label(prepared):
         (["1", "one", "2"], {"label_kind": "number"}, ["data.label: train", "not numbers: 'one' (1 of 3 rows)", "`label_kind: class`"]),
         (["2.0", "2"], {"label_kind": "number"}, ["data.label: all rows of train have the number 2: there is nothing to learn"]),
         (["", ""], {"label_kind": "number"}, ["data.label: no row of train has a value"]),
-        ([["a"], ["a", "b"]], {}, ["data.label: train", "has a list, ['a'], in line 1", "`data.label_kind: classes`"]),
+        ([["a"], ["a", "b"]], {}, ["data.label: ", "a.jsonl, line 1 has in column 'label' a list, ['a']", "`data.label_kind: classes`"]),
         ([["a"], ["a", "b"]], {"label_kind": "number"}, ["`data.label_kind: classes`"]),
     ],
 )

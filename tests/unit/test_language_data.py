@@ -1,7 +1,6 @@
 """Texts prepared for language models: an end after each, whole or cut, and prompts apart from their answers."""
 
 import re
-from functools import partial
 
 import pytest
 from tokenizers import Tokenizer, processors
@@ -10,8 +9,6 @@ from snaketrain.data.examples import Examples
 from snaketrain.data.formats import BadData
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizing import load_tokenizer
-from snaketrain.data.tokens import load_tokens
-from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
 UNCUT = {"label": None, "dev_fraction": 0, "test_fraction": 0}
@@ -64,8 +61,7 @@ def test_types_mark_the_answer_whatever_the_tokenizer_says(tiny_tokenizer, ids, 
         '{"prompt": "was it good", "answer": "very boring"}\n{"prompt": "what", "answer": "that story"}\n'
     )
     data = Data(train={"path": "x"}, tokenizer={"path": "x"}, text=["prompt", "answer"], end_token="never", **UNCUT)
-    with Workers(partial(load_tokens, tmp_path, data)) as workers:
-        prepare(data, {"train": [tmp_path / "chats.jsonl"]}, tmp_path, workers, tmp_path)
+    prepare(data, {"train": [tmp_path / "chats.jsonl"]}, tmp_path, tmp_path, tmp_path)
     batch = Examples(tmp_path / "train.arrow", 0).batch([0])
     tokens, types = batch["input_ids"][0].tolist(), batch["token_type_ids"][0].tolist()
     first = tokens.index(ids("very")[0])

@@ -24,10 +24,14 @@ GROUND = {
     "snaketrain.mistakes",
     "snaketrain.credentials",
     "snaketrain.manifests",
+    "snaketrain.metric_modes",
     "snaketrain.module_settings",
     "snaketrain.workflow.meaning",
+    "snaketrain.workflow.metrics_in_files",
     "snaketrain.loading",
+    "snaketrain.journal",
     "snaketrain.workflow.inheriting",
+    "snaketrain.workflow.follower",
     "snaketrain.workflow.launching",
     "snaketrain.workflow.cluster",
     "snaketrain.workflow.cluster_watch",
@@ -38,6 +42,8 @@ GROUND = {
     "snaketrain.workflow.reasons",
     "snaketrain.workflow.remembering",
     "snaketrain.workflow.rule_values",
+    "snaketrain.workflow.stage_commands",
+    "snaketrain.workflow.unfinished",
     "snaketrain.schedules",
     "snaketrain.strategies",
     "snaketrain.data",
@@ -45,7 +51,9 @@ GROUND = {
     "snaketrain.data.formats",
     "snaketrain.data.labels",
     "snaketrain.data.oddities",
+    "snaketrain.data.plain_text",
     "snaketrain.data.reading",
+    "snaketrain.data.tables",
 }
 MLFLOW = {
     "follow_runs",
@@ -54,6 +62,7 @@ MLFLOW = {
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
     "snaketrain.tracking.registering",
+    "snaketrain.tracking.run_keys",
     "snaketrain.tracking.served_classifier",
     "snaketrain.tracking.shared_runs",
     "show_runs",
@@ -145,3 +154,8 @@ def test_rules_know_the_ground_floor_only():
     assert "snaketrain.workflow.pipeline.Pipeline" in found
     assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
+
+
+def test_pictures_are_drawn_in_one_way():
+    """`drawing.py` sees to it that no name is read as a formula."""
+    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.judging.drawing"]

@@ -1,5 +1,7 @@
 """Any module from the configuration: predictions by name, losses that add up whatever the batches, metrics as torchmetrics finds them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torchmetrics
@@ -59,6 +61,17 @@ class Data:
     def __getitem__(self, i): return 1
 """
 
+HALVED = """
+from torchmetrics import MeanSquaredError
+
+class Error(Sum):
+    higher_is_better = False
+
+class Halved(MeanSquaredError):
+    def compute(self):
+        return super().compute() / 2
+"""
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
@@ -104,7 +117,7 @@ def test_each_named_prediction_has_its_loss_and_weight(batch):
     found = task.training_step(modules, batch)
     assert found["mean"].item() == pytest.approx((mean - batch["target"]).square().sum().item(), rel=1e-6)
     assert found["spread"].item() == pytest.approx(0.5 * (spread - batch["width"]).abs().sum().item(), rel=1e-6)
-    assert task.metrics == ("loss", "loss_mean", "loss_spread")
+    assert task.metrics == {"loss": "min", "loss_mean": "min", "loss_spread": "min"}
     measured = evaluated(task, modules, [batch])
     assert measured["loss"] == pytest.approx(sum(loss.item() for loss in found.values()) / 10)
     assert measured["loss_mean"] + measured["loss_spread"] == pytest.approx(measured["loss"])
@@ -217,10 +230,11 @@ def test_metrics_of_torchmetrics_are_those_of_all_examples_at_once(sizes):
 def test_metrics_of_numbers_and_ones_own(batch, sizes):
     metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "mae": "torchmetrics.MeanAbsoluteError"}
     metrics |= {"spread_error": {"use": "torchmetrics.MeanSquaredError", "prediction": "spread", "target": "width"}}
-    metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}}, "ratio": "mine.py:Ratio"}
+    metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}, "mode": "max"}, "ratio": "mine.py:Ratio"}
     metrics |= {"level": {"use": "torchmetrics.MeanMetric", "target": None}}
     task, modules = two(metrics=metrics)
-    assert task.metrics[-6:] == ("r2", "mae", "spread_error", "close", "ratio", "level")
+    of_metrics = {"r2": "max", "mae": "min", "spread_error": "min", "close": "max", "ratio": None, "level": None}
+    assert {name: task.metrics[name] for name in of_metrics} == of_metrics
     found = evaluated(task, modules, cut(batch, *sizes))
     mean, spread = (value.squeeze(1) for value in modules["model"](batch["features"]))
     off = mean - batch["target"]
@@ -292,7 +306,7 @@ LOSSES = {"output": {"use": "torch.nn.MSELoss"}}
 CONFIGURATION = {"data": {"train": {"use": "mine.py:Data"}}, "model": {"use": "mine.py:Two"}}
 WRONG = [
     ({}, "train.task.arguments.losses: is missing."),
-    ({"losses": {}}, "train.task.arguments.losses: Dictionary should have at least 1 item"),
+    ({"losses": {}}, "train.task.arguments.losses: expects names with values below them, at least 1 item"),
     ({"losses": {"output": {"use": "a.b", "targt": "y"}}}, "train.task.arguments.losses.output.targt: no such argument. Did you mean 'target'?"),
     ({"losses": LOSSES, "metric": {}}, "train.task.arguments.metric: no such argument. Did you mean 'metrics'?"),
     ({"losses": {"y": "torch.nn.MSELoss"}}, "train.task.arguments: losses.y: `predictions` names no 'y'. It has: output."),
@@ -317,7 +331,56 @@ def test_mistakes_show_before_any_job(arguments, words):
 
 def test_a_metric_of_the_arguments_can_choose_the_checkpoint():
     train = {"task": {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}}}
-    examine(CONFIGURATION | {"train": train, "select": {"metric": "ratio"}})
+    examine(CONFIGURATION | {"train": train, "select": {"metric": "ratio", "mode": "min"}})
+
+
+def chosen_by(metric: dict | str, **select) -> list[str]:
+    """What is wrong with a selection by this metric."""
+    task = {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"m": metric}}}
+    try:
+        examine(CONFIGURATION | {"train": {"task": task}, "select": {"metric": "m"} | select})
+    except BadConfiguration as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("torchmetrics.R2Score", "max"),
+        ("torchmetrics.MeanSquaredError", "min"),
+        ("torchmetrics.regression.MeanAbsoluteError", "min"),
+        ({"use": "torchmetrics.Accuracy", "arguments": {"task": "multiclass", "num_classes": 3}}, "max"),
+        ({"use": "torchmetrics.HammingDistance", "arguments": {"task": "binary"}}, "min"),
+        ({"use": "torchmetrics.classification.MulticlassJaccardIndex", "arguments": {"num_classes": 3}}, "max"),
+        ("mine.py:Error", "min"),
+        ("mine.py:Halved", "min"),
+        ({"use": "mine.py:closeness", "mode": "max"}, "max"),
+        ({"use": "mine.py:Ratio", "mode": "min"}, "min"),
+    ],
+)
+def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(metric, mode):
+    """Read from files before any job starts; of the metric itself by the training: both say the same."""
+    Path("mine.py").write_text(MINE + HALVED)
+    assert Module(losses=LOSSES, metrics={"m": metric}).metrics == {"loss": "min", "m": mode}
+    assert chosen_by(metric) == []
+    other = {"max": "min", "min": "max"}[mode]
+    assert [problem.partition(" (run")[0] for problem in chosen_by(metric, mode=other)] == [
+        f"select.mode: is {other}, but {'more' if mode == 'max' else 'less'} of 'm' is better. Remove it: the metric decides."
+    ]
+    if isinstance(metric, str):
+        told = f"train.task.arguments.metrics.m.mode: is {other}, but by its class"
+        assert chosen_by({"use": metric, "mode": other})[0].startswith(told)
+        with pytest.raises(SystemExit, match=told):
+            Module(losses=LOSSES, metrics={"m": {"use": metric, "mode": other}})
+
+
+@pytest.mark.parametrize("metric", ["mine.py:closeness", "mine.py:Ratio", "torchmetrics.SumMetric"])
+def test_a_metric_that_does_not_say_needs_a_mode(metric):
+    assert Module(losses=LOSSES, metrics={"m": metric}).metrics["m"] is None
+    (problem,) = chosen_by(metric)
+    assert problem.startswith("select.mode: is missing, and 'm' does not say whether more or less of it is better. Set it to max or min.")
+    assert chosen_by(metric, mode="min") == []
 
 
 def test_classes_are_predicted_with_their_labels():
@@ -327,7 +390,7 @@ def test_classes_are_predicted_with_their_labels():
     rows = task.predict(task.outputs(modules, batch), batch)
     assert rows["label"].tolist() == batch["target"].tolist() and torch.allclose(rows["probabilities"].sum(1), torch.ones(6))
     task.label_names = []
-    assert task.predict(task.outputs(modules, batch), batch).keys() == {"output"}
+    assert task.predict(task.outputs(modules, batch), batch).keys() == {"output", "target"}
 
 
 def test_large_predictions_are_not_told_one_by_one():
@@ -337,3 +400,66 @@ def test_large_predictions_are_not_told_one_by_one():
     for width, told in ((101, {"small"}), (100, {"small", "large"})):
         batch = {"inputs": torch.randn(3, width)}
         assert task.predict(task.outputs(modules, batch), batch).keys() == told
+
+
+def rows_of(task: Module, modules: dict, batch: dict) -> dict:
+    """As they come back from the file of scores."""
+    with torch.no_grad():
+        return {name: torch.from_numpy(value.numpy()) for name, value in task.predict(task.outputs(modules, batch), batch).items()}
+
+
+def test_targets_stand_beside_predictions(batch):
+    task, modules = two()
+    rows = rows_of(task, modules, batch)
+    assert list(rows) == ["mean", "target", "spread", "width"] and torch.equal(rows["width"], batch["width"])
+    task = Module(predictions=["target"], losses={"target": "torch.nn.MSELoss"})
+    assert torch.equal(task.predict({"target": batch["width"]}, batch)["target_target"], batch["target"])
+
+
+def test_a_constant_answer_is_the_mean_of_the_targets(batch):
+    metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "close": "mine.py:closeness"}
+    task, modules = two(metrics=metrics)
+    (name, found), *others = task.baselines(rows_of(task, modules, batch)).items()
+    assert name == "constant" and not others and found.keys() == {"answer", *task.metrics}
+    off, spread = ((batch[field] - batch[field].mean()) for field in ("target", "width"))
+    assert found["loss_mean"] == pytest.approx(off.square().mean().item(), rel=1e-5)
+    assert found["loss_spread"] == pytest.approx(0.5 * spread.abs().mean().item(), rel=1e-5)
+    assert found["r2"] == pytest.approx(0, abs=1e-6) and found["close"] == pytest.approx((off.abs() < 1).float().mean().item())
+    assert found["answer"].startswith(f"mean: always {batch['target'].mean().item():.4g}, the mean of the targets; spread: always 0.")
+
+
+def test_a_constant_answer_of_classes_is_their_shares():
+    metrics = {"share": {"use": "torchmetrics.Accuracy", "arguments": {"task": "multiclass", "num_classes": 3}}}
+    batch = {"inputs": torch.randn(10, 4), "target": torch.tensor([2, 2, 2, 2, 2, 0, 0, 0, 1, 1])}
+    shares = torch.tensor([0.3, 0.2, 0.5])
+    for names in ([], ["a", "b", "c"]):
+        task = Module(losses={"output": "torch.nn.CrossEntropyLoss"}, metrics=metrics)
+        modules = task.build({"use": "torch.nn.Linear", "arguments": {"in_features": 4, "out_features": 3}}, None, {"label_names": names})
+        rows = rows_of(task, modules, batch)
+        assert ("probabilities" in rows) == bool(names)
+        found = task.baselines(rows)["constant"]
+        assert found["loss"] == pytest.approx(-(shares * shares.log()).sum().item(), rel=1e-5) and found["share"] == 0.5
+        assert found["answer"].startswith("always class 2")
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("torch.nn.BCEWithLogitsLoss", 0.6365),
+        ("torch.nn.BCELoss", 0.6365),
+        ("mine.py:mean_square", 0.2222),
+        ("torch.nn.PoissonNLLLoss", None),
+    ],
+)
+def test_a_constant_answer_is_one_in_the_terms_of_the_loss(use, expected):
+    """Of logits the mean is turned into one; where it is not known what a prediction stands for there is none."""
+    target = torch.tensor([0.0, 0.0, 1.0] * 4)
+    task = Module(losses={"output": use})
+    found = task.baselines({"output": torch.rand(12, 1), "target": target})
+    assert found["constant"]["loss"] == pytest.approx(expected, abs=1e-4) if expected else found == {}
+
+
+def test_without_all_targets_there_is_no_constant_answer(batch):
+    task, modules = two()
+    rows = rows_of(task, modules, batch)
+    assert all(task.baselines({name: value for name, value in rows.items() if name != missing}) == {} for missing in rows)

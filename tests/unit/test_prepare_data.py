@@ -135,6 +135,23 @@ def test_classes(prepared, labels, found, names, numbers):
     assert [row["label"] for row in splits["train"]] == numbers
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("labels", [None, CLASSES])
+def test_a_row_of_a_class_that_is_not_trained_on_is_an_error(prepared, split, labels):
+    given = {split: table([("never seen", 1), ("nor this", 7), ("withheld", -1)])}
+    with pytest.raises(BadData, match=rf"{split}.*'7'" if labels else rf"{split}.tsv, line 3 is of class '7', which no training row has"):
+        prepared(table(ROWS[:20]), labels=labels, **given)
+
+
+def test_classes_that_chance_keeps_from_training_are_counted(prepared):
+    rows = [*ROWS[:20], ("only one", "lable"), ("only two", "2"), ("not trained", "2")]
+    splits, facts, odd = prepared(table(rows), test=table([("a", 3), ("b", 3)]), labels=CLASSES | {"2": "none", "3": "other", "lable": "x"})
+    assert odd.counts["untrained_class"] >= 2 and "test: other" in odd.examples["untrained_class"]
+    _, _, odd = prepared(table(rows), dev_fraction=0, test_fraction=0)
+    assert odd.counts["single_row_class"] == 1
+    assert odd.examples["single_row_class"] == ["train.tsv, line 22: lable"]
+
+
 def test_language_modelling_has_no_labels(prepared):
     splits, facts, odd = prepared("this was good\n\nthe plot\n", ending="txt", label=None, dev_fraction=0, test_fraction=0)
     assert [(row["text"], row["label"]) for row in splits["train"]] == [("this was good", -100), ("the plot", -100)]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from decimal import Decimal
 
 import pyarrow
 import pyarrow.parquet
@@ -10,8 +11,10 @@ import pytest
 
 from snaketrain.data.formats import BadData
 from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import as_text, check, rows
+from snaketrain.data.reading import check, rows
+from snaketrain.data.tables import records, table
 from snaketrain.settings import Data
+from snaketrain.settings.cells import as_text
 
 TABLE = [{"text": "good film", "label": 1}, {"text": "bad, very bad", "label": 0}, {"text": "it\u2019s\nlong", "label": 1}]
 
@@ -56,14 +59,15 @@ def test_parquet_reads_the_needed_columns_only(tmp_path):
 
 
 def test_headerless_tsv_with_stray_quotes_and_ragged_rows(tmp_path):
-    file = write(tmp_path / "a.tsv", '"good film\t1\nit is "bad\t0\nno label\ntoo\t1\tmany\n\n')
+    file = write(tmp_path / "a.tsv", '"good film\t1\nit is "bad\t0\nno label\ntoo\t1\tmany\n\n' + "more\t0\n" * 100)
     odd = Oddities()
-    assert read(file, odd, columns=["text", "label"]) == [
+    found = read(file, odd, columns=["text", "label"])
+    assert found[:3] == [
         (1, {"text": '"good film', "label": "1"}),
         (2, {"text": 'it is "bad', "label": "0"}),
         (3, {"text": "no label"}),
-        (4, {"text": "too", "label": "1"}),
     ]
+    assert [line for line, _ in found[3:]] == list(range(6, 106)), "a row with too many fields is dropped"
     assert odd.counts == {"short_row": 1, "long_row": 1}
     assert odd.examples["long_row"] == ["a.tsv, line 4: too | 1 | many"]
 
@@ -103,6 +107,147 @@ def test_a_line_in_another_encoding_is_named_replaced_and_passed(tmp_path):
     assert [values["text"] for _, values in read(file, odd)] == ["good", "caf\ufffd", "été"]
     assert odd.counts == {"bad_encoding": 1}
     assert odd.examples["bad_encoding"][0].startswith("a.csv, line 3:")
+
+
+def many(*odd_lines: str, header: str = "text,label\n") -> str:
+    """Two hundred rows of a CSV file, the odd ones from the 50th on."""
+    lines = [f"film {n},{n % 2}\n" for n in range(200)]
+    lines[49 : 49 + len(odd_lines)] = odd_lines
+    return header + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "stray", ['"great film,1\n', '"great" film,1\n', 'great film,"1\n', '"he said "no",0\n'], ids=["open", "closed early", "label", "inner"]
+)
+def test_a_stray_quote_swallows_nothing(tmp_path, stray):
+    """The field would go on to the next quote, or to the end of the file, and the rows in between be lost."""
+    file = write(tmp_path / "a.csv", many(stray))
+    with pytest.raises(BadData, match="a.csv, row beginning in line 51: not readable as CSV .*stray or missing quote"):
+        read(file)
+
+
+def test_two_stray_quotes_are_told(tmp_path):
+    swallowed = ['"great film,1\n', *(f"film {n},{n % 2}\n" for n in range(5)), 'the end",0\n']
+    whole = '"Well, it\nwas, in all, good\n\nreally",1\n"one\ntwo",1\n'
+    odd = Oddities()
+    assert len(read(write(tmp_path / "a.csv", many(*swallowed) + whole), odd)) == 200 - 7 + 1 + 2
+    assert odd.counts == {"joined_rows": 1}
+    assert odd.examples["joined_rows"][0].startswith("a.csv, lines 51 to 57: great film,1 film 0,0")
+
+
+def test_a_row_with_too_many_fields_is_dropped_counted_and_more_are_an_error(tmp_path):
+    odd = Oddities()
+    found = read(write(tmp_path / "a.csv", many("good, very good,1\n", "x,1,\n")), odd)
+    assert len(found) == 198 and odd.counts == {"long_row": 2}
+    assert odd.examples["long_row"] == ["a.csv, line 51: good |  very good | 1", "a.csv, line 52: x | 1 | "]
+    with pytest.raises(BadData, match="a.csv, line 51: more fields than the 2 columns, as in 3 of 200 rows.*comma into quotes"):
+        read(write(tmp_path / "a.csv", many("a,b,1\n", "a,b,0\n", "a,b,1\n")))
+    lines = iter(["text,label\n", *("a,b,1\n" for _ in range(50)), "end"])
+    with pytest.raises(BadData, match="as in 11 of 11 rows"):
+        list(table(records("csv", lines, Oddities(), "a.csv"), None, Oddities(), "a.csv"))
+    assert next(lines) == "a,b,1\n", "a long file is not read to its end first"
+
+
+@pytest.mark.parametrize("header", ["text\tlabel\n", "Text\tclass\n", "sentence\tLABEL\n"])
+def test_a_header_is_no_row(tmp_path, header):
+    file = write(tmp_path / "a.tsv", header + "a\t0\nb\t1\n")
+    with pytest.raises(BadData, match="data.columns: is for files without a header, but a.tsv, line 1 looks like one"):
+        read(file, columns=["text", "label"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text,label,text\na,1,b\n"),
+        ("a.tsv", "text\tlabel\ttext\na\t1\tb\n"),
+        ("a.jsonl", '{"text": "a", "label": 1, "text": "b"}\n'),
+        ("a.parquet", None),
+    ],
+)
+def test_columns_of_one_name_are_refused(tmp_path, name, content):
+    if content:
+        write(tmp_path / name, content)
+    else:
+        table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 3, names=["text", "label", "text"])
+        pyarrow.parquet.write_table(table, tmp_path / name)
+    with pytest.raises(BadData, match=rf"{name}.*(several columns are called 'text'|it has 'text' twice)"):
+        read(tmp_path / name)
+    (problem,) = check(data(), {"train": [tmp_path / name]})
+    assert "'text'" in problem
+    unnamed = write(tmp_path / "b.csv", "text,label,,\na,1,,\n")
+    assert read(unnamed)[0][1]["text"] == "a"
+
+
+NESTED = [({"a": 1}, "an object"), (["a", "b"], "a list"), (b"a", "bytes")]
+
+
+@pytest.mark.parametrize(("value", "kind"), NESTED, ids=["object", "list", "bytes"])
+@pytest.mark.parametrize("column", ["text", "label", "source"])
+def test_nested_values_and_bytes_are_no_text(tmp_path, column, value, kind):
+    rows = [{"text": f"film {n}", "label": str(n % 2), "source": "x"} for n in range(3)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]} | {column: [value] * 3}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    setting = "where" if column == "source" else column
+    (problem,) = check(data(where={"source": "x"}), {"train": [tmp_path / "a.parquet"]})
+    assert f"data.{setting}: " in problem and f"a.parquet, line 1 has in column {column!r} {kind}" in problem
+    if column == "label":
+        wanted = data(label_kind="classes")
+        found = check(wanted, {"train": [tmp_path / "a.parquet"]})
+        assert ("same classes" in found[0]) if isinstance(value, list) else (kind in found[0])
+
+
+def test_one_and_one_point_nothing_are_one_label(tmp_path):
+    for value in (1, 1.0, "1", "1.0", " 1.00 ", Decimal("1.0"), True + 0):
+        assert as_text(value) == "1"
+    assert [as_text(text) for text in ("1.5", "1.", ".0", "v1.0", "-1.0", "1.0.0", "0.0")] == [
+        "1.5",
+        "1.",
+        ".0",
+        "v1.0",
+        "-1",
+        "1.0.0",
+        "0",
+    ]
+    given = data(labels={"1.0": "good", 0: "bad"}, where={"fold": 2.0})
+    assert given.labels == {"1": "good", "0": "bad"} and given.where == {"fold": "2"}
+    file = write(tmp_path / "a.csv", "text,label,fold\na,1.0,2\nb,0,2.0\nc,1,2\n")
+    assert check(given, {"train": [file]}) == []
+    with pytest.raises(ValueError, match="they are one label"):
+        data(labels={"1": "good", "1.0": "bad"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "label"}, "`text` and `label` name the same column"),
+        ({"text": ["a", "b"], "label": "b"}, "`text` and `label` name the same column"),
+        ({"text": ["a", "a"]}, "names 'a' more than once"),
+        ({"columns": ["a", "b", "a"]}, "names 'a' more than once"),
+        ({"text_unit": "file", "format": "csv"}, "`text_unit` is for plain text"),
+    ],
+)
+def test_columns_that_cannot_be_meant_so(changes, message):
+    with pytest.raises(ValueError, match=message):
+        data(**changes)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_plain_text_by_paragraphs_and_files(tmp_path, ends):
+    text = ends.join(["", "def f():", "    return 1  ", "  ", "", "one", "two", ""])
+    file = write(tmp_path / "a.txt", text)
+    assert read(file, label=None, text_unit="paragraph") == [(2, {"text": "def f():\n    return 1  "}), (6, {"text": "one\ntwo"})]
+    empty = write(tmp_path / "b.txt", "")
+    assert read([file, empty], label=None, text_unit="file") == [(1, {"text": text.rstrip().replace("\r", "")})]
+    assert "data.text_unit: is for plain text" in problems(tmp_path, GOOD, text_unit="file")[0]
+
+
+def test_a_text_has_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("snaketrain.data.plain_text.LONGEST", 30)
+    file = write(tmp_path / "a.txt", "one two three\n" * 3)
+    for unit in ("paragraph", "file"):
+        with pytest.raises(BadData, match="a.txt, line 1: a text of more than 30 characters"):
+            read(file, label=None, text_unit=unit)
+    assert len(read(file, label=None)) == 3
 
 
 # --- the check before a run
@@ -172,3 +317,17 @@ def test_a_long_file_is_not_read_through(tmp_path):
     content = "text,label\n" + "a,1\n" * 20_000 + "b,0\n" * 5
     assert problems(tmp_path, content) == []
     assert problems(tmp_path, content, where={"label": "0"}) == []
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "changes", "words"),
+    [
+        ("a,good\nb,bad\n", "a,good\nb,ugly\n", {}, ["line 3 is of class 'ugly', which no training row has", "'bad', 'good'"]),
+        ("a,0\nb,1\n", "a,0\nb,2\n", {"labels": {"0": "no", "1": "yes"}}, ["data.labels: test", "not listed, '2'", "line 3"]),
+        ("a,x|y\nb,x\n", "a,x\nb,x|z\n", {"label_kind": "classes"}, ["line 3 is of class 'z'"]),
+    ],
+)
+def test_a_class_of_the_test_set_that_is_not_trained_on_is_told_before_a_run(tmp_path, train, test, changes, words):
+    files = {split: [write(tmp_path / f"{split}.csv", "text,label\n" + rows)] for split, rows in (("test", test), ("train", train))}
+    (problem,) = check(data(**changes), files)
+    assert all(word in problem for word in words), problem

@@ -6,10 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from pydantic import ValidationError
+from snakemake_interface_executor_plugins.utils import format_cli_value
 
 import start_on_nodes
 from snaketrain.settings import Compute, Settings
@@ -126,6 +129,33 @@ def test_options_that_are_settings_are_refused(sbatch, setting):
         Compute(sbatch=sbatch)
 
 
+@pytest.mark.parametrize("given", ["my $(touch x) `y`", "train={seed: 1}", 'data={"name": "x"}', "notes='two words'", "ü", Path("it's")])
+def test_what_jobs_are_handed_as_it_is(given):
+    """The very text that the plugin puts into a job's script."""
+    assert launching.misquoted([given], in_double_quotes=False) == []
+    assert shlex.split(format_cli_value(given, quote=True)) == [str(given)]
+
+
+@pytest.mark.parametrize(
+    "given", ["it's $(touch x)", "'a'$(touch x)'b'", '"$(touch x)"', "a\\b", "two\nlines", "it's `x`", """both ' and \\" """]
+)
+def test_what_a_job_would_read_otherwise_is_refused(given):
+    (problem,) = launching.misquoted([given], in_double_quotes=False)
+    assert problem.startswith(repr(given)) and "Snakemake cannot hand it to a job" in problem
+
+
+@pytest.mark.parametrize("given", ["$(touch x)", "`x`", "$HOME", Path("a b $(touch x)")])
+def test_where_the_command_is_an_argument_of_sbatch_its_shell_would_execute_it(given):
+    (problem,) = launching.misquoted([given], in_double_quotes=True)
+    assert "slurm-pass-command-as-script: true" in problem
+    assert launching.misquoted([given], in_double_quotes=False) == []
+
+
+def test_the_profile_hands_over_a_script():
+    profile = yaml.safe_load((Path(__file__).parents[2] / "profiles/slurm/config.yaml").read_text())
+    assert profile["slurm-pass-command-as-script"] is True
+
+
 # --- inside of a job
 
 
@@ -151,6 +181,18 @@ def test_each_start_of_a_job_meets_at_a_place_of_its_own():
     starts = [Job("7", 0, ("a1",)), Job("7", 1, ("a1",)), Job("8", 0, ("a1",))]
     assert len({port(job) for job in starts}) == len({re.search(r"--rdzv-id (\S+)", command_of(job)[-1])[1] for job in starts}) == 3
     assert all(20000 <= port(Job(str(number), restarts, ("a1",))) < 32000 for number in (1, 99999, 12345678) for restarts in (0, 1, 500))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_shell_of_each_node_executes_nothing_of_what_the_script_is_given(tmp_path):
+    words = ['-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü"]
+    job = Job("7", 0, ("a1",))
+    script = start_on_nodes.step(argparse.Namespace(processes=1, threads=1), job, words)[-1]
+    script = script.replace(f"exec {shlex.quote(launching.torchrun()[0])}", "printf '%s\\0'")
+    environment = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "a1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\0")[-4:-1] == words
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

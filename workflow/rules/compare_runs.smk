@@ -28,9 +28,7 @@ rule compare_runs:
         "logs/compare_runs.log",
     params:
         *pipeline.strings("compare_runs", ""),
-        command=lambda wildcards, input: pipeline.command("compare_runs", ""),
-        arguments=lambda wildcards, input: pipeline.arguments("compare_runs", ""),
+        command=untracked(stage_command, pipeline, "compare_runs"),
         runs=list(pipeline.runs),
     shell:
-        "(PS4=; set -x; {params.command} --output {output.manifest} --runs-root results/runs --runs {params.runs}"
-        " {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

@@ -32,11 +32,6 @@ rule evaluate_model:
         **launching.resources_of(pipeline.computes, saves=False),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
-        device=untracked(lambda run: pipeline.computes[run].device),
-        command=untracked(pipeline.command, "evaluate_model"),
-        arguments=untracked(pipeline.arguments, "evaluate_model"),
-        model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
+        command=untracked(stage_command, pipeline, "evaluate_model"),
     shell:
-        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output.manifest} --training {input.training}"
-        " --selection {input.selection} --data {input.data} {params.model} --device {params.device}"
-        " {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

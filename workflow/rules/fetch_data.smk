@@ -10,7 +10,6 @@ rule fetch_data:
         "logs/fetch_data/{dataset}.log",
     params:
         *pipeline.tracked("fetch_data", pipeline.datasets),
-        command=untracked(pipeline.command, "fetch_data"),
-        arguments=untracked(pipeline.arguments, "fetch_data"),
+        command=untracked(stage_command, pipeline, "fetch_data"),
     shell:
-        "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

@@ -10,7 +10,6 @@ rule fetch_model:
         "logs/fetch_model/{model}.log",
     params:
         *pipeline.tracked("fetch_model", pipeline.models),
-        command=untracked(pipeline.command, "fetch_model"),
-        arguments=untracked(pipeline.arguments, "fetch_model"),
+        command=untracked(stage_command, pipeline, "fetch_model"),
     shell:
-        "(PS4=; set -x; {params.command} --output {output} {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

@@ -1,35 +1,22 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
-import subprocess
-
+from snaketrain.workflow.follower import FollowerProcess
 from snaketrain.workflow.reasons import note_reasons
+from snaketrain.workflow.unfinished import compare_finished
 
-FOLLOWERS = []
-
-
-def follow(*options):
-    where = ["--uri", pipeline.tracking.uri] if pipeline.tracking.uri else []
-    models = [] if pipeline.tracking.register_models else ["--no-models"]
-    return subprocess.Popen([sys.executable, f"{SCRIPTS}/follow_runs.py", "--results", "results", *where, *models, *options])
-
-
-def finish_following():
-    for follower in FOLLOWERS:
-        follower.terminate()  # it has a last look at everything and ends
-        follower.wait()
-    if any(follower.returncode for follower in FOLLOWERS):  # it had not even begun
-        follow("--once").wait()
+FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
 
 onstart:
     see_to_cluster()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
-    FOLLOWERS.append(follow("--while-pid", str(os.getpid())))
+    FOLLOWER.start()
 
 
 onsuccess:
-    finish_following()
+    FOLLOWER.finish()
     launching.say_where_to_look(pipeline.tracking.uri)
 
 
 onerror:
-    finish_following()
+    compare_finished(pipeline, workflow.dag, workflow.scheduler)
+    FOLLOWER.finish()

@@ -2,9 +2,18 @@
 # thread tells why jobs wait or have ended, and asks for a range of nodes anew.
 from snaketrain.workflow import cluster, cluster_watch
 
+if workflow.is_main_process:
+    cluster.outlast_outages()
+
 
 def tell(line):
     print(line, file=sys.stderr, flush=True)
+
+
+def handed_to_jobs():
+    """What of the command line the Snakemake inside of a job is given."""
+    paths = [workflow.main_snakefile, os.getcwd(), *workflow.overwrite_configfiles]
+    return [*paths, *(workflow.config_settings.config_args or [])]
 
 
 def see_to_cluster():
@@ -14,7 +23,8 @@ def see_to_cluster():
     try:
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]
-            problems = cluster.refusals(submitted, workflow.executor_settings)
+            problems = launching.misquoted(handed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
+            problems = problems or cluster.refusals(submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         for job in computes:

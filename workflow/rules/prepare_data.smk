@@ -12,9 +12,6 @@ rule prepare_data:
     threads: pipeline.most_threads
     params:
         *pipeline.tracked("prepare_data", pipeline.datasets),
-        command=untracked(pipeline.command, "prepare_data"),
-        arguments=untracked(pipeline.arguments, "prepare_data"),
-        tokenizer=lambda wildcards, input: f"--tokenizer {input.tokenizer}" if input.tokenizer else "",
+        command=untracked(stage_command, pipeline, "prepare_data"),
     shell:
-        "(PS4=; set -x; {params.command} --output {output} --raw {input.raw} {params.tokenizer} --threads {threads}"
-        " {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

@@ -1,4 +1,4 @@
-# Reads the logged metrics of a training; changing `select` trains nothing.
+# Reads the metrics of the checkpoints of a training; changing `select` trains nothing.
 
 
 rule select_checkpoint:
@@ -12,8 +12,6 @@ rule select_checkpoint:
         "logs/select_checkpoint/{run}.log",
     params:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
-        command=untracked(pipeline.command, "select_checkpoint"),
-        arguments=untracked(pipeline.arguments, "select_checkpoint"),
+        command=untracked(stage_command, pipeline, "select_checkpoint"),
     shell:
-        "(PS4=; set -x; {params.command} --output {output.manifest} --training {input.training} --data {input.data}"
-        " {params.arguments}) 2>&1 | tee -i {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"

@@ -15,12 +15,6 @@ rule train_model:
         **launching.resources_of(pipeline.computes, saves=True),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
-        # how it is launched makes nothing stale
-        options=untracked(pipeline.training_options),
-        command=untracked(pipeline.command, "train_model"),
-        arguments=untracked(pipeline.arguments, "train_model"),
-        model=lambda wildcards, input: f"--model {input.model}" if input.model else "",
-        initial=lambda wildcards, input: f"--initial {input.initial}" if input.initial else "",
+        command=untracked(stage_command, pipeline, "train_model"),
     shell:
-        "(PS4=; set -x; {params.command} --run-name {wildcards.run} --output {output} --data {input.data} {params.model} {params.initial}"
-        " {params.options} {params.arguments}) 2>&1 | tee -i -a {log}"
+        "(PS4=; set -x; {params.command}) 2>&1 | tee -i -a {log:q}"

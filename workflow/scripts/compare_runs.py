@@ -1,17 +1,17 @@
-"""Compares all runs: a table, learning curves, and one page with both that needs neither network nor server."""
+"""Compares all runs: a table, learning curves, and one page with both that needs neither network nor server.
+
+Where some have no result, it compares the others and says why; it then leaves no manifest, so that all are compared again later.
+"""
 
 import base64
 import time
 from pathlib import Path
 
 import jinja2
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 from snaketrain import stages
 from snaketrain.judging import comparing
+from snaketrain.judging.drawing import plt, shown
 from snaketrain.judging.verdicts import verdict as verdict_on
 from snaketrain.manifests import read_manifest, write_text
 
@@ -24,23 +24,30 @@ def main() -> None:
     parser = stages.parser(__doc__)
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
+    parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
     args, started = parser.parse_args(), time.time()
     folder = Path(args.output).parent
     folder.mkdir(parents=True, exist_ok=True)
+    unfinished = dict(word.split(": ", 1) for word in args.unfinished)
     inputs = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json").content for name in args.runs}
     runs = [comparing.read_run(args.runs_root / name) for name in args.runs]
     rows = comparing.ranked([comparing.row(run) for run in runs])
     groups = comparing.seed_groups(runs, rows)
     verdict = verdict_on(groups)
-    comparing.table(rows).to_csv(folder / "runs.csv", index=False)
+    if unfinished:
+        Path(args.output).unlink(missing_ok=True)  # of an earlier comparison, which was complete
+    comparing.table([*rows, *map(comparing.row_without_result, unfinished.items())]).to_csv(folder / "runs.csv", index=False)
     draw_curves(folder / "learning_curves.png", runs, rows)
-    write_text(folder / "index.html", page(folder / "learning_curves.png", runs, rows, groups, verdict))
+    write_text(folder / "index.html", page(folder / "learning_curves.png", runs, rows, groups, verdict, unfinished))
     print(f"{summary(rows, comparing.metrics_of(runs))}\n{verdict}")
+    if unfinished:
+        print("\nWithout a result, and not compared:", *(f"{run}: {why}" for run, why in unfinished.items()), sep="\n  ")
+        return
     facts = {"runs": [line["run"] for line in rows], "verdict": verdict}
     stages.finish("compare_runs", args, inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
 
 
-def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], verdict: str) -> str:
+def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], verdict: str, unfinished: dict[str, str]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(comparing.__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -50,6 +57,7 @@ def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], 
         groups=[group for group in groups if len(group["runs"]) > 1],
         settings=comparing.differing_settings(runs),
         verdict=verdict,
+        unfinished=unfinished,
         picture=base64.b64encode(picture.read_bytes()).decode(),
         comparable=len(comparing.comparable(rows)) == 1,
         chosen_by=chosen_by(rows),
@@ -83,7 +91,7 @@ def setting(value: object) -> str:
 def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
     """Training loss, and on the development set the loss and the metrics that chose the checkpoints."""
     panels = {"train/loss": "training loss", "eval/loss": "development loss"}
-    panels |= {f"eval/{metric}": f"development {spoken(metric)}" for metric in chosen_by(rows)}
+    panels |= {f"eval/{metric}": f"development {shown(spoken(metric))}" for metric in chosen_by(rows)}
     picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
     by_name = {run["run"]: run for run in runs}
     for i, line in enumerate(rows):
@@ -91,7 +99,7 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
         for plot, name in zip(axes[0], panels, strict=True):
             points = by_name[line["run"]]["curves"].get(name, [])
             plot.plot(*zip(*points, strict=True) if points else ([], []), marker="o" if len(points) < 30 else "", markersize=3,
-                      label=line["run"], **style)  # fmt: skip
+                      label=shown(line["run"]), **style)  # fmt: skip
     for plot, name in zip(axes[0], panels, strict=True):
         plot.set(title=panels[name], xlabel="step")
         plot.grid(alpha=0.3)

@@ -4,15 +4,18 @@ import json
 import os
 import time
 import traceback
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.manifests import digest, read_manifest, write_json
+from snaketrain.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.settings import Evaluate, Model, Train
 from snaketrain.training.ranks import Ranks, leave
 
 SPLITS = ("dev", "test")
+REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
 
 
 def main() -> None:
@@ -27,12 +30,13 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(args.output).parent
     evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
-    selection, data = read_manifest(args.selection), read_manifest(args.data)
+    training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
+    model = read_manifest(args.model) if args.model else None
 
-    # the same weights on the same data give the same scores: a changed plot or interval need not run the model again
-    scores = folder / "scores" / digest(selection.facts["weights"], data.content, sorted(args.code))
+    # a changed plot or interval need not run the model again
+    scores = folder / "scores" / scores_key(args, training, selection, data, model)
     if not all((scores / f"{split}.json").is_file() for split in SPLITS):
-        score(args, selection, data, evaluate.batch_size, scores)
+        score(args, training, selection, data, model, evaluate.batch_size, scores)
     if Ranks.of_environment().rank > 0:  # the first process alone writes what all have found
         return
 
@@ -44,12 +48,17 @@ def main() -> None:
     for split in SPLITS:
         measured, rows = json.loads((scores / f"{split}.json").read_text()), dict(np.load(scores / f"{split}.npz"))
         table = read_table(data.file(f"{split}.arrow"), measured["examples"])
-        if "label" in rows:  # of a dataset class, whose labels only the task knows
-            table["label"] = rows.pop("label").tolist()
         write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
     stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
+
+
+def scores_key(args: Namespace, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
+    """Digest of all that `score` is given: whatever is new in it, even a metric of the same weights, is scored anew."""
+    settings = [string for string in sorted(args.settings) if not string.startswith(REPORT_ONLY)]
+    read = [sorted(training.settings), training.facts["precision"], selection.facts["weights"], data.content, model and model.content]
+    return digest(settings, sorted(args.code), args.device, *read)
 
 
 def read_table(path: Path, examples: int) -> dict[str, list]:
@@ -63,31 +72,30 @@ def read_table(path: Path, examples: int) -> dict[str, list]:
     return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 
 
-def score(args, selection, data, batch_size: int, folder: Path) -> None:
+def score(
+    args: Namespace, training: Manifest, selection: Manifest, data: Manifest, fetched: Manifest | None, batch_size: int, folder: Path
+) -> None:
     """Run the model over both splits; the first process writes what all have found."""
     # that some weights are missing before the trained ones are loaded is no news
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
     import numpy as np
     import torch
-    from safetensors.torch import load_model
 
     from snaketrain.data.opening import open_split
     from snaketrain.strategies import make_strategy
-    from snaketrain.training.learner import Learner, build, make_task
+    from snaketrain.training.learner import Learner, build, loaded, make_task
     from snaketrain.training.predicting import predict
 
-    sections = from_strings(read_manifest(args.training).settings)
+    sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=train.precision)
+    precision = training.facts["precision"]  # in which it was trained, wherever it is evaluated
+    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=precision)
     strategy.start()
     task = make_task(train)
-    weights = read_manifest(args.model).folder / "files" if args.model else None
+    weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
-    for name, module in modules.items():
-        if strategy.builds:
-            load_model(strategy.unwrapped(module), selection.file(f"model/{name}.safetensors"))
-        modules[name] = strategy.place(module)
+    modules = loaded(task, modules, strategy, selection.folder / "model")
     task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
@@ -97,8 +105,19 @@ def score(args, selection, data, batch_size: int, folder: Path) -> None:
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)
-            write_json(folder / f"{split}.json", {"examples": len(examples), "metrics": metrics})  # last: it says that both are there
+            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
+            write_json(folder / f"{split}.json", found)  # last: it says that both are there
     strategy.finish()
+
+
+def baselines(task: Any, rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    import torch
+
+    try:
+        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items()})
+    except Exception as error:  # such as of a metric that cannot be computed of equal answers: the model's own figures stand
+        print(f"evaluate_model: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
+        return {}
 
 
 def withheld(facts: dict, split: str) -> bool:

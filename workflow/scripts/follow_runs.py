@@ -4,20 +4,31 @@ It reads files only, so training neither knows of it nor waits for it; a server 
 """
 
 import argparse
+import contextlib
 import fcntl
 import os
+import re
+import shlex
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.credentials import has_password
 from snaketrain.tracking.registrar import Registrar
+from snaketrain.workflow.follower import NOTE, command
 
 WAIT_FOR_OTHER_SECONDS = 60
 LONGEST_PAUSE_SECONDS = 15
 LOCAL_UI = "http://127.0.0.1:5000"  # where MLflow's pages are, once they were opened on this machine
 stopping = []  # signals received
+
+
+@dataclass(frozen=True)
+class Trouble:
+    what: str
+    advice: str = "Correct that"
 
 
 def main() -> None:
@@ -48,7 +59,10 @@ def main() -> None:
         return warn(f"{results}: cannot be written to ({error}); MLflow is not brought up to date.")
     if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
         return print(f"Another follower is at work on {results}; nothing to do.")
-    follow(results, uri, args)
+    try:
+        follow(results, uri, args)
+    finally:
+        (results / NOTE).unlink(missing_ok=True)
 
 
 def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
@@ -59,21 +73,30 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         last = args.once or bool(stopping) or (args.while_pid is not None and (start is None or process_start(args.while_pid) != start))
         try:
             if follower is None:
+                note(results, f"connecting to {uri}")
                 follower = connect(results, uri)
-            message = full_pass(follower)
+            if follower.store.is_replaced():
+                start_anew(last)
+            if follower.has_lost_its_runs(look_now=last):
+                follower.forget()
+                registrar.forget()
+            if last:
+                follower.jobs.asked_at = None  # what SLURM said before is not the end of it
+            trouble = full_pass(follower, (lambda text: note(results, text)) if last else lambda text: None)
             due = set() if args.no_models else follower.unregistered
             if last:
-                message = registrar.finish(due) or message
+                failed = registrar.finish(due, lambda text: note(results, text))
+                trouble = Trouble(failed, "See there") if failed else trouble
             else:
                 registrar.see_to(due)
         except Exception as error:  # whatever it is: the runs must not suffer from it
-            message = f"MLflow at {uri}: {first_line(error)}"
+            trouble = trouble_with(uri, error)
             if follower:
                 follower.forget()
-        failures = failures + 1 if message else 0
-        if message and (failures == 1 or last):
-            then = f"Start it, or correct tracking.uri; then: python {sys.argv[0]} --results {results} --uri {uri} --once"
-            warn(f"{message}. {then if last else 'Nothing is lost; trying again.'}")
+        failures = failures + 1 if trouble else 0
+        if trouble and (failures == 1 or last):
+            later = f"{trouble.advice}; then: {shlex.join(command(results, uri, not args.no_models, '--once'))}"
+            warn(f"{trouble.what}. {later if last else 'Nothing is lost; trying again.'}")
         if last:
             break
         longest = max(LONGEST_PAUSE_SECONDS, args.interval)
@@ -90,24 +113,41 @@ def connect(results: Path, uri: str):
     return Follower(results, Store(uri))
 
 
-def full_pass(follower) -> str | None:
+def start_anew(last: bool) -> None:
+    """The database was deleted or replaced: MLflow holds its connections to the old one, and has no way to let go of them."""
+    warn("the database is no longer the one that was opened: beginning anew, with all that is in the files")
+    os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
+
+
+def full_pass(follower, note) -> Trouble | None:
     """All runs; a run whose files are odd does not keep the others from being shown. Returns what went wrong."""
     from mlflow.exceptions import MlflowException
 
-    message = None
+    from snaketrain.tracking.mlflow_store import ExperimentDeleted
+
+    trouble = follower.shared.deleted = None
     for training in follower.runs():
+        note(f"telling MLflow of {training.parent.name}")
         try:
             follower.update(training)
+        except ExperimentDeleted as error:
+            follower.forget()
+            trouble = Trouble(str(error), error.advice)
         except MlflowException as error:
-            if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST"):
+            if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"):
                 raise  # the store is away: it would be for all others as well
             follower.forget()
-            message = f"{training}: MLflow refused it: {first_line(error)}"
+            trouble = Trouble(f"{training}: MLflow refused it: {first_line(error)}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            message = f"{training}: cannot be followed: {first_line(error)}"
-    follower.shared.comparison()
+            trouble = Trouble(f"{training}: cannot be followed: {first_line(error)}")
+    try:
+        follower.shared.comparison()
+    except ExperimentDeleted as error:
+        trouble = trouble or Trouble(str(error), error.advice)
+    if lost := follower.shared.deleted:
+        trouble = trouble or Trouble(str(lost), lost.advice)
     follower.show("")
-    return message
+    return trouble
 
 
 def locked(lock, wait_seconds: float) -> bool:
@@ -149,12 +189,28 @@ def look(uri: str) -> str:
     return uri if uri.startswith("http") else f"make ui, or python {Path(__file__).with_name('show_runs.py')} --uri {uri}"
 
 
+def trouble_with(uri: str, error: Exception) -> Trouble:
+    """An error of the store, with what can be done about it."""
+    text = str(error)
+    if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
+        return Trouble(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
+    if "Max retries exceeded" in text:
+        return Trouble(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
+    if re.search(r"(error|status) code 40[13]", text):
+        return Trouble(
+            f"MLflow at {uri}: it refuses us", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    return Trouble(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
+
+
 def first_line(error: Exception) -> str:
-    if "Max retries exceeded" in str(error):
-        return "it does not answer"
-    if any(f"status code {code}" in str(error) or f"error code {code}" in str(error) for code in (401, 403)):
-        return "it refuses us; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def note(results: Path, text: str) -> None:
+    """For the workflow, which says what it waits for."""
+    with contextlib.suppress(OSError):
+        (results / NOTE).write_text(text, encoding="utf-8")
 
 
 def warn(message: str) -> None:

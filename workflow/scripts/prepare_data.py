@@ -3,7 +3,6 @@
 import argparse
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,12 @@ def _prepare(
     from snaketrain.data.preparing import prepare
     from snaketrain.data.reading import check
     from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
-    from snaketrain.data.tokens import load_tokens
-    from snaketrain.data.workers import Workers
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
-    with Workers(partial(load_tokens, folder, data), threads) as workers:
-        found, odd = prepare(data, files, root, workers, output)
+    found, odd = prepare(data, files, root, folder, output, threads)
     facts: dict[str, Any] = {
         "name": data.name,
         "label_names": found["label_names"],

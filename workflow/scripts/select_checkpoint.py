@@ -1,15 +1,16 @@
-"""Choose the best checkpoint by the logged development metrics, and lay it out as a folder that other tools load as it is."""
+"""Choose the best checkpoint by the development metrics that each holds, and lay it out as a folder that other tools load as it is."""
 
-import math
 import shutil
 import time
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
-from snaketrain.journal import read_events
+from snaketrain.journal import all_events
 from snaketrain.manifests import file_digest, read_manifest, write_json
+from snaketrain.metric_modes import mode_of
 from snaketrain.settings import Select
+from snaketrain.training.ranking import Evaluated, best_first, evaluated
 
 
 def main() -> None:
@@ -22,16 +23,17 @@ def main() -> None:
     training, data = read_manifest(args.training), read_manifest(args.data)
     folder = Path(args.output).parent
 
-    ranking = rank_checkpoints(training.folder, select)
+    mode = mode_of(select.metric, training.facts["metrics"], select.mode)
+    ranking = rank_checkpoints(training.folder, select.metric, mode)
     winner = next((entry for entry in ranking if entry["kept"]), None)
     if winner is None:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     checkpoint = training.folder / winner["path"]
     files = lay_out(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
-    why = explain(winner, ranking, select)
+    why = explain(winner, ranking, select.metric, mode)
     write_json(
         folder / "selection.json",
-        {"run": training.facts["run"], "metric": select.metric, "mode": select.mode, "winner": winner, "ranking": ranking, "why": why},
+        {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
     )
     weights = {path.name: file_digest(path) for path in [*sorted(checkpoint.glob("*.safetensors")), checkpoint / "task.memory.pt"]}
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
@@ -39,33 +41,40 @@ def main() -> None:
     print(f"{training.facts['run']}: {why}")
 
 
-def rank_checkpoints(training: Path, select: Select) -> list[dict]:
-    """Evaluated checkpoints, best first; of equal ones the earlier; without those whose metric is not a number."""
-    journal = read_events(training / "journal.jsonl")[0]
-    saved = {line["step"]: line["path"] for line in journal if line["event"] == "checkpoint"}
-    metrics: dict[int, dict] = {}
-    for line in journal:
-        if line["event"] == "eval" and line["step"] in saved:
-            metrics.setdefault(line["step"], line["metrics"])
-    if unknown := next((m for m in metrics.values() if select.metric not in m), None):
-        raise SystemExit(f"select.metric: the training logged no `{select.metric}`. It logged: {', '.join(unknown)}.")
-    sign = -1 if select.mode == "max" else 1
-    finite = [step for step in metrics if math.isfinite(metrics[step][select.metric])]
+def rank_checkpoints(training: Path, metric: str, mode: str) -> list[dict]:
+    """Evaluated checkpoints, best first; also those that are not kept, which cannot win."""
+    kept = evaluated(training / "checkpoints")
+    if unknown := next((each.metrics for each in kept if metric not in each.metrics), None):
+        raise SystemExit(f"select.metric: the training logged no `{metric}`. It logged: {', '.join(unknown)}.")
+    removed = [each for each in evaluations_of_saved(training) if not each.path.is_dir()]
     return [
         {
-            "step": step,
-            "value": metrics[step][select.metric],
-            "metrics": metrics[step],
-            "path": saved[step],
-            "kept": (training / saved[step]).is_dir(),
+            "step": each.step,
+            "value": each.metrics[metric],
+            "metrics": each.metrics,
+            "path": str(each.path.relative_to(training)),
+            "kept": each.path.is_dir(),
         }
-        for step in sorted(finite, key=lambda step: (sign * metrics[step][select.metric], step))
+        for each in best_first([*kept, *removed], metric, mode)
     ]
 
 
-def explain(winner: dict, ranking: list[dict], select: Select) -> str:
-    best = "highest" if select.mode == "max" else "lowest"
-    why = f"step {winner['step']} has the {best} dev {select.metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
+def evaluations_of_saved(training: Path) -> list[Evaluated]:
+    """What the journal tells of each checkpoint that was saved: by the same attempt, since a former one may have been killed before it saved."""
+    measured: dict[tuple[int, int], dict] = {}
+    found: dict[int, Evaluated] = {}
+    for event in all_events(training / "journal.jsonl"):
+        step, attempt = event.get("step"), event.get("attempt")
+        if event.get("event") == "eval":
+            measured[step, attempt] = event.get("metrics") or {}
+        elif event.get("event") == "checkpoint" and (metrics := measured.get((step, attempt))):
+            found[step] = Evaluated(step, metrics, training / event["path"])
+    return list(found.values())
+
+
+def explain(winner: dict, ranking: list[dict], metric: str, mode: str) -> str:
+    best = "highest" if mode == "max" else "lowest"
+    why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
     if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
         why += "; of equal ones the earlier"
     if winner is not ranking[0]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from snaketrain import stages
 from snaketrain.configuration import from_strings
 from snaketrain.manifests import digest, read_manifest
+from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.provenance import place, seconds_alive
 from snaketrain.settings import Model, Train
 from snaketrain.training.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
@@ -32,7 +33,8 @@ def arguments():
     parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
     parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--keep-best-by", default="loss:min", metavar="METRIC:MODE", help="which checkpoints are best")
+    parser.add_argument("--keep-best-by", metavar="METRIC", help="which checkpoints are best; not given: by the first metric of the task")
+    parser.add_argument("--keep-best-mode", choices=("max", "min"), help="of a metric that does not say whether more or less is better")
     parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
     parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="distance of the lines in the journal")
     parser.add_argument(
@@ -95,12 +97,14 @@ def main() -> int:
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
     task = make_task(settings)
+    metrics = modes_of(task.metrics, data.facts.get("label_kind"), settings.task.use)
+    metric = args.keep_best_by or next(iter(metrics), "loss")
+    mode = mode_of(metric, metrics, args.keep_best_mode)
     built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"), strategy.builds)
     parameters = sum(p.numel() for module in built.values() for p in module.parameters())
     if first:
         (folder / "description").mkdir(exist_ok=True)
         task.describe(built, folder / "description")
-    metric, _, mode = args.keep_best_by.partition(":")
     early = settings.early_stopping
     patience = Patience(metric, mode, early and early.patience, early.min_change if early else 0.0)
     progress = Progress(args.run_name, plan.steps, args.log_every, folder / "tensorboard", shows=first)
@@ -112,7 +116,8 @@ def main() -> int:
         Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch, Clock(started),
     )  # fmt: skip
     start = training.resume()
-    about |= {"steps": plan.steps, "processes": strategy.world_size, "began": started} | (place() if first else {})
+    about |= {"steps": plan.steps, "processes": strategy.world_size, "precision": strategy.precision, "began": started}
+    about |= place() if first else {}
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
     training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
@@ -122,26 +127,27 @@ def main() -> int:
     watch.close()
     progress.close()
 
-    complete = reached == plan.steps or patience.exhausted
-    status = "FINISHED" if complete else "STOPPED"
+    status = "FINISHED" if training.complete else "STOPPED"
     signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
     end = {"step": reached, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
     training.journal.write("end", status=status, **end, spent=training.clock.spent())
     strategy.finish()
-    if not complete:
+    if not training.complete:
         logging.warning(
-            "%s: stopped by %s at step %d of %d; saved. Run the same command to go on.",
+            "%s: stopped by %s at step %d of %d; %s. Run the same command to go on.",
             args.run_name,
             ", ".join(signals) or "another process",
             reached,
             plan.steps,
+            "saved" if reached else "nothing is trained yet",
         )
         return STOPPED_EARLY
     if reached < plan.steps:
         logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
     if first:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
-        facts["checkpoints"] = training.checkpoints.metrics()
+        facts["precision"] = strategy.precision  # which `auto` chose on these devices
+        facts |= {"metrics": metrics, "checkpoints": training.checkpoints.metrics()}
         stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
     return 0
 

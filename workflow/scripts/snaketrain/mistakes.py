@@ -15,6 +15,7 @@ LONGEST = 900  # characters of a problem
 PLAINER = {
     "a valid dictionary": "names with their values",
     "List should have": "a list of",
+    "Dictionary should have": "names with values below them,",
     "String should have": "a text of",
     " after validation": "",
     "greater than": "a number greater than",

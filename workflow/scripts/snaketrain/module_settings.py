@@ -5,10 +5,11 @@ Ground floor: they are looked through before any job starts, which is also how t
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from snaketrain.metric_modes import Modes, said
 from snaketrain.mistakes import expectation, nearest
 from snaketrain.settings import Section, Use
 from snaketrain.settings.base import LARGEST
@@ -42,6 +43,9 @@ class Metric(Use):
 
     prediction: str | None = Field(None, description="none: the first one")
     target: str | None = Field("target", description="the field that it is compared with; none: it is handed the prediction alone")
+    mode: Literal["max", "min"] | None = Field(
+        None, description="whether more or less of it is better; none: as `higher_is_better` of its class says"
+    )
 
 
 class ModuleSettings(Section):
@@ -64,6 +68,10 @@ class ModuleSettings(Section):
     def logged(self) -> tuple[str, ...]:
         """The names of all metrics; parts of a loss are told only where there are several."""
         return ("loss", *(f"loss_{part}" for part in self.parts if len(self.parts) > 1), *self.metrics)
+
+    def modes(self, own: Modes) -> Modes:
+        """Whether more or less of all that is logged is better; `own`: what the metrics' classes say. Of losses less is."""
+        return dict.fromkeys(self.logged, "min") | {name: said(name, own[name], metric.mode) for name, metric in self.metrics.items()}
 
     @property
     def targets(self) -> set[str]:

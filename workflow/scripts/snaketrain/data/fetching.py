@@ -95,15 +95,16 @@ def named_files(source: Source) -> dict[str, Path]:
 
 def _found_files(source: Source) -> dict[str, Path]:
     root = _package_folder(source.package) if source.package else Path.cwd()
-    pattern = str(root / Path(source.path or ".").expanduser())
-    start = Path(os.path.normpath(pattern))
+    given = Path(source.path or ".").expanduser()
+    start = Path(os.path.normpath(root / given))
     if start.is_file():
         return {start.name: start}
     if start.is_dir():
         found = {str(path.relative_to(start)): path for path in sorted(start.rglob("*")) if path.is_file()}
     else:
-        base = _fixed_part(start)
-        found = {os.path.relpath(path, base): Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)}
+        base = root / _fixed_part(Path(os.path.normpath(given)))  # what is above `given` is no pattern, whatever characters it has
+        matches = sorted(Path(os.path.normpath(root / path)) for path in glob.glob(str(given), root_dir=root, recursive=True))
+        found = {os.path.relpath(path, base): path for path in matches if path.is_file()}
     found = {name: path for name, path in found.items() if _is_content(name)}
     if not found:
         raise ValueError(f"{describe(source)}: no file there ({start}){_near_path(start)}")

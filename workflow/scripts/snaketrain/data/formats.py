@@ -1,15 +1,18 @@
 """The rows of one raw file, whatever its format: streamed, so that a file may be larger than the memory."""
 
-import csv
 import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from snaketrain.data.oddities import Oddities
+from snaketrain.data.oddities import BadData, Oddities
+from snaketrain.data.plain_text import texts
+from snaketrain.data.tables import distinct, records, table
+from snaketrain.settings import Data
 
 FORMATS = {
     ".csv": "csv",
@@ -20,11 +23,6 @@ FORMATS = {
     ".parquet": "parquet",
     ".txt": "text",
 }
-LONGEST_FIELD = 16 * 2**20  # characters; a stray quote would otherwise swallow the rest of a CSV file into one field
-
-
-class BadData(ValueError):
-    """The data cannot be used; the message says where, what, and what to do."""
 
 
 def format_of(path: Path, wanted: str) -> str | None:
@@ -32,34 +30,36 @@ def format_of(path: Path, wanted: str) -> str | None:
 
 
 def read_rows(
-    path: Path, kind: str, encoding: str, columns: list[str] | None, odd: Oddities, name: str, only: set[str] | None = None
+    path: Path, kind: str, data: Data, odd: Oddities, name: str, only: set[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
         yield from _parquet(path, only)
         return
-    lines = _lines(path, encoding, odd, name)
+    lines = _lines(path, data.encoding, odd, name)
     if kind == "text":
-        yield from ((number, {"text": line.rstrip("\r\n")}) for number, line in enumerate(lines, 1))
+        yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
     elif kind == "jsonl":
         yield from _jsonl(lines, name)
     else:
-        yield from _table(_csv(lines, name) if kind == "csv" else _tsv(lines), columns, odd, name)
+        yield from table(records(kind, lines, odd, name), data.columns, odd, name)
 
 
-def read_columns(path: Path, kind: str, encoding: str, columns: list[str] | None, name: str) -> list[str] | None:
+def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | None:
     """The columns of a file, without reading more than its beginning; None: it is empty."""
     if kind == "text":
         return ["text"]
     if kind == "parquet":
-        return _parquet_file(path).schema_arrow.names
+        return distinct(_parquet_file(path).schema_arrow.names, name)
     if kind in ("csv", "tsv"):
-        if columns:
-            return columns
-        lines = _lines(path, encoding, Oddities(), name)
-        return next((fields for _, fields in (_csv(lines, name) if kind == "csv" else _tsv(lines))), None)
-    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, encoding, None, Oddities(), name), strict=False)]
+        return data.columns or next((fields for _, fields in first_records(path, kind, data.encoding, name)), None)
+    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, Oddities(), name), strict=False)]
     return list(dict.fromkeys(key for row in first for key in row)) if first else None
+
+
+def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The fields of a table from its first line on, whatever they are."""
+    return records(kind, _lines(path, encoding, Oddities(), name), Oddities(), name)
 
 
 def _lines(path: Path, encoding: str, odd: Oddities, name: str) -> Iterator[str]:
@@ -90,49 +90,15 @@ def _decoded_as_a_whole(file: IO[bytes], encoding: str) -> Iterator[tuple[str, b
             yield line, "\ufffd" not in line
 
 
-def _csv(lines: Iterator[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(lines)
-    begins = 1
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise BadData(
-                f"{name}, row beginning in line {begins}: not readable as CSV ({error}). Look for a stray or missing quote there; "
-                "for fields separated by tabs set `data.format: tsv`."
-            ) from None
-        if fields is None:
-            return
-        if fields:
-            yield begins, fields
-        begins = reader.line_num + 1
-
-
-def _tsv(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    # no quoting: in SST-2 and its like a quote is just a character of the sentence
-    for number, line in enumerate(lines, 1):
-        if line := line.rstrip("\r\n"):
-            yield number, line.split("\t")
-
-
-def _table(records: Iterator[tuple[int, list[str]]], columns: list[str] | None, odd: Oddities, name: str) -> Iterator[tuple[int, dict]]:
-    for number, fields in records:
-        if columns is None:
-            columns = fields
-            continue
-        if len(fields) != len(columns):
-            odd.add("short_row" if len(fields) < len(columns) else "long_row", f"{name}, line {number}", " | ".join(fields))
-        yield number, dict(zip(columns, fields, strict=False))
-
-
 def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, dict]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+            if isinstance(row, dict) and line.count(":") > len(row):  # a key may be there twice, of which only the last is left
+                json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
             raise BadData(
                 f"{name}, line {number}: not JSON ({error}). Expected is one object a line; correct or remove the line."
             ) from None
@@ -141,6 +107,13 @@ def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, dict]]:
                 f'{name}, line {number}: expected is one JSON object a line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
             )
         yield number, row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"it has {next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)!r} twice")
+    return made
 
 
 def _parquet_file(path: Path):
@@ -156,7 +129,7 @@ def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, dict]]:
     import pyarrow
 
     file = _parquet_file(path)
-    wanted = [name for name in file.schema_arrow.names if only is None or name in only]
+    wanted = [name for name in distinct(file.schema_arrow.names, str(path)) if only is None or name in only]
     number = 0
     try:
         for batch in file.iter_batches(batch_size=1000, columns=wanted):

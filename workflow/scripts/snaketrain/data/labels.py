@@ -6,22 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from snaketrain.data.oddities import RARE
 from snaketrain.settings import Data
+from snaketrain.settings.cells import as_text
 
 # PERHAPS is a label like others, unless a whole split says so: that is how labels of a test set are withheld
 GOOD, MISSING, UNKNOWN, PERHAPS = 0, 1, 2, 3
-RARE = 0.01  # a larger share of rows with an unusable label is a mistake in the settings; a smaller one is dropped and counted
-
-
-def as_text(value: Any) -> str:
-    """A value as it would stand in a text file, so that 1, 1.0, "1" and " 1" are the same label; nothing is ""."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
 
 
 def is_missing(label: str) -> bool:
@@ -48,6 +38,10 @@ class OneClass:
 
     def names(self, label: str) -> Iterable[str]:
         return (label,)
+
+    def strangers(self, label: Any, known: set[str]) -> list[str]:
+        """Classes that are none of those `known`."""
+        return [name for name in self.names(label) if name not in known and not is_missing(name)]
 
     def encoded(self, label: str, class_of: dict[str, int]) -> Any:
         """As it stands in the prepared data."""
@@ -83,8 +77,8 @@ class SeveralClasses(OneClass):
             return GOOD
         return MISSING if all(map(is_missing, label)) else UNKNOWN
 
-    def names(self, label: tuple[str, ...]) -> Iterable[str]:
-        return label
+    def names(self, label: tuple[str, ...] | None) -> Iterable[str]:
+        return label or ()
 
     def encoded(self, label: tuple[str, ...], class_of: dict[str, int]) -> Any:
         return sorted({class_of[name] for name in label})
@@ -120,7 +114,7 @@ class Number(OneClass):
             return UNKNOWN
         return PERHAPS if label == -1 else GOOD
 
-    def names(self, label: float) -> Iterable[str]:
+    def names(self, label: float | str | None) -> Iterable[str]:
         return ()
 
     def encoded(self, label: float, class_of: dict[str, int]) -> Any:

@@ -1,20 +1,29 @@
-"""Counts what is odd in the data, and remembers the first few cases of each kind, so that somebody can look at them."""
+"""What is wrong with the data: an error, or counted with the first few cases of each kind, so that somebody can look at them."""
 
 from collections import Counter
+
+RARE = 0.01  # a larger share of unusable rows is a mistake in the file or the settings; a smaller one is dropped and counted
 
 MEANING = {
     "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",
     "short_row": "rows with fewer fields than the header; the last ones are empty",
-    "long_row": "rows with more fields than the header; the surplus is ignored",
+    "long_row": "rows with more fields than the header, such as an unquoted comma makes; dropped",
+    "joined_rows": "rows over several lines each of which could be a row: if they are, a quote is missing or too many",
     "empty_text": "rows without text; dropped",
     "missing_label": "rows without a label; dropped",
     "unknown_label": "rows whose label is not among the classes; dropped",
     "not_a_number": "rows whose label is not a number; dropped",
+    "single_row_class": "classes that one training row alone has: a header taken for a row, or a misspelt label?",
+    "untrained_class": "development and test examples of a class that no training example has",
     "duplicate": "training examples whose text came before",
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",
     "truncated": "examples cut to `data.max_length` tokens",
 }
+
+
+class BadData(ValueError):
+    """The data cannot be used; the message says where, what, and what to do."""
 
 
 class Oddities:
@@ -28,7 +37,8 @@ class Oddities:
         self.counts[kind] += 1
         shown = self.examples.setdefault(kind, [])
         if len(shown) < self.EXAMPLES:
-            shown.append(f"{place}: {excerpt[:80]}" if excerpt else place)
+            printable = "".join(character if character.isprintable() else " " for character in excerpt[:80])
+            shown.append(f"{place}: {printable}" if excerpt else place)
 
     def add_all(self, kind: str, count: int, first: list[tuple[str, str]]) -> None:
         """So many cases at once; of the first ones place and excerpt."""

@@ -3,8 +3,11 @@
 Rows are read once: surveyed, tokenised and put aside. When all of them are known, each split takes its own.
 """
 
+import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ from snaketrain.data.split_files import SplitWriter
 from snaketrain.data.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.spooling import Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.surveying import Survey, Surveyor, classes
-from snaketrain.data.tokens import token_schema
+from snaketrain.data.tokens import Tokens, WordsDiffer, load_tokens, token_schema
 from snaketrain.data.workers import Workers
 from snaketrain.settings import Data
 
@@ -35,10 +38,23 @@ class Part(NamedTuple):
         return self.survey.hashes[self.rows]
 
 
-def prepare(data: Data, files: dict[str, list[Path]], root: Path, workers: Workers, output: Path) -> tuple[dict[str, Any], Oddities]:
+def prepare(
+    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Path, output: Path, cores: int = 1
+) -> tuple[dict[str, Any], Oddities]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`; the facts about them, and what was odd."""
+    try:
+        return _write(data, files, root, partial(load_tokens, tokenizer, data), output, cores)
+    except WordsDiffer as difference:
+        print(f"{difference}. All texts are tokenised again, each as a whole: slower, and right.", file=sys.stderr, flush=True)
+    return _write(data, files, root, partial(load_tokens, tokenizer, data, whole=True), output, cores)
+
+
+def _write(
+    data: Data, files: dict[str, list[Path]], root: Path, make: Callable[[], Tokens], output: Path, cores: int
+) -> tuple[dict[str, Any], Oddities]:
     odd = Oddities()
     with ExitStack() as opened:
+        workers = opened.enter_context(Workers(make, cores))
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
         surveys = _surveys(data, files, root, spools, workers, odd)
         parts = _parts(data, surveys, spools)
@@ -52,6 +68,7 @@ def prepare(data: Data, files: dict[str, list[Path]], root: Path, workers: Worke
             writers[split] = SplitWriter(data, names, class_of, data.label is not None and part.survey.labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows)), output / f"{split}.arrow", odd)
     _check_train(writers["train"])
+    _tell_untrained(names, writers, odd)
     splits = {split: writer.all_facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, odd
@@ -103,6 +120,16 @@ def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
         rows = part.rows[found]
         first = part.spool.selected(rows[: Oddities.EXAMPLES])
         odd.add_all(oddity, len(rows), [case for batch in first for case in cases(batch)])
+
+
+def _tell_untrained(names: list[str], writers: dict[str, SplitWriter], odd: Oddities) -> None:
+    """Examples of classes that are known, but of which chance, a limit or the list of labels left none to train on."""
+    trained_on = writers["train"].all_facts().get("label_counts", [])
+    for split in ("dev", "test"):
+        counts = writers[split].all_facts().get("label_counts", [])
+        for name, count, trained in zip(names, counts, trained_on, strict=False):
+            if not trained:
+                odd.add_all("untrained_class", count, [(split, name)][:count])
 
 
 def _check_train(train: SplitWriter) -> None:

@@ -3,14 +3,15 @@
 import difflib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snaketrain.data.formats import FORMATS, BadData, format_of, read_columns, read_rows
-from snaketrain.data.labels import as_text, label_kind
-from snaketrain.data.oddities import Oddities
+from snaketrain.data.formats import FORMATS, first_records, format_of, read_columns, read_rows
+from snaketrain.data.labels import label_kind
+from snaketrain.data.oddities import BadData, Oddities
 from snaketrain.settings import Data
+from snaketrain.settings.cells import NotText, as_text
 
 LOOK_ROWS, LOOK_SECONDS, LOOK_FILES = 20_000, 1.5, 50
 
@@ -35,12 +36,23 @@ def _every_row(files: list[Path], data: Data, odd: Oddities, root: Path | None =
     needed = {*data.text, *data.where} | ({data.label} if data.label else set())
     for file in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
-        for line, values in read_rows(file, format_of(file, data.format), data.encoding, data.columns, odd, name, needed):
+        for line, values in read_rows(file, format_of(file, data.format), data, odd, name, needed):
             yield Row(name, line, values)
 
 
 def _keeps(data: Data, row: Row) -> bool:
-    return all(as_text(row.values.get(column)) == value for column, value in data.where.items())
+    return all(cell("where", row, column) == value for column, value in data.where.items())
+
+
+def cell(setting: str, row: Row, column: str, read: Callable[[Any], Any] = as_text) -> Any:
+    """What a row has in a column that `data.SETTING` names."""
+    try:
+        return read(row.values.get(column))
+    except NotText as error:
+        advice = "Name another column, or write what is needed of it into one."
+        if setting == "label" and isinstance(row.values[column], list):
+            advice = "Where it names classes, set `data.label_kind: classes`."
+        raise BadData(f"data.{setting}: {row.place} has in column {column!r} {error}. {advice}") from None
 
 
 def readable(files: list[Path], data: Data) -> list[Path]:
@@ -61,10 +73,14 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
     except LookupError:
         return [f"data.encoding: Python knows no encoding {data.encoding!r}. Usual ones: utf-8, latin-1, cp1252, utf-16."]
     problems = []
-    for split, paths in files.items():
+    known = set(data.labels) if data.labels is not None else None
+    for split in sorted(files, key=("train", "dev", "test").index):
         try:
-            found = _check_columns(data, split, readable(paths, data))
-            problems += found or _check_rows(data, split, paths)
+            found = _check_columns(data, split, readable(files[split], data))
+            if not found:
+                look = Look(data, split, known)
+                found, known = look.problems(files[split]), look.known
+            problems += found
         except BadData as error:
             problems.append(str(error) if str(error).startswith("data.") else f"data.{split}: {error}")
     return problems
@@ -76,7 +92,7 @@ def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
         needed.append(("data.label", data.label))
     for file in files[:LOOK_FILES]:
         kind = format_of(file, data.format)
-        columns = read_columns(file, kind, data.encoding, data.columns, str(file))
+        columns = read_columns(file, kind, data, str(file))
         if columns is None:
             continue
         missing = [(setting, column) for setting, column in needed if column not in columns]
@@ -85,6 +101,8 @@ def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
             problems[-1] += " Plain text has no labels: set `data.label: null`, or another `data.format`."
         if data.columns and (problem := _check_width(data, split, file, kind)):
             return [problem]  # missing columns only follow from it
+        if data.text_unit != "line" and kind != "text":
+            problems.append(f"data.text_unit: is for plain text, but {split} file {file} is {kind}. Remove it.")
         if problems:
             return problems  # the other files of the split will have the same
     return []
@@ -93,33 +111,63 @@ def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
 def _check_width(data: Data, split: str, file: Path, kind: str) -> str | None:
     if kind not in ("csv", "tsv"):
         return None
-    fields = read_columns(file, kind, data.encoding, None, str(file)) or data.columns
+    fields = next((fields for _, fields in first_records(file, kind, data.encoding, str(file))), data.columns)
     if len(fields) == len(data.columns):
         return None
     return f"data.columns: names {len(data.columns)} columns, but the first line of {split} file {file} has {len(fields)}: {fields}."
 
 
-def _check_rows(data: Data, split: str, files: list[Path]) -> list[str]:
-    kind, labels = label_kind(data), Counter()
-    count, whole, until = 0, True, time.monotonic() + LOOK_SECONDS
-    # the limits hold for rows before `where`: those it drops take time as well
-    values_seen: dict[str, Counter[str]] = {column: Counter() for column in data.where}
-    for number, row in enumerate(_every_row(files, data, Oddities())):
-        if number >= LOOK_ROWS or (number % 100 == 99 and time.monotonic() > until):
-            whole = False
-            break
-        for column, seen in values_seen.items():
-            seen[as_text(row.values.get(column))] += 1
-        if _keeps(data, row):
-            count += 1
-            if data.label:
-                cell = row.values.get(data.label)
-                if isinstance(cell, list) and data.label_kind != "classes":
-                    return [f"data.label: {split} file {row.file} has a list, {cell}, in line {row.line}: set `data.label_kind: classes`."]
-                labels[kind.read(cell)] += 1
-    if count == 0:
-        return _nothing(data, split, files, values_seen) if whole else []
-    return kind.problems(split, labels, whole) if data.label else []
+class Look:
+    """At the first rows of a split. `known` are the classes that count; None: all that occur, which `known` then are if all were seen."""
+
+    def __init__(self, data: Data, split: str, known: set[str] | None):
+        self.data, self.split, self.known, self.kind = data, split, known, label_kind(data)
+        self.labels: Counter = Counter()
+        # the limits hold for rows before `where`: those it drops take time as well
+        self.values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
+
+    def problems(self, files: list[Path]) -> list[str]:
+        kept, whole, until = 0, True, time.monotonic() + LOOK_SECONDS
+        for number, row in enumerate(_every_row(files, self.data, Oddities())):
+            if number >= LOOK_ROWS or (number % 100 == 99 and time.monotonic() > until):
+                whole = False
+                break
+            kept += self._take(row)
+        if kept == 0:
+            return _nothing(self.data, self.split, files, self.values) if whole else []
+        if not self.data.label:
+            return []
+        if self.split == "train" and self.known is None and whole:
+            self.known = {name for label in self.labels for name in self.kind.names(label) if name}
+        return self.kind.problems(self.split, self.labels, whole)
+
+    def _take(self, row: Row) -> bool:
+        for column, seen in self.values.items():
+            seen[cell("where", row, column)] += 1
+        if not _keeps(self.data, row):
+            return False
+        for column in self.data.text:
+            if not isinstance(row.values.get(column), str):
+                cell("text", row, column)
+        if self.data.label:
+            label = cell("label", row, self.data.label, self.kind.read)
+            self.labels[label] += 1
+            if self.split != "train" and self.known is not None:
+                refuse_strangers(self.data, self.split, row.place, self.kind.strangers(label, self.known), self.known)
+        return True
+
+
+def refuse_strangers(data: Data, split: str, place: str, strangers: list[str], known: set[str]) -> None:
+    """A row of a class that cannot be predicted would have to be left out of what is measured."""
+    if not strangers:
+        return
+    names = ", ".join(map(repr, sorted(known)[:20]))
+    if data.labels is not None:
+        raise BadData(f"data.labels: {split} has a label that is not listed, {strangers[0]!r} ({place}). Listed are {names}. Add it.")
+    raise BadData(
+        f"data.{split}: {place} is of class {strangers[0]!r}, which no training row has. They have {names}. "
+        "Correct the label, or give training rows of that class."
+    )
 
 
 def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, Counter]) -> list[str]:

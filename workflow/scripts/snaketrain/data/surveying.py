@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from snaketrain.data.formats import BadData
-from snaketrain.data.labels import GOOD, MISSING, PERHAPS, UNKNOWN, as_text, label_kind
-from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import Row, rows
+from snaketrain.data.labels import GOOD, MISSING, PERHAPS, UNKNOWN, label_kind
+from snaketrain.data.oddities import BadData, Oddities
+from snaketrain.data.reading import Row, cell, refuse_strangers, rows
 from snaketrain.settings import Data
 
 MOST_CLASSES = 10_000
@@ -57,18 +56,19 @@ class Surveyor:
         self.source, self.data, self.known, self.kind = source, data, known, label_kind(data)
         self.hashes, self.labels = array("q"), array("b")
         self.label_counts: Counter[str] = Counter()
+        self.first_places: dict[str, str] = {}
         self.odd = Oddities()
 
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
         """The rows with a text, without the labels that cannot be used."""
         for example in examples(files, self.data, self.odd, root):
-            state = self.kind.state(example.label, self.known) if self.data.label else GOOD
+            state = self._state(example)
             if state in (MISSING, UNKNOWN):
                 oddity = "missing_label" if state == MISSING else self.kind.oddity
                 self.odd.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
                 example = example._replace(label=None)
             elif self.data.label:
-                self._count(example.label)
+                self._count(example)
             self.hashes.append(text_hash(example.texts))
             self.labels.append(state)
             yield example
@@ -85,12 +85,26 @@ class Surveyor:
             raise BadData(
                 f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
             )
+        if self.source == "train" and self.data.labels is None:
+            single = [name for name, count in self.label_counts.items() if count == 1]
+            self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: Oddities.EXAMPLES]])
         # in an unlabelled test set the missing labels are nothing odd
         odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
         return found
 
-    def _count(self, label: Any) -> None:
-        for name in self.kind.names(label):
+    def _state(self, example: Example) -> int:
+        if not self.data.label:
+            return GOOD
+        state = self.kind.state(example.label, self.known)
+        if state == UNKNOWN and self.source != "train" and self.known is not None:
+            strangers = self.kind.strangers(example.label, self.known)
+            refuse_strangers(self.data, self.source, example.place, strangers, self.known)
+        return state
+
+    def _count(self, example: Example) -> None:
+        for name in self.kind.names(example.label):
+            if not self.label_counts[name]:
+                self.first_places[name] = example.place
             self.label_counts[name] += 1
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(
@@ -105,7 +119,7 @@ def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterat
     for row in rows(files, data, odd, root):
         texts = tuple([_decodable(row, column, odd) for column in data.text])
         if all(map(str.strip, texts)):
-            yield Example(row.file, row.line, texts, kind.read(row.values.get(data.label)) if data.label else None)
+            yield Example(row.file, row.line, texts, cell("label", row, data.label, kind.read) if data.label else None)
         else:
             odd.add("empty_text", row.place)
 
@@ -136,7 +150,7 @@ def _numbers_by_size(label: str) -> tuple:
 def _decodable(row: Row, column: str, odd: Oddities) -> str:
     """JSON can express halves of characters, which neither UTF-8 nor a tokenizer can take."""
     value = row.values.get(column)
-    text = value if isinstance(value, str) else as_text(value)
+    text = value if isinstance(value, str) else cell("text", row, column)
     try:
         text.encode()
     except UnicodeEncodeError:

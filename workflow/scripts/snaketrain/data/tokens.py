@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy
 import pyarrow
+import pyarrow.compute
 
 from snaketrain.data.by_words import ByWords, Frame, frame_of, shares
 from snaketrain.data.tokenizing import load_tokenizer
@@ -13,28 +14,55 @@ from snaketrain.data.words import as_bytes, lists, parts_words
 from snaketrain.settings import Data
 
 TYPES = pyarrow.list_(pyarrow.int8())
+COMPARED = 20_000  # bytes of each batch's texts that are tokenised in both ways: some 1 % of a full one
+
+
+class WordsDiffer(Exception):
+    """A text has other tokens than its words have: what was put together from words is not to be used."""
 
 
 class Tokens:
     """The tokens of texts or pairs, and whether they were cut."""
 
-    def __init__(self, tokenizer: Any, data: Data):
-        """`tokenizer` cuts nothing."""
+    def __init__(self, tokenizer: Any, data: Data, whole: bool = False):
+        """`tokenizer` cuts nothing. `whole`: never put the tokens of a text together from those of its words."""
         answers, end = data.label is None, [] if data.end_token is None else [tokenizer.token_to_id(data.end_token)]
         frame = frame_of(tokenizer, len(data.text))
-        if frame and parts_words(tokenizer):
-            self.tokeniser: Any = ByWords(tokenizer, data.max_length, _fitting(frame, answers, end))
-        else:
-            self.tokeniser = Whole(tokenizer, data.max_length, len(data.text) == 2, answers, end)
+        self.whole = Whole(tokenizer, data.max_length, len(data.text) == 2, answers, end)
+        self.by_words = None
+        if not whole and frame and parts_words(tokenizer):
+            self.by_words = ByWords(tokenizer, data.max_length, _fitting(frame, answers, end))
         self.schema = token_schema(data)
 
     def columns(self, texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        return pyarrow.record_batch(self.tokeniser.columns(texts), schema=self.schema)
+        made = self._made(self.by_words or self.whole, texts)
+        if self.by_words:
+            self._compare(texts, made)
+        return made
+
+    def _compare(self, texts: pyarrow.RecordBatch, made: pyarrow.RecordBatch) -> None:
+        """Some texts of each batch, so that what is wrong of any kind of text does not last."""
+        rows = drawn(texts, COMPARED)
+        some, found = texts.take(rows), made.take(rows)
+        expected = self._made(self.whole, some)
+        if not found.equals(expected):
+            wrong = next(row for row in range(len(rows)) if found.slice(row, 1) != expected.slice(row, 1))
+            raise WordsDiffer(f"the tokenizer makes something else of {some['text'][wrong].as_py()[:80]!r} than of its words, one by one")
+
+    def _made(self, by: Any, texts: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        return pyarrow.record_batch(by.columns(texts), schema=self.schema)
 
 
-def load_tokens(folder: Path, data: Data) -> Tokens:
+def load_tokens(folder: Path, data: Data, whole: bool = False) -> Tokens:
     """With the tokenizer of a folder."""
-    return Tokens(load_tokenizer(folder, data), data)
+    return Tokens(load_tokenizer(folder, data), data, whole)
+
+
+def drawn(texts: pyarrow.RecordBatch, size: int) -> numpy.ndarray:
+    """Random rows with so many bytes, at least one row; the same ones of the same texts."""
+    order = numpy.random.default_rng(texts.nbytes).permutation(len(texts))
+    sizes = sum(pyarrow.compute.binary_length(column).to_numpy() for column in texts.columns)
+    return order[: max(1, numpy.searchsorted(numpy.cumsum(sizes[order]), size))]
 
 
 def token_schema(data: Data) -> pyarrow.Schema:

@@ -1,27 +1,24 @@
 """Most words of a large text have been seen before: a tokenizer gets each once, and the tokens of texts are put together from theirs.
 
-Arrow does what is done for every word; Python sees the different words of a batch, and the tokenizer those that are new.
+Arrow does what is done for every word; Python sees the different words of a batch, and the tokenizer those that are new, each by
+itself. No tokenizer promises that this is right, so `tokens.py` compares texts of every batch with what it makes of them as a whole.
 """
 
-import itertools
 import re
 from array import array
+from functools import cache
 from typing import Any
 
 import numpy
 import pyarrow
-from pyarrow.compute import binary_join_element_wise, invert, match_substring_regex, split_pattern
+from pyarrow.compute import binary_join_element_wise, match_substring_regex, split_pattern
 
-# What may stand beside a space at which a text is parted: letters of scripts that write spaces, and signs among them. None of these is
-# or becomes, normalised, a space; so the tokenizer would meet single spaces there.
+# What may stand beside a space at which a text is parted: letters of scripts that write spaces, and signs among them. None of these is,
+# or becomes by a Unicode normal form, a space; so the tokenizer meets single spaces there.
 VISIBLE = "!-~À-ɏΑ-ωА-ҁא-תؠ-ي가-힣–—‘’“”"
 START = "\x1f"  # before the first word of a text, of which many tokenizers make something else than of the same behind a space
-ODD = rf"(?:^|[^{VISIBLE}]) | (?:[^{VISIBLE}]|$)|{START}"  # a text with this is tokenised as a whole
 PROBE = "a bc B 1 2.5 . , (é) x_y don't -1 É ж 가 ש ي “ — !"
-PLAIN = re.compile(f"[{VISIBLE}]")
-REMEMBERED = 800_000  # characters of words: some 15 MB with their tokens
-TOGETHER = 200  # words that the tokenizer gets in one text
-PROOF = 200  # texts that are tokenised whole as well, before their words are trusted
+REMEMBERED = 1_600_000  # characters of words: some 30 MB with their tokens
 SIZE = array("i").itemsize
 
 
@@ -29,73 +26,67 @@ class Words:
     """Tokens of texts, without those that are added to each, for a tokenizer that `parts_words` and cuts nothing."""
 
     def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-        self.known: dict[str, bytes] = {}
+        self.tokenizer, self.odd = tokenizer, odd(tokenizer)
+        self.added = frozenset(tokenizer.get_added_tokens_decoder())
+        self.known: dict[str, bytes | None] = {}  # None: the word holds an added token, which may change what stands beside it
         self.size = 0
-        self.trusted: bool | None = None
 
     def tokens(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        if self.trusted is None:
-            some = texts[:PROOF]
-            self.trusted = self._by_words(some) == self._whole(some)
-        return self._by_words(texts) if self.trusted else self._whole(texts)
-
-    def _by_words(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        odd = match_substring_regex(texts, ODD)
-        if not odd.true_count:
-            return self._put_together(texts)
-        return by_turns(odd, self._whole(texts.filter(odd)), self._put_together(texts.filter(invert(odd))))
-
-    def _whole(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        return lists(self._encoded(texts.to_pylist()))
-
-    def _put_together(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
-        words = split_pattern(binary_join_element_wise(START, texts, ""), " ")
+        parted = ~match_substring_regex(texts, self.odd).to_numpy(zero_copy_only=False)
+        words = split_pattern(binary_join_element_wise(START, texts.filter(parted), ""), " ")
         numbered = words.flatten().dictionary_encode()
-        tokens = self._of_words(numbered.dictionary.to_pylist()).take(numbered.indices)
-        return pyarrow.ListArray.from_arrays(tokens.offsets.take(words.offsets), tokens.values)
+        known = self._of_words(numbered.dictionary.to_pylist())
+        tokens = lists([found or b"" for found in known]).take(numbered.indices)
+        made = pyarrow.ListArray.from_arrays(tokens.offsets.take(words.offsets), tokens.values)
+        if None in known:
+            special = numpy.array([found is None for found in known])[numbered.indices]
+            fit = ~numpy.logical_or.reduceat(special, words.offsets[:-1])
+            made, parted[parted] = made.filter(fit), fit
+        if parted.all():
+            return made
+        return by_turns(parted, made, lists(list(map(as_bytes, self._encoded(texts.filter(~parted).to_pylist())))))
 
-    def _of_words(self, words: list[str]) -> pyarrow.ListArray:
+    def _of_words(self, words: list[str]) -> list[bytes | None]:
         if self.size > REMEMBERED:
             self.known, self.size = {}, 0
         new = [word for word in words if word not in self.known]
         self.size += sum(map(len, new))
-        # only between plain characters can a tokenizer be trusted to part words that never stood beside each other
-        inner = [word for word in new if word[0] != START and PLAIN.match(word[-1])]
-        outer = [word for word in new if word[0] == START or not PLAIN.match(word[-1])]
-        self.known.update(zip(inner, self._in_groups(inner), strict=True))
-        self.known.update(zip(outer, self._encoded([word[1:] if word[0] == START else " " + word for word in outer]), strict=True))
-        return lists(list(map(self.known.__getitem__, words)))
+        tokens = self._encoded([word[1:] if word[0] == START else " " + word for word in new])
+        for word, found in zip(new, tokens, strict=True):
+            self.known[word] = as_bytes(found) if self.added.isdisjoint(found) else None
+        return list(map(self.known.__getitem__, words))
 
-    def _encoded(self, texts: list[str]) -> list[bytes]:
-        return [as_bytes(encoding.ids) for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    def _encoded(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def _in_groups(self, words: list[str]) -> list[bytes]:
-        """Those of words behind a space; several at once, as a call takes longer than a word."""
-        groups = [words[begin : begin + TOGETHER] for begin in range(0, len(words), TOGETHER)]
-        found = []
-        encoded = self.tokenizer.encode_batch(["".join(" " + word for word in group) for group in groups], add_special_tokens=False)
-        for group, encoding in zip(groups, encoded, strict=True):
-            spaces = numpy.cumsum([0, *(len(word) + 1 for word in group)])
-            ends = numpy.searchsorted([begin for begin, _ in encoding.offsets], spaces) * SIZE
-            tokens = as_bytes(encoding.ids)
-            found += [tokens[begin:end] for begin, end in itertools.pairwise(ends.tolist())]
-        return found
+
+def odd(tokenizer: Any) -> str:
+    """Matches texts that are tokenised as a whole: with something beside a space of which the tokenizer's normalizer makes a space, or nothing."""
+    normalised = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    gone = "".join(character for character in visible() if not normalised(character).strip())
+    beside = rf"[^{VISIBLE}]|[{re.escape(gone)}]" if gone else f"[^{VISIBLE}]"
+    return rf"(?:^|{beside}) | (?:{beside}|$)|{START}"
+
+
+@cache
+def visible() -> list[str]:
+    return [character for character in map(chr, range(0x10000)) if re.match(f"[{VISIBLE}]", character)]
 
 
 def parts_words(tokenizer: Any) -> bool:
-    """Whether a space and what follows have tokens of their own, whatever stands before."""
+    """Whether a space and what follows seem to have tokens of their own, whatever stands before."""
     if tokenizer.pre_tokenizer is None or getattr(tokenizer.model, "dropout", None):
         return False
-    if any(token.rstrip or " " in token.content for token in tokenizer.get_added_tokens_decoder().values()):
+    normalised = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    if any(token.rstrip or " " in token.content + normalised(token.content) for token in tokenizer.get_added_tokens_decoder().values()):
         return False
     pieces = [PROBE[start:end] for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(PROBE)]
     return not any(" " in piece.removeprefix(" ") for piece in pieces)
 
 
-def by_turns(mask: pyarrow.BooleanArray, where_true: pyarrow.Array, where_false: pyarrow.Array) -> pyarrow.Array:
+def by_turns(mask: Any, where_true: pyarrow.Array, where_false: pyarrow.Array) -> pyarrow.Array:
     """Each in its order."""
-    places = numpy.argsort(numpy.argsort(mask.to_numpy(zero_copy_only=False), kind="stable"))
+    places = numpy.argsort(numpy.argsort(numpy.asarray(mask), kind="stable"))
     return pyarrow.concat_arrays([where_false, where_true]).take(pyarrow.array(places))
 
 

@@ -42,7 +42,7 @@ def _read(path: Path) -> dict[str, Any]:
 def row(run: dict[str, Any]) -> dict[str, Any]:
     """One run as one line of the table: its settings, then its results."""
     selection, winner = run["selection"], run["selection"]["winner"]
-    line: dict[str, Any] = {"run": run["run"], **run["settings"]}
+    line: dict[str, Any] = {"run": run["run"], "status": "finished", **run["settings"]}
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
     line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
     for split in ("dev", "test"):
@@ -57,6 +57,13 @@ def row(run: dict[str, Any]) -> dict[str, Any]:
     line["peak_memory_mb"] = max(memory, default=None)
     line["minutes"] = seconds_training(run["events"]) / 60
     return line
+
+
+def row_without_result(unfinished: tuple[str, str]) -> dict[str, Any]:
+    """The line of a run that did not come to an end, of which `train_model failed: what its log says` is known."""
+    run, why = unfinished
+    status, _, error = why.partition(": ")
+    return {"run": run, "status": status, "error": error}
 
 
 def baseline(baselines: dict[str, dict[str, Any]], metric: str, mode: str) -> float | None:

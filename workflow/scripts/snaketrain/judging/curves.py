@@ -9,10 +9,15 @@ from snaketrain.journal import Event
 def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
     """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
 
-    Steps repeat where a training resumed from a checkpoint before its end: the first attempt's point stays.
+    Steps repeat where a training resumed from a checkpoint before its end. Of what a step itself tells, the first attempt's point
+    stays; of evaluations the later attempt's, since those after the checkpoint belong to weights that were lost.
     """
-    found = []
+    found: list[tuple[str, float, float, int]] = []
     for event in events:
+        if event.get("event") == "attempt" and "resume_step" in event:
+            last = event["resume_step"] or -1  # at step 0 nothing is saved, and the evaluation comes again
+            found = [point for point in found if not point[0].startswith("eval/") or point[3] <= last]
+            high_water |= {name: min(step, last) for name, step in high_water.items() if name.startswith("eval/")}
         if event.get("event") not in ("train", "eval", "system"):
             continue
         for name, value in (event.get("metrics") or {}).items():

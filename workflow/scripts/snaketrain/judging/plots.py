@@ -4,14 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
+from snaketrain.judging.drawing import plt, shown
+
 BLUE, GREY = "#1f5fa8", "#767676"
-MOST_NUMBERS, MOST_BARS, MOST_POINTS = 20, 40, 5000  # more would not be readable
+MOST_NUMBERS, MOST_BARS, MOST_POINTS, MOST_CHARACTERS = 20, 40, 5000, 40  # more would not be readable
 Results = dict[str, Any]
 Rows = dict[str, np.ndarray]
 
@@ -28,15 +26,19 @@ def draw(path: Path, results: Results, labels: np.ndarray | None, rows: Rows) ->
     )  # fmt: skip
     for plot, (_, panel) in zip(axes, panels, strict=True):
         panel(plot, results, labels, rows)
-    picture.suptitle(f"{results['run']}, {results['split']}: {results['examples']} examples")
+    picture.suptitle(title(results))
     _save(picture, path)
+
+
+def title(results: Results) -> str:
+    return f"{shown(results['run'])}, {results['split']}: {results['examples']} examples"
 
 
 # --- one class
 
 
 def confusion(axes: Any, results: Results, labels: Any, rows: Rows) -> None:
-    names, counts = list(results["classes"]), np.array(results["confusion"])
+    names, counts = [shown(name, MOST_CHARACTERS) for name in results["classes"]], np.array(results["confusion"])
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true", title="what was taken for what")
@@ -75,13 +77,13 @@ def reliability(axes: Any, results: Results, labels: Any, rows: Rows) -> None:
 
 def class_bars(axes: Any, results: Results, labels: Any, rows: Rows) -> None:
     """Precision, recall and F1 of the most frequent classes."""
-    shown = sorted(results["classes"].items(), key=lambda item: -item[1]["examples"])[:MOST_BARS]
-    places = np.arange(len(shown))
+    most = sorted(results["classes"].items(), key=lambda item: -item[1]["examples"])[:MOST_BARS]
+    places = np.arange(len(most))
     for offset, key, colour in ((-0.27, "precision", "#9dbfe3"), (0, "recall", "#5b93cf"), (0.27, "f1", BLUE)):
-        axes.barh(places + offset, [cells[key] for _, cells in shown], height=0.25, color=colour, label=key.replace("f1", "F1"))
-    axes.set_yticks(places, [f"{name} ({cells['examples']})" for name, cells in shown])
+        axes.barh(places + offset, [cells[key] for _, cells in most], height=0.25, color=colour, label=key.replace("f1", "F1"))
+    axes.set_yticks(places, [f"{shown(name, MOST_CHARACTERS)} ({cells['examples']})" for name, cells in most])
     axes.invert_yaxis()
-    more = len(results["classes"]) - len(shown)
+    more = len(results["classes"]) - len(most)
     axes.set(xlim=(0, 1.02), title=f"by class (examples){f', without {more} rarer ones' if more else ''}")
     axes.grid(alpha=0.3, axis="x")
     axes.legend(loc="lower right")
@@ -115,10 +117,14 @@ def errors(axes: Any, results: Results, labels: np.ndarray, rows: Rows) -> None:
 
 def draw_figures(path: Path, results: Results) -> None:
     """The workflow expects a picture; where there is nothing to draw, it tells the figures, or why there are none."""
-    lines = [f"{name.replace('_', ' ')}: {value:.4g}" for name, value in results["metrics"].items()]
+    beside = results["baselines"].get("constant", {})
+    lines = [
+        f"{shown(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {beside[name]:.4g})" if name in beside else "")
+        for name, value in results["metrics"].items()
+    ]
     if not lines:
         lines = ["no labels:", "there may be predictions, but nothing to score."]
-    text = "\n".join([f"{results['run']}, {results['split']}: {results['examples']} examples", "", *lines])
+    text = "\n".join([title(results), "", *lines])
     picture, axes = plt.subplots(figsize=(5, 1 + 0.25 * len(lines)))
     axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center")

@@ -19,8 +19,8 @@ def write_results(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes `<split>_results.json`, `<split>_plots.png` and, where there are rows, `<split>_predictions.csv`; returns the results.
 
-    `measured` holds the number of `examples` and the task's `metrics`, none for examples without labels; `rows` what the task
-    predicts for each example, and `table` the columns of the prepared data, both in the order of the examples. Labels that are
+    `measured` holds the number of `examples`, the task's `metrics`, none for examples without labels, and its `baselines`; `rows` what
+    the task predicts for each example, and `table` the columns of the prepared data, both in the order of the examples. Labels that are
     not among these columns may be among the rows, as `label`.
     """
     table = {"label": rows["label"].tolist()} | table if "label" in rows else table
@@ -28,7 +28,7 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     kind = kind_of(rows, table, facts)
     results = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"]), "kind": None}
-    results |= {"metrics": measured["metrics"], "baselines": {}}
+    results |= {"metrics": measured["metrics"], "baselines": measured.get("baselines", {})}
     labels = kind.labels(table["label"]) if kind else None
     (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of another task before this one
     if len(rows) > ("ids" in rows):
@@ -37,7 +37,7 @@ def write_results(
         write_predictions(folder / f"{split}_predictions.csv", rows, shown, () if kind is None else NOT_SHOWN)
     if kind and (known := kind.known(labels)).any():
         labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
-        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": kind.baselines(labels)}
+        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": results["baselines"] | kind.baselines(labels)}
         results |= kind.score(labels, rows, confidence, bins)
     draw(folder / f"{split}_plots.png", results, labels, rows)
     write_json(folder / f"{split}_results.json", results)
@@ -60,7 +60,8 @@ def write_predictions(path: Path, rows: Rows, columns: dict[str, list], left_out
         if name not in (*left_out, "ids"):
             flat = np.asarray(values).reshape(examples, -1)
             names = [name] if values.ndim == 1 else [f"{name}_{number}" for number in range(flat.shape[1])]
-            columns |= {key: [f"{value:.9g}" for value in column] for key, column in zip(names, flat.T, strict=True)}
+            written = "{:.9g}" if flat.dtype.kind == "f" else "{}"  # a large whole number has more digits
+            columns |= {key: [written.format(value) for value in column] for key, column in zip(names, flat.T, strict=True)}
     with open(path, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(columns)

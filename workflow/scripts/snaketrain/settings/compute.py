@@ -40,13 +40,17 @@ class Compute(Section):
         "processes, which find their ranks in the environment, as under mpiexec or aprun",
     )
     launch_command: str = Field(
-        "mpiexec -n {processes}", description="for the launcher `env`: what stands in front of python", min_length=1
+        "mpiexec -n {processes}",
+        description="for the launcher `env`: what stands in front of python, as shell text: `$NAME` and quotes mean there what they mean in a shell",
+        min_length=1,
     )
     memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
     partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile", min_length=1)
-    sbatch: str = Field("", description="further options of sbatch, `--constraint=a100 --exclusive`")
+    sbatch: str = Field(
+        "", description="further options of sbatch, `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed"
+    )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
         1800, description="a training in which nothing moves for so long says which process is where, and ends"
     )

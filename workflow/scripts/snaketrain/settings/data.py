@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from snaketrain.settings.base import Fraction, Name, Positive, Section, Seed
+from snaketrain.settings.cells import as_text
 from snaketrain.settings.sources import Examples, Source
 
 
@@ -18,7 +19,11 @@ class Data(Section):
     dev: Examples | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
     test: Examples | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
-        "auto", description="`auto` goes by the file's ending; `text` is one example a line"
+        "auto", description="`auto` goes by the file's ending; `text` is plain text"
+    )
+    text_unit: Literal["line", "paragraph", "file"] = Field(
+        "line",
+        description="what is one example in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
     )
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
@@ -60,17 +65,30 @@ class Data(Section):
     def _one_column(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    @field_validator("text", "columns", "fields")
+    @classmethod
+    def _each_once(cls, value: list[str] | None) -> list[str] | None:
+        if twice := [name for name, count in Counter(value or ()).items() if count > 1]:
+            raise ValueError(f"names {twice[0]!r} more than once: every column needs a name of its own")
+        return value
+
     @field_validator("where")
     @classmethod
     def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
-        return dict(sorted(value.items()))
+        return {column: as_text(cell) for column, cell in sorted(value.items())}
+
+    @field_validator("labels")
+    @classmethod
+    def _as_in_files(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        named: dict[str, str] = {}
+        for label, name in (value or {}).items():
+            if named.setdefault(as_text(label), name) != name:
+                raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
+        return value if value is None else named
 
     def contradictions(self) -> Iterator[str]:
         if self.tokenizer is None and not self.by_class:
             yield "`tokenizer` is missing, and text is nothing without it: name a folder with `tokenizer.json`"
-        for name in ("text", "columns", "fields"):
-            if twice := [each for each, count in Counter(getattr(self, name) or ()).items() if count > 1]:
-                yield f"`{name}` names {twice[0]!r} twice: name each once"
         if self.columns == []:
             yield "`columns` names none: name each column of the file, or remove it where the file has a header line"
         yield from self._misfit_of_label()
@@ -87,7 +105,9 @@ class Data(Section):
         if self.labels is not None and len(set(self.labels.values())) < min(2, len(self.labels)):
             yield "`labels` has one name for all labels: give each class a name of its own"
         if self.label is not None and self.label in self.text and not self.by_class:
-            yield f"`text` and `label` name the same column, {self.label!r}: the answer would be in the question"
+            yield f"`text` and `label` name the same column ({self.label}): the answer would stand in the text; name two"
+        if self.text_unit != "line" and self.format not in ("auto", "text"):
+            yield f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them"
 
     def _misfit_of_splits(self) -> Iterator[str]:
         if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:

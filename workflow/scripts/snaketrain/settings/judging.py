@@ -11,7 +11,10 @@ class Select(Section):
     """Which checkpoint wins. Changing it trains nothing."""
 
     metric: str = Field("accuracy", description="a metric that the task logs on the development set")
-    mode: Literal["max", "min"] = Field("max", description="whether more or less of it is better")
+    mode: Literal["max", "min"] | None = Field(
+        None,
+        description="whether more or less of it is better; none: as the metric says; needed only for one of your own that does not say",
+    )
 
 
 class Evaluate(Section):

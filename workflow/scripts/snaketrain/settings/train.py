@@ -35,7 +35,7 @@ class Train(Section):
     )
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = Field(
         "auto",
-        description="`auto` is fp16 on GPUs and fp32 on CPUs; bf16 is twice as fast on CPUs that compute in it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+        description="`auto` is bf16 on GPUs that compute in it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that compute in it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
     )
     batch_size: Positive = Field(32, description="examples of one update, over all processes together")
     batch_tokens: Positive | None = Field(

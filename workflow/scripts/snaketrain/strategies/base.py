@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.training.parameters import norm_of
@@ -22,19 +23,31 @@ Keep = Callable[[Tensor], Tensor]
 MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of what shards the optimizer, if anything does
 
 
+def best_precision(device: torch.device) -> str:
+    """What `auto` means: half precision on GPUs, with the range of fp32 where they compute in it themselves."""
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
 class Strategy:
     rank, world_size = 0, 1
     replicas = 1  # neighbouring processes that work on the same examples, since they share one model
+    scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
+    tries_again = True  # a backward pass that failed leaves nothing but gradients behind
 
     def __init__(self, device: str = "auto", precision: str = "auto"):
         kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
         self.device = torch.device(kind)
-        on_gpu = self.device.type == "cuda"
-        self.precision = precision if precision != "auto" else "fp16" if on_gpu else "fp32"
-        if self.precision == "tf32":
+        self.asked = precision
+        self.compute_in(best_precision(self.device) if precision == "auto" else precision)
+
+    def compute_in(self, precision: str) -> None:
+        self.precision = precision
+        if precision == "tf32":
             torch.set_float32_matmul_precision("high")
         # fp16 has too small a range for gradients: the loss is scaled up, and what overflows is skipped
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.scaler = self.scaler_class(self.device.type, enabled=precision == "fp16")
 
     def start(self) -> None:
         """Called once, before anything else."""
@@ -62,7 +75,15 @@ class Strategy:
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
         """Wrap the module and build its optimizer, in the order that this strategy needs."""
         module = self.place(module)
-        return module, make_optimizer(dict(module.named_parameters()))
+        return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+    def adopt(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
+        """The same for a module that its task has wrapped by itself, and which stays as it is."""
+        module = module.to(self.device)
+        return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
+
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
+        return make_optimizer(parameters)
 
     def place(self, module: nn.Module) -> nn.Module:
         """Put a module where it can be evaluated, which takes no gradients and no optimizer."""
@@ -87,20 +108,24 @@ class Strategy:
         """`loss` times `weight` is this process's part of a sum over all processes."""
         self.scaler.scale(loss).backward(weight)
 
-    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None) -> Tensor:
+    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None, alike: bool = True) -> Tensor:
         """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
 
-        Where the norm is not a number, on all processes alike, nothing is updated.
+        All of them are updated, or none on any process: where the norm over all of them is not a number. `alike`: a strategy
+        has wrapped them, so that data parallel processes find the same norm.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        if self.scaler.is_enabled() or math.isfinite(norm):  # a scaler sees to it by itself
+        # those that share a model each find gradients of what is not cut, which may differ in the last bit
+        if (not alike or self.replicas > 1) and self.agree(float(not math.isfinite(norm)))[0]:
+            norm = torch.full_like(norm, math.nan)
+        if math.isfinite(norm):
             for _, optimizer in pairs:
-                self.scaler.step(optimizer)
-            self.scaler.update()
+                optimizer.step()  # not by the scaler, which would decide for each optimizer by itself
+        self.scaler.update()
         return norm
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
@@ -167,19 +192,32 @@ class Strategy:
 class Distributed(Strategy):
     """Several processes that torch.distributed connects; what they exchange while training is for the strategies to say."""
 
+    tries_again = False  # the others are waiting, and the wrappers as well
+
     def start(self) -> None:
         ranks = Ranks.of_environment()
         ranks.export()
         if self.device.type == "cuda":
-            self.device = torch.device("cuda", ranks.local)
+            self.device = torch.device("cuda", ranks.gpu)
             torch.cuda.set_device(self.device)
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(minutes=30))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        if self.asked == "auto":  # GPUs may be of several kinds
+            found = self.everyones(best_precision(self.device))
+            self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
 
     def finish(self) -> None:
         self.wait()  # the first one may be the meeting point of the others
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        return module.module if isinstance(module, DistributedDataParallel) else module  # perhaps wrapped by the task itself
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+        if more_to_come and isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
         super().backward(loss, weight * self.data_processes)  # gradients are averaged over the processes; ours is a sum

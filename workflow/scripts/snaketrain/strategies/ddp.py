@@ -1,6 +1,5 @@
 """Every process holds the whole model and works on its share of each batch; gradients are added up."""
 
-import contextlib
 from typing import Any
 
 import torch
@@ -23,14 +22,3 @@ class Ddp(Distributed):
         # gradients live in the buffers in which they are exchanged, and not twice
         wrapped = DistributedDataParallel(self.place(module), gradient_as_bucket_view=True, **self.options)
         return wrapped, self.optimizer(dict(module.named_parameters()), make_optimizer)
-
-    def optimizer(self, parameters: dict[str, nn.Parameter], make_optimizer: MakeOptimizer) -> Any:
-        return make_optimizer(parameters)
-
-    def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, DistributedDataParallel) else module
-
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
-        if more_to_come and isinstance(module, DistributedDataParallel):
-            return module.no_sync()
-        return contextlib.nullcontext()

@@ -19,6 +19,7 @@ class FairscaleFsdp(Distributed):
     """`wrap_blocks`: each block is put together only while it works; otherwise the whole model is. The others are as of `fsdp`."""
 
     needs = "cuda"  # for its streams
+    scaler_class = PartsScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
         super().__init__(**where)
@@ -27,7 +28,6 @@ class FairscaleFsdp(Distributed):
         self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
         # not flattened into one vector: groups of parameters stay apart, and each has its own share of each process
         self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}
-        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
     def place(self, module: nn.Module) -> nn.Module:
         chosen = {id(block) for block in blocks(module)} if self.wrap_blocks else set()
@@ -39,18 +39,22 @@ class FairscaleFsdp(Distributed):
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
         if more_to_come and not self.exchange_each_piece and isinstance(module, FullyShardedDataParallel):
             return module.no_sync()
-        return contextlib.nullcontext()
+        return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
-        return module.clip_grad_norm_(longest)
+        if isinstance(module, FullyShardedDataParallel):
+            return module.clip_grad_norm_(longest)
+        return super().clip(module, optimizer, longest)
 
     # --- its own gathering of states wants one group of parameters, and changes the optimizer while it reads it
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
-        return module.state_dict()
+        return module.state_dict() if isinstance(module, FullyShardedDataParallel) else super().weights(module)
 
     @torch.no_grad()
     def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
+        if not isinstance(module, FullyShardedDataParallel):
+            return super().load_state(module, optimizer, weights, optimizer_state)
         parameters = dict(module.named_parameters())
         for name, tensor in [*parameters.items(), *module.named_buffers()]:
             for wrapper in WRAPPERS:
@@ -63,7 +67,7 @@ class FairscaleFsdp(Distributed):
         self.load_optimizer_state(optimizer, parameters, optimizer_state)
 
     def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        if not parameter._is_sharded or value.shape != parameter.shape:
+        if not getattr(parameter, "_is_sharded", False) or value.shape != parameter.shape:
             return value
         shares = [torch.empty_like(value) for _ in range(self.world_size)]
         dist.all_gather(shares, value)

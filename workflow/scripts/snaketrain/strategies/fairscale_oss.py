@@ -9,27 +9,33 @@ from torch import Tensor, nn
 
 from snaketrain.strategies.base import MakeOptimizer
 from snaketrain.strategies.zero1 import SharedOptimizer
+from snaketrain.training.optimizer_state import Parameters
 from snaketrain.training.shards import PartsScaler
 
 
 class FairscaleOss(SharedOptimizer):
     """`buffer_mb`: small gradients are exchanged together, in buffers that every process keeps whole: faster, but more memory."""
 
+    scaler_class = PartsScaler
+
     def __init__(self, buffer_mb: float = 0, **where: Any):
         super().__init__(**where)
         self.buffer_numbers = int(buffer_mb * 2**20 / 4)
-        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
-        module = self.place(module)
-        optimizer = make_optimizer(dict(module.named_parameters()), sharded=OSS)
+        module, optimizer = super().prepare(module, make_optimizer)
         return ShardedDataParallel(module, optimizer, reduce_buffer_size=self.buffer_numbers), optimizer
 
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
+        return make_optimizer(parameters, sharded=OSS)
+
     def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, ShardedDataParallel) else module
+        return module.module if isinstance(module, ShardedDataParallel) else super().unwrapped(module)
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
-        return module.no_sync() if more_to_come and isinstance(module, ShardedDataParallel) else contextlib.nullcontext()
+        if more_to_come and isinstance(module, ShardedDataParallel):
+            return module.no_sync()
+        return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         return optimizer.clip_grad_norm(longest)  # who knows the gradients of its own share only

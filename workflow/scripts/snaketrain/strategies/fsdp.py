@@ -25,6 +25,8 @@ class Fsdp(Distributed):
     `build_once`: the first process alone makes the model and hands out its parts; otherwise each makes it on the CPU, and keeps its own.
     """
 
+    scaler_class = PartsScaler
+
     def __init__(
         self,
         reshard_after_forward: bool = True,
@@ -36,7 +38,6 @@ class Fsdp(Distributed):
         super().__init__(**where)
         self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
         self.offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if cpu_offload else OffloadPolicy()
-        self.scaler = PartsScaler(self.device.type, enabled=self.precision == "fp16")
 
     def start(self) -> None:
         super().start()
@@ -78,7 +79,7 @@ class Fsdp(Distributed):
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
         if isinstance(module, FSDPModule):
             module.set_requires_gradient_sync(self.exchange_each_piece or not more_to_come)
-        return contextlib.nullcontext()
+        return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
         return clip_parts(module.parameters(), longest)

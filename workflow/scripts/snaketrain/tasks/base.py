@@ -1,6 +1,6 @@
 """What a user writes to teach the trainer something new. Everything here thinks of one process and one device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ class Task:
     the number of processes nor padding nor an uneven last batch changes a figure.
     """
 
-    metrics: tuple[str, ...] = ("loss",)  # what `measure` returns; `select.metric` is checked against it before any job
+    # what `measure` returns, and whether more or less of it is better; `select` is checked against it before any job
+    metrics: Mapping[str, Any] = {"loss": "min"}
     counts = "examples"  # what `count` counts, for the speed that is shown
     wraps = True  # False: the strategy leaves the modules as `build` returns them, wrapped by the task itself
 
@@ -30,7 +31,11 @@ class Task:
     # --- each batch of the training
 
     def training_step(self, modules: Modules, batch: Batch) -> Losses:
-        """The loss summed over what `count` counts; or several by name, which are added up."""
+        """The loss summed over what `count` counts; or several by name, which are added up.
+
+        Called again with the same examples where the memory ran out; buffers of the modules are put back before, what the task
+        itself notes down here is not: do that in `train_epoch`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must say what is learnt: override `training_step`")
 
     def steps(self, modules: Modules) -> list[tuple[Callable[[Modules, Batch], Losses], list[str]]]:
@@ -57,6 +62,10 @@ class Task:
 
     def predict(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """A row for each example, by the name of the column; none: the evaluation gives figures only."""
+        return {}
+
+    def baselines(self, rows: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+        """What constant answers get, from the rows of all examples: by name, the `answer` in words and the metrics."""
         return {}
 
     # --- each epoch

@@ -1,5 +1,6 @@
 """Predicts each token of a text from those before it: pretraining on running text, or fine-tuning on prompts with their answers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from snaketrain.tasks.base import Batch, Modules, Task
 
 
 class CausalLm(Task):
-    metrics = ("loss", "perplexity", "accuracy")
+    metrics: Mapping[str, str] = {"loss": "min", "perplexity": "min", "accuracy": "max"}
     counts = "tokens"
 
     def __init__(self, learn_prompts: bool = False):

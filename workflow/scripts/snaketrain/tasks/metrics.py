@@ -18,6 +18,8 @@ Sums = dict[str, Tensor]
 class Sum:
     """A metric of one's own: derive from this and name it as `{use: my_file.py:MyMetric}`."""
 
+    higher_is_better: bool | None = None  # as in torchmetrics; by it `select` knows which checkpoint is best
+
     def sums(self, prediction: Tensor, target: Tensor) -> Sums:
         """Of a batch, by name; tensors of any shape, added up over all batches and processes in double precision."""
         raise NotImplementedError(f"{type(self).__name__} must say what is added up: override `sums`")
@@ -51,6 +53,7 @@ class OfTorchmetrics(Sum):
 
     def __init__(self, name: str, metric: Any):
         self.name, self.metric, self.states = name, metric, list(metric._defaults)
+        self.higher_is_better = metric.higher_is_better
         kept = [state for state, start in metric._defaults.items() if isinstance(start, list) or metric._reductions[state] is None]
         other = [
             state for state in self.states if state not in kept and getattr(metric._reductions[state], "__name__", "") != "dim_zero_sum"

@@ -3,6 +3,7 @@
 `module_settings.py` says what its arguments are.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.loading import load
+from snaketrain.metric_modes import MODES
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.module_settings import ModuleSettings
 from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.baselines import constant_answer
 from snaketrain.tasks.losses import Summed, arguments_of, beside, call
 from snaketrain.tasks.metrics import make_metric
 
@@ -22,16 +25,17 @@ MOST_SHOWN = 100  # values of a prediction for each example, in the table of pre
 
 
 class Module(Task):
-    metrics = ()  # those that its arguments name
+    metrics: Mapping[str, str | None] = {}  # those that its arguments name
 
     def __init__(self, **arguments: Any):
         self.given = ModuleSettings.model_validate(arguments)
-        self.metrics = self.given.logged
         self.losses = {name: Summed(each.use, each.arguments, f"{WHERE}.losses.{name}") for name, each in self.given.losses.items()}
         self.regularisers = {
             each.called: Summed(each.use, each.arguments, f"{WHERE}.regularisers ({each.called})") for each in self.given.regularisers
         }
         self.measured = {name: make_metric(name, each.use, each.arguments) for name, each in self.given.metrics.items()}
+        own = {name: MODES.get(getattr(metric, "higher_is_better", None)) for name, metric in self.measured.items()}
+        self.metrics = self.given.modes(own)
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         cls = load(model["use"])
@@ -68,12 +72,39 @@ class Module(Task):
         return found
 
     def predict(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
-        """The predictions, unless they are large; of classes, all that can be told of these."""
+        """The predictions with their targets, unless they are large; of classes, all that can be told of these."""
         if name := self.names_classes(outputs):
             logits, labels = outputs[name], batch[self.given.losses[name].target]
             losses = nn.functional.cross_entropy(logits, labels, reduction="none")
             return {"probabilities": logits.softmax(-1), "label": labels, "loss": losses}
-        return {name: value for name, value in outputs.items() if value.numel() <= MOST_SHOWN * self.count(batch)}
+        targets = {column: batch[field] for field, column in self.columns.items() if field in batch}
+        told: dict[str, Tensor] = {}
+        for name, value in outputs.items():
+            column = self.columns.get(self.given.losses[name].target) if name in self.given.losses else None
+            told |= {name: value} | ({column: targets[column]} if column in targets else {})
+        return {name: value for name, value in (told | targets).items() if value.numel() <= MOST_SHOWN * self.count(batch)}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Of each target the column in the table of predictions."""
+        taken = (*self.given.predictions, "id", "ids", "text", "text_pair")
+        return {field: f"target_{field}" if field in taken else field for field in sorted(self.given.targets)}
+
+    def baselines(self, rows: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+        """What the mean of the targets, or how often each class is among them, gets by the losses and metrics of this task."""
+        losses, (first, *_) = self.given.losses, self.given.losses
+        if first not in rows and "probabilities" in rows:  # `predict` tells classes in another way
+            rows = {first: rows["probabilities"], self.columns[losses[first].target]: rows["label"]}
+        outputs = {name: rows[name] for name in self.given.predictions if name in rows}
+        targets = {field: rows[column] for field, column in self.columns.items() if column in rows}
+        if outputs.keys() != losses.keys() or targets.keys() != self.given.targets:
+            return {}  # some are too large to be in a table, or compared with nothing
+        answers = {name: constant_answer(loss.use, outputs[name], targets.get(loss.target)) for name, loss in losses.items()}
+        if not all(answers.values()):
+            return {}
+        words = "; ".join(f"{name}: {answer[1]}" if len(answers) > 1 else answer[1] for name, answer in answers.items())
+        sums = self.evaluation_step({name: answer[0] for name, answer in answers.items()}, targets)
+        return {"constant": {"answer": words} | self.measure({name: total.double() for name, total in sums.items()})}
 
     def names_classes(self, predictions: Predictions) -> str | None:
         """The prediction whose values are logits of the data's classes, if it is the only one."""

@@ -1,8 +1,9 @@
 """Sorts texts, or pairs of them, into classes, into several classes at once, or along a scale: as `data.label_kind` says."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +16,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TextClassification(Task):
-    metrics_by_kind: ClassVar = {
-        "class": ("loss", "accuracy", "macro_f1"),
-        "classes": ("loss", "micro_f1", "macro_f1", "exact_match"),
-        "number": ("loss", "mae", "pearson", "r2"),
+    metrics: Mapping[str, Any] = {  # for each `data.label_kind`
+        "class": {"loss": "min", "accuracy": "max", "macro_f1": "max"},
+        "classes": {"loss": "min", "micro_f1": "max", "macro_f1": "max", "exact_match": "max"},
+        "number": {"loss": "min", "mae": "min", "pearson": "max", "r2": "max"},
     }
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:

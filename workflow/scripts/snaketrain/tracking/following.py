@@ -14,14 +14,17 @@ from snaketrain.judging.curves import points, seconds_training, standing
 from snaketrain.manifests import Manifest, digest, write_json
 from snaketrain.provenance import copy_of, own_files
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import PARENT, Store
 from snaketrain.tracking.registering import is_due
+from snaketrain.tracking.run_keys import former_key, run_key, training_run
 from snaketrain.tracking.shared_runs import SharedRuns
+from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import Row
 from snaketrain.training.goodput import goodput
-from snaketrain.training.ownership import gone
+from snaketrain.training.ownership import gone, job_of
 from snaketrain.workflow.reasons import read_reasons
 
+LOOK_EVERY_SECONDS = 30  # whether what MLflow was told is still there
 FEW = 5  # runs that can be named one by one
 
 
@@ -42,15 +45,25 @@ class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
         self.shared = SharedRuns(self.results, store)
+        self.jobs = SlurmJobs(self._jobs_at_work)
         self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
         self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
         self._views: dict[str, dict[str, str]] = {}
+        self._looked = time.monotonic()
 
     def forget(self) -> None:
         """Take nothing for granted that MLflow said before."""
         self.store.forget()
         self.shared.forget()
+        self.rows.clear()
         self._views.clear()
+
+    def has_lost_its_runs(self, look_now: bool = False) -> bool:
+        """Whether somebody has emptied the store, or deleted experiments in it: asked now and then, and at the end."""
+        if not look_now and time.monotonic() - self._looked < LOOK_EVERY_SECONDS:
+            return False
+        self._looked = time.monotonic()
+        return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
@@ -62,7 +75,7 @@ class Follower:
             return
         experiment = run.get("experiment") or "snaketrain"
         prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
-        run_id = self.store.run(experiment, f"train:{run['identity']}", run["run"], run["started"], {})
+        run_id = training_run(self.results, run, self.store)
         if run_id is None:  # deleted in MLflow: nobody wants it there
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
@@ -94,6 +107,11 @@ class Follower:
             if len(rows) <= FEW:
                 addresses += [f"{name:10} {views.run_address(ui, where, row.run_id)}" for name, row in by_name.items()]
         return addresses
+
+    def _jobs_at_work(self) -> set[str]:
+        """The SLURM jobs of all runs that may still be writing."""
+        living = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
+        return {job for training in living if (job := job_of(training))}
 
     def _sent(self, folder: Path, run_id: str) -> Sent:
         content = tracked.read_json(folder / ".mlflow.json") or {}
@@ -129,7 +147,8 @@ class Follower:
         sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:
-        journal, left = training / "journal.jsonl", gone(training)  # asked first: whoever is gone has written all it will
+        # asked first: whoever is gone has written all it will
+        journal, left = training / "journal.jsonl", None if has_ended(training, asdict(sent)) else gone(training, self.jobs.is_over)
         while True:
             events, offset = read_events(journal, sent.offset, CHUNK_BYTES)
             if offset == sent.offset:
@@ -138,6 +157,8 @@ class Follower:
             self.store.points(sent.run_id, points(events, high_water))
             sent.high_water, sent.standing, sent.offset = high_water, standing(events, sent.standing), offset
             write_json(training / ".mlflow.json", asdict(sent))
+            if left and (job := job_of(training)):
+                self.jobs.doubt(job)
         state = sent.standing or standing([{"event": "", "time": time.time()}])
         status, why = tracked.status(state, time.time(), left)
         if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):
@@ -184,7 +205,7 @@ class Follower:
 
     def _checkpoints(self, training: Path, run: dict, experiment: str, sent: Sent, selection: dict) -> None:
         """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
-        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") == "eval")
+        evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") in ("attempt", "eval"))
         logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
         for entry in selection["ranking"]:
             if entry["kept"]:
@@ -203,9 +224,17 @@ class Follower:
             self.store.artifact(sent.run_id, file, place)
         stage = {"selection": "select", "evaluation": "evaluate"}[name]
         reasons = read_reasons(self.results / "runs" / run["run"] / "reasons.json")
-        tags = {"mlflow.parentRunId": sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
-        child = self.store.run(experiment, f"{stage}:{made.identity}", f"{run['run']} {name}", made.started, tags)
+        tags = {PARENT: sent.run_id, "pipeline.stage": stage} | tracked.reason(reasons, made.stage)
+        key, former = run_key(self.results, stage, made.identity, run["run"]), former_key(stage, made.identity)
+        child = self.store.run(experiment, key, f"{run['run']} {name}", made.started, tags, former)
         if child:
             self.store.params(child, tracked.params(made.settings))
             self.store.points(child, points)
             self.store.status(child, "FINISHED", made.finished)
+
+
+def has_ended(training: Path, sent: dict[str, Any]) -> bool:
+    """Whether its journal says so, and has nothing more to say."""
+    journal = training / "journal.jsonl"
+    heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)
+    return heard_all and (sent.get("standing") or {}).get("status", "RUNNING") != "RUNNING"

@@ -4,7 +4,8 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,26 @@ from mlflow.entities import (
     RunTag,
     ViewType,
 )  # fmt: skip
+from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from snaketrain.credentials import hidden
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
-RUN_KEY = "pipeline.run_key"
+RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
 SQLITE = "sqlite:///"
 TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html", ".py"), 20_000_000  # in which a password may stand
 TAIL_BYTES = 100_000
+
+
+class ExperimentDeleted(Exception):
+    """Only in name, until MLflow's garbage is collected: nothing can be written to it, and no other can have its name."""
+
+    def __init__(self, name: str, experiment_id: str, uri: str):
+        super().__init__(f"MLflow at {uri}: its experiment {name!r} was deleted, so what belongs there is not recorded")
+        restore = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow experiments restore --experiment-id {experiment_id}"
+        self.advice = f"Restore it ({restore}), or give another name in tracking.experiment"
 
 
 class Store:
@@ -51,33 +62,77 @@ class Store:
             self.client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}
+        self._opened = self._file()
 
     def forget(self) -> None:
         """Ask again for all ids: somebody may have deleted what they named, or restored a database."""
         self._experiments.clear()
         self._runs.clear()
 
+    def is_replaced(self) -> bool:
+        """Whether the database that was opened is no longer there, or is another file."""
+        return self._file() != self._opened
+
+    def _file(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError):
+            found = os.stat(self.uri.removeprefix(SQLITE)) if self.uri.startswith(SQLITE) else None
+            return found and (found.st_dev, found.st_ino)
+        return None
+
+    def still_holds(self, run_ids: Iterable[str]) -> bool:
+        """Whether its experiments and these runs are there, as they were when they were looked up."""
+        try:
+            known = [self.client.get_experiment(each) for each in self._experiments.values()]
+            runs = [self.get(run_id) for run_id in run_ids]
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        there = all(each.lifecycle_stage == "active" for each in [*known, *(run.info for run in runs)])
+        return there and [each.name for each in known] == list(self._experiments)
+
     def experiment(self, name: str) -> str:
         if name not in self._experiments:
             found = self.client.get_experiment_by_name(name)
+            if found and found.lifecycle_stage == "deleted":
+                raise ExperimentDeleted(name, found.experiment_id, self.uri)
             place = None
             if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
                 place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / name)
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
-    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str]) -> str | None:
-        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so."""
+    def knows(self, key: str) -> bool:
+        """Whether the run with this key was looked up already."""
+        return key in self._runs
+
+    def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
+        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so.
+
+        `former`: the key that an earlier version gave it.
+        """
         key = key[:LONGEST_TAG]
         if key not in self._runs:
-            where = [self.experiment(experiment)]
-            found = self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"])
+            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
+            found = self.with_key(experiment, key) or (self._adopted(experiment, former, name, tags) if former else [])
             alive = [run for run in found if run.info.lifecycle_stage == "active"]
             if not found:
-                tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {RUN_KEY: key}
-                alive = [self.client.create_run(where[0], milliseconds(started), tags, hidden(name))]
+                alive = [self.client.create_run(self.experiment(experiment), milliseconds(started), tags, hidden(name))]
             self._runs[key] = alive[0].info.run_id if alive else None
         return self._runs[key]
+
+    def with_key(self, experiment: str, key: str) -> list[Run]:
+        """Deleted ones too."""
+        where = [self.experiment(experiment)]
+        return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
+
+    def _adopted(self, experiment: str, former: str, name: str, tags: dict[str, str]) -> list[Run]:
+        """The run under its former key, which it now gets its new one for; none where more than one might be meant."""
+        found = self.with_key(experiment, former)
+        same = len(found) == 1 and found[0].info.run_name == hidden(name) and found[0].data.tags.get(PARENT) == tags.get(PARENT)
+        if same and found[0].info.lifecycle_stage == "active":
+            self.client.set_tag(found[0].info.run_id, RUN_KEY, tags[RUN_KEY])
+        return found if same else []
 
     def get(self, run_id: str) -> Run:
         return self.client.get_run(run_id)

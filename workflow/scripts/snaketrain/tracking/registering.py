@@ -15,6 +15,7 @@ from snaketrain.manifests import read_manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
 from snaketrain.tracking.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
+from snaketrain.tracking.run_keys import training_run
 
 ALIAS = "champion"
 EXAMPLE = ["a touching film"]
@@ -29,7 +30,7 @@ def register_best(folders: list[Path], store: Store) -> dict[str, str]:
 def register(folder: Path, store: Store) -> Decision:
     """The run in this folder; what was decided is written down beside its model, and asked again only for another one."""
     run, new = tracked.read_json(folder / "training/run.json"), contender_of(folder)
-    run_id = store.run(run.get("experiment") or "snaketrain", f"train:{run['identity']}", run["run"], run["started"], {})
+    run_id = training_run(folder.resolve().parents[1], run, store)
     name = registry_name(run)
     decision = decide(new, *registered(store, name))
     if decision.registers:

@@ -5,7 +5,8 @@ from typing import Any
 
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.tracking import tracked
-from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import ExperimentDeleted, Store
+from snaketrain.tracking.run_keys import former_key, run_key
 
 
 class SharedRuns:
@@ -14,9 +15,11 @@ class SharedRuns:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = results, store
         self._data: dict[str, str | None] = {}
+        self.deleted: ExperimentDeleted | None = None  # the experiment of the data
 
     def forget(self) -> None:
         self._data.clear()
+        self.deleted = None
 
     def data(self, run: dict[str, Any], experiment: str) -> tuple[Manifest | None, str | None]:
         """What a training read, and the run of its preparation."""
@@ -26,7 +29,11 @@ class SharedRuns:
         if prepared.path not in self._data:
             points = [*tracked.data_points(prepared.facts, prepared.finished), tracked.duration("preparation", prepared)]
             tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
-            self._data[prepared.path] = self._made(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
+            try:
+                self._data[prepared.path] = self._made(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
+            except ExperimentDeleted as error:  # the trainings are recorded all the same
+                self.deleted = error
+                return prepared, None
         return prepared, self._data[prepared.path]
 
     def comparison(self) -> None:
@@ -43,7 +50,9 @@ class SharedRuns:
     def _made(self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list, files: list[str]) -> str | None:
         """The run of a stage; all of it is told once."""
         sent = tracked.read_json(made.folder / ".mlflow.json") or {}
-        run_id = self.store.run(experiment, f"{tags['pipeline.stage']}:{made.identity}", name, made.started, tags)
+        stage = tags["pipeline.stage"]
+        key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
+        run_id = self.store.run(experiment, key, name, made.started, tags, former)
         told = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
         if run_id and sent != told:
             self.store.params(run_id, tracked.params(made.settings))

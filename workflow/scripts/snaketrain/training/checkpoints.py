@@ -21,14 +21,18 @@ from torch.utils._pytree import tree_map_only
 from snaketrain.manifests import file_digest, write_json
 from snaketrain.training.background import Background
 from snaketrain.training.plan import folder_name
+from snaketrain.training.ranking import best_first, evaluated, read_state
 from snaketrain.training.snapshot import Snapshot
+
+GONE = ".gone-"  # in front of what is being removed
 
 
 class Checkpoints:
     def __init__(self, folder: Path, metric: str, mode: str, keep_best: int):
         self.folder = folder
-        self.metric, self.sign, self.keep_best = metric, 1 if mode == "max" else -1, keep_best
+        self.metric, self.mode, self.keep_best = metric, mode, keep_best
         self._background, self._snapshot, self._newly_saved = Background(), Snapshot(), []
+        self.evaluated = False  # whether the checkpoint that was restored knows its metrics
 
     def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
         """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
@@ -67,8 +71,7 @@ class Checkpoints:
         final = self.folder / folder_name(facts["step"])
         beside = self.folder / f".{final.name}"
         try:
-            for torn in self.folder.glob(".step-*"):  # an earlier process was killed while it saved or removed one
-                shutil.rmtree(torn)
+            self._mend()
             beside.mkdir(parents=True)
             for name, content in files.items():
                 if name.endswith(".safetensors"):
@@ -80,7 +83,8 @@ class Checkpoints:
             for name in written:
                 _flush(beside / name)
             write_json(beside / "checkpoint.json", written)
-            shutil.rmtree(final, ignore_errors=True)
+            if final.exists():  # of the same step, before it was evaluated
+                final.rename(self.folder / f"{GONE}{final.name}")
             os.rename(beside, final)
             _flush(self.folder)
             self._prune()
@@ -93,25 +97,31 @@ class Checkpoints:
         self._newly_saved.append(facts["step"])
 
     def _prune(self) -> None:
-        """Keep the last and the best; of equal ones the earlier."""
-        *earlier, _last = found = self.found()
-        scored = [(self._score(path), path) for path in found]
-        best = [path for score, path in sorted(scored, key=lambda pair: (-pair[0], pair[1])) if score > -float("inf")][: self.keep_best]
+        """Keep the last and the best."""
+        *earlier, _last = self.found()
+        best = {each.path for each in best_first(evaluated(self.folder), self.metric, self.mode)[: self.keep_best]}
         for path in earlier:
             if path not in best:
-                gone = path.rename(path.with_name(f".{path.name}"))  # at once, so that nobody ever finds half of it
-                shutil.rmtree(gone)
+                path.rename(self.folder / f"{GONE}{path.name}")  # at once, so that nobody ever finds half of it
+        self._mend()
 
-    def _score(self, path: Path) -> float:
-        value = (json.loads((path / "state.json").read_text())["metrics"] or {}).get(self.metric, float("nan"))
-        return self.sign * value if value == value else -float("inf")
+    def _mend(self) -> None:
+        """Finish what an earlier process was killed in: removing a checkpoint, writing one, or putting it in another one's place."""
+        for torn in self.folder.glob(".step-*"):
+            final = self.folder / torn.name.removeprefix(".")
+            if final.exists() or damage(torn):
+                shutil.rmtree(torn)
+            else:
+                torn.rename(final)
+        for gone in self.folder.glob(f"{GONE}*"):
+            shutil.rmtree(gone)
 
     def found(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """The metrics of those that are kept, by step."""
-        states = [json.loads((path / "state.json").read_text()) for path in self.found()]
+        states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}
 
     def weight_files(self, above: Path) -> list[str]:
@@ -122,6 +132,9 @@ class Checkpoints:
 
         The first process looks for it, so that all take the same one, whatever others may see of the folder at that moment.
         """
+        if learner.strategy.rank == 0:
+            self.finish()
+            self._mend()
         path = learner.strategy.everyones(self._last_whole() if learner.strategy.rank == 0 else None)[0]
         if path is None:
             return 0
@@ -133,7 +146,8 @@ class Checkpoints:
             learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
         for name, part in memory.items():
             part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
-        state = json.loads((path / "state.json").read_text())
+        state = read_state(path)
+        self.evaluated = state["metrics"] is not None
         if state["scaler"]:
             learner.strategy.scaler.load_state_dict(state["scaler"])
         return state["step"]

@@ -28,13 +28,15 @@ class Sums:
 
 @torch.no_grad()
 def evaluate(
-    learner: Learner, data: Any, batch_size: int, tokens: int | None = None, beat: Callable[[], None] = lambda: None
-) -> dict[str, float]:
+    learner: Learner, data: Any, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True
+) -> dict[str, float] | None:
+    """None where `goes_on`, which is asked after each batch, says no; on all processes alike."""
     sums = Sums(learner)
     for piece, batch, outputs in all_outputs(learner, data, batch_size, tokens):
         sums.add(piece, batch, outputs)
         del outputs  # which may be large, and would stay until the next are there
-        beat()
+        if not goes_on():
+            return None
     return sums.metrics()
 
 

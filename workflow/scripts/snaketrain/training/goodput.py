@@ -49,6 +49,7 @@ def goodput(events: Iterable[Event]) -> dict[str, float]:
     """
     seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
     reached, step, furthest, spent, last = 0, 0, 0, {}, None
+    evaluated, seen = -1, -1  # the last step that was, in earlier attempts and until now: the next attempt may evaluate the last step
     for event in events:
         if event.get("event") == "attempt" and "began" in event:
             queued = event.get("queued_seconds") or 0.0
@@ -56,9 +57,13 @@ def goodput(events: Iterable[Event]) -> dict[str, float]:
             seconds["queue"] += min(queued, gap)
             seconds["away"] += gap - min(queued, gap)
             reached, step, spent, last = furthest, event["resume_step"], {}, event["began"]
+            evaluated = seen
         elif "spent" in event and last:
             there = event["step"]
             again = _share_below(reached, step, there)
+            if event["event"] == "eval":
+                seen = max(seen, there)
+                again = again if there > step else float(there <= evaluated)
             for activity, value in event["spent"].items():
                 passed = value - spent.get(activity, 0.0)
                 lost = 0.0 if activity == "startup" else again * passed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_model
 from torch import nn
 
 from snaketrain.loading import load
@@ -75,9 +76,16 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         # by name, and before a strategy cuts the parameters into parts of other shapes
         groups = parameter_groups(name, module, train.weight_decay, train.groups)
         make_optimizer = partial(optimizer_of, train, groups)
-        if task.wraps:
-            prepared[name] = strategy.prepare(module, make_optimizer)
-        else:
-            prepared[name] = (module.to(strategy.device), make_optimizer(dict(module.named_parameters())))
+        prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
     wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
     return Learner(task, strategy, wrapped, optimizers, train.clip_norm)
+
+
+def loaded(task: Task, modules: dict[str, nn.Module], strategy: Any, folder: Path) -> dict[str, nn.Module]:
+    """The task's modules with the weights of a folder, each where it can be evaluated."""
+    found = {}
+    for name, module in modules.items():
+        if strategy.builds or not task.wraps:
+            load_model(strategy.unwrapped(module), folder / f"{name}.safetensors")
+        found[name] = strategy.place(module) if task.wraps else module.to(strategy.device)
+    return found

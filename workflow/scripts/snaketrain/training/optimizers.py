@@ -22,9 +22,7 @@ def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[st
             raise SystemExit(f"train.optimizer.arguments.{name}: is told by {OF_THEIR_OWN[name]}. Set that instead.")
     quick = {} if {"fused", "foreach"} & set(given) else fastest(made, [p for group in members for p in group["params"]])
     options = {"lr": train.learning_rate, **quick, **given}
-    optimizer = sharded(members, made, **options, **how) if sharded else made(members, **options)
-    optimizer._step_supports_amp_scaling = False  # the scaler itself leaves out what overflows; fused kernels do not for all strategies
-    return optimizer
+    return sharded(members, made, **options, **how) if sharded else made(members, **options)
 
 
 def fastest(made: Any, parameters: list[nn.Parameter]) -> dict[str, bool]:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import time
@@ -51,14 +50,19 @@ def check(folder: Path) -> None:
         raise TakenOver(f"{folder}: {who} on {owner.get('host')} writes here now, so this one ends")
 
 
-def gone(folder: Path) -> str | None:
+def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
     """In words that whoever wrote here is no more; None if it lives, or if that cannot be told from this machine."""
     owner = _owner(folder)
     if owner.get("job"):
-        return None if not shutil.which("squeue") or _state(owner["job"]) else f"SLURM job {owner['job']} is over"
+        return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
     if owner.get("host") != platform.node() or owner.get("started") is None or _started(owner["pid"]) == owner["started"]:
         return None
     return f"process {owner['pid']} on {owner['host']} is gone"
+
+
+def job_of(folder: Path) -> str | None:
+    """The SLURM job that wrote here last."""
+    return _owner(folder).get("job")
 
 
 def _owner(folder: Path) -> dict[str, Any]:

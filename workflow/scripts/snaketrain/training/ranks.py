@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # rank, number of processes, rank on this machine, processes on this machine
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# Open MPI; MPICH and Intel MPI; PALS (aprun, PBS); SLURM's srun
-OTHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+Names = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+TORCHRUN: Names = ("RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
+# Open MPI; MPICH, Intel MPI and Cray MPICH; PALS (aprun, PBS); SLURM's srun
+OTHERS: tuple[Names, ...] = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
+    ("PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")),
+    ("PALS_RANKID", "PALS_SIZE", ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)),
+    ("SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",), ("SLURM_NTASKS_PER_NODE",)),
 )
 
 
@@ -27,15 +28,16 @@ OTHERS = (
 class Ranks:
     rank: int = 0
     world_size: int = 1
-    local: int = 0
+    local: int | None = 0  # unknown to some launchers
     on_this_machine: int = 1
 
     @classmethod
     def of_environment(cls) -> "Ranks":
         others = OTHERS if os.environ.get("SNAKETRAIN_RANKS") == "environment" else ()
-        for rank, size, local, beside in (TORCHRUN, *others):
+        for names in (TORCHRUN, *others):
+            rank, size, *_ = names
             if rank in os.environ and size in os.environ:
-                return cls(int(os.environ[rank]), int(os.environ[size]), int(os.environ.get(local, 0)), int(os.environ.get(beside, 0)))
+                return cls._of((names, *others, TORCHRUN), int(os.environ[rank]), int(os.environ[size]))
         if others:
             known = ", ".join(rank for rank, *_ in others)
             raise SystemExit(
@@ -43,10 +45,30 @@ class Ranks:
             )
         return cls()
 
+    @classmethod
+    def _of(cls, known: tuple[Names, ...], rank: int, world_size: int) -> "Ranks":
+        """Several layers of a launcher may tell, each a part; but not those that speak of another process, such as the job's script."""
+        own = [names for names in known if os.environ.get(names[0], str(rank)) == str(rank)]
+        local, beside = (
+            next((int(os.environ[name]) for names in own for name in names[place] if name in os.environ), None) for place in (2, 3)
+        )
+        return cls(rank, world_size, 0 if world_size == 1 else local, beside or 0)
+
+    @property
+    def gpu(self) -> int:
+        """The number of this process's GPU on its machine."""
+        if self.local is None:
+            known = ", ".join(name for names in OTHERS for name in names[2])
+            raise SystemExit(
+                f"compute.launcher: process {self.rank} of {self.world_size} cannot tell which GPU of its machine it is to take: none of {known} "
+                "is set. Let compute.launch_command set LOCAL_RANK in each process."
+            )
+        return self.local
+
     def export(self) -> None:
         """Under the names that torch.distributed reads."""
         names = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": self.local}
-        os.environ.update({name: str(value) for name, value in names.items()})
+        os.environ.update({name: str(value) for name, value in names.items() if value is not None})
         if "MASTER_ADDR" not in os.environ:
             os.environ["MASTER_ADDR"] = self._first_host()
         os.environ.setdefault("MASTER_PORT", "29500")

@@ -25,6 +25,11 @@ REFUSED = {
 }
 FOR_NOW = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
 OVER = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE")
+# of a job that ended so: what became of it, and what to do
+NOT_RETRIED = {
+    "CANCELLED": "was cancelled, and stays so: start snakemake again to go on with it",
+    "OUT_OF_MEMORY": "would need as much memory again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile for the small stages",
+}
 
 
 class SlurmMissing(Exception):
@@ -61,12 +66,27 @@ def jobs_here() -> list[Row]:
 # --- before anything is submitted
 
 
+def outlast_outages() -> None:
+    """Let Snakemake make our executor where it would make the plugin's; to be called before it makes any."""
+    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+    registry = ExecutorPluginRegistry()
+    if registry.is_installed("slurm"):
+        from snaketrain.workflow.steady_executor import SteadyExecutor  # the plugin takes a while to load
+
+        registry.get_plugin("slurm").executor = SteadyExecutor
+
+
 def refusals(jobs: Iterable[Any], settings: Any) -> list[str]:
     """What SLURM would not take, whoever waits; jobs that ask for the same are looked at once."""
     asked: dict[str, str] = {}
     for job in jobs:
         asked.setdefault(submission(job, settings), comment(job).removeprefix("rule_").replace("_wildcards_", " "))
     found = []
+    if settings.array_jobs:
+        found.append(
+            "slurm-array-jobs: every task of an array would run the first job's command. Remove it from the profile or command line."
+        )
     for command, name in asked.items():
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         error = (done.stderr.strip().splitlines() or ["no answer"])[-1].removeprefix("allocation failure: ").removeprefix("sbatch: error: ")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.settings import Compute
-from snaketrain.workflow.cluster import OVER, Row, SlurmMissing, ask, jobs_here
+from snaketrain.workflow.cluster import NOT_RETRIED, OVER, Row, SlurmMissing, ask, jobs_here
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait so long before that is told
@@ -38,9 +38,7 @@ WAITING = {
 }
 ENDED = {
     "TIMEOUT": "its time was over: raise compute.minutes, or compute.save_before_limit_seconds if it had no time to save",
-    "OUT_OF_MEMORY": "raise compute.memory_mb, or mem_mb in the profile for the small stages",
     "NODE_FAIL": "its node died",
-    "CANCELLED": "somebody cancelled it",
     "FAILED": "its log says why",
 }
 
@@ -83,8 +81,8 @@ class Watch(threading.Thread):
             else:
                 self.waits_since.pop(row.number, None)
             if row.state in OVER and row.state != "COMPLETED" and before and before.state not in OVER:
-                why = ENDED.get(row.state, "SLURM could not run it")
-                self.say(row, f"ended as {row.state}: {why}; it is started again as often as `retries` of the profile says")
+                why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is started again as often as `retries` of the profile says"
+                self.say(row, f"ended as {row.state}: {NOT_RETRIED.get(row.state, why)}")
 
     def wait(self, row: Row, seconds: float) -> None:
         stuck = next((advice for reason, advice in STUCK.items() if row.reason.startswith(reason)), None)

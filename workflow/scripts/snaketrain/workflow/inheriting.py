@@ -1,7 +1,7 @@
 """What a class says of itself or inherits, read from files: importing them would take seconds, and may fail."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,14 @@ class Definition(NamedTuple):
         return self.file, self.node.lineno
 
 
-def class_attribute(file: Path, name: str, *attributes: str) -> tuple[str | None, ast.expr | None]:
-    """The first of the attributes that the class or else its nearest base sets, and to what; None where the files do not tell."""
-    line = list(_line(file, name))
+def class_attribute(
+    file: Path, name: str, *attributes: str, find: Callable[[str, Path], Path | None] = project_file
+) -> tuple[str | None, ast.expr | None]:
+    """The first of the attributes that the class or else its nearest base sets, and to what; None where the files do not tell.
+
+    `find` gives the file of a module that is imported by a file in a folder; None for one that is not looked into.
+    """
+    line = list(_line(file, name, find))
     places = [definition and definition.place for definition in line]
     for number, definition in enumerate(line):
         if definition is None:
@@ -35,15 +40,15 @@ def class_attribute(file: Path, name: str, *attributes: str) -> tuple[str | None
     return None, None
 
 
-def _line(file: Path, name: str, before: int | None = None, steps: int = MOST_STEPS) -> Iterator[Definition | None]:
+def _line(file: Path, name: str, find: Callable, before: int | None = None, steps: int = MOST_STEPS) -> Iterator[Definition | None]:
     """The class and its bases, each before its own; None for one that is not of the project or the user."""
-    definition = _definition(file, name, before) if steps else None
+    definition = _definition(file, name, find, before) if steps else None
     yield definition
     for base in definition.node.bases if definition else ():
-        yield from _line(definition.file, ast.unparse(base), definition.node.lineno, steps - 1)
+        yield from _line(definition.file, ast.unparse(base), find, definition.node.lineno, steps - 1)
 
 
-def _definition(file: Path, name: str, before: int | None = None, steps: int = MOST_STEPS) -> Definition | None:
+def _definition(file: Path, name: str, find: Callable, before: int | None = None, steps: int = MOST_STEPS) -> Definition | None:
     """The class that a name means in a file (before a line of it), be it defined or imported there."""
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
@@ -56,8 +61,8 @@ def _definition(file: Path, name: str, before: int | None = None, steps: int = M
             return Definition(file.resolve(), statement)
         if full_name := _imported(statement, name):
             module, _, inner = full_name.rpartition(".")
-            source = project_file(module, file.resolve().parent)
-            return _definition(source, inner, None, steps - 1) if source and steps else None
+            source = find(module, file.resolve().parent)
+            return _definition(source, inner, find, None, steps - 1) if source and steps else None
         if _binds(statement, name):
             return None
     return None

@@ -3,9 +3,11 @@
 import glob
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from snaketrain.mistakes import BadConfiguration
 from snaketrain.settings import Compute, Settings
 from snaketrain.strategies import ON_GPUS_ONLY
 from snaketrain.workflow.rule_values import varying
@@ -73,6 +75,35 @@ def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
     return None
 
 
+def check_folder(folder: str) -> None:
+    """Snakemake looks for wildcards in the path of its lock, and finds another one's or none."""
+    if set(folder) & set("{}"):
+        raise BadConfiguration([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
+
+
+def misquoted(handed: Iterable[Any], in_double_quotes: bool) -> list[str]:
+    """What a job of a cluster would be given otherwise than it is: Snakemake quotes paths and `--config` for it as Python does, not for a shell.
+
+    `in_double_quotes`: all of it stands in such quotes once more, within which a shell executes `$(...)`.
+    """
+    from snakemake_interface_executor_plugins.utils import format_cli_value
+
+    found = []
+    for given in handed:
+        text, quoted = str(given), format_cli_value(given, quote=True)
+        single, double = quoted == f"'{text}'" and "'" not in text, quoted == f'"{text}"' and not set(text) & set('$`\\"')
+        if not (single or double or isinstance(given, Path)):
+            found.append(
+                f"{text!r}: Snakemake cannot hand it to a job as it is, for its quotes, backslashes or line breaks. Do without them."
+            )
+        elif in_double_quotes and set(text) & set("$`\\"):
+            found.append(
+                f"{text!r}: the shell that submits jobs would execute what is in it. Set `slurm-pass-command-as-script: true` in the profile, "
+                "as profiles/slurm does."
+            )
+    return found
+
+
 def threads_each(compute: Compute) -> int:
     return max(1, compute.threads // compute.processes)
 
@@ -127,5 +158,5 @@ def say_where_to_look(uri: str | None) -> None:
     """The last lines of a finished workflow."""
     store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
     show = script("show_runs.py")
-    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {store}"
+    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {shlex.quote(store)}"
     print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)

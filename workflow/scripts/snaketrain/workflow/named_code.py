@@ -1,6 +1,5 @@
 """Looks at all code that a configuration names: whether it is there, and whether it can be called with the arguments that are given."""
 
-import ast
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +8,13 @@ from typing import Any, NamedTuple
 from snaketrain import module_settings
 from snaketrain.data.fetching import named_files
 from snaketrain.loading import NotFound, find, module_file
-from snaketrain.mistakes import nearest
+from snaketrain.metric_modes import mode_of
 from snaketrain.settings import Settings
 from snaketrain.settings.train import OF_THEIR_OWN
-from snaketrain.workflow.inheriting import class_attribute
 from snaketrain.workflow.meaning import code_strings
+from snaketrain.workflow.metrics_in_files import UNTOLD
+from snaketrain.workflow.metrics_in_files import of_module as metrics_of_module
+from snaketrain.workflow.metrics_in_files import of_task as metrics_of_task
 from snaketrain.workflow.model_fields import fields_of, wrong_fields
 from snaketrain.workflow.pipeline import uses_in
 from snaketrain.workflow.signatures import Signature, signature_of, wrong_arguments
@@ -36,12 +37,12 @@ class Named(NamedTuple):
 
 def names(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and schedules that do not exist, or not so; a metric that the task does not log."""
-    metrics = of_module = None
+    task_file = of_module = None
+    sound = True
     if run.train.task.use == "module":  # all that it is lies in its arguments
         wrong = module_settings.problems(run.train.task.arguments)
         yield from wrong
         of_module = None if wrong else module_settings.ModuleSettings(**run.train.task.arguments)
-        metrics = of_module.logged if of_module else None
     for named in named_code(run, of_module):
         try:
             if named.place is None and "." not in named.use and ":" not in named.use:
@@ -51,19 +52,28 @@ def names(run: Settings) -> Iterator[str]:
                 raise NotFound(f"`{named.use}` is a module. Name a class or function in it")
         except NotFound as error:
             yield f"{named.setting}: {error}" + ("" if str(error).endswith("?") else ".")
+            sound = False
             continue
         if file and (problem := unreadable(file)):
             yield f"{named.setting}: `{named.use}` imports {problem}"
+            sound = False
             continue
         yield from called(named, run)
-        if named.place == "tasks" and file and metrics is None and of_module is None and run.train.task.use != "module":
-            metrics = logged_metrics(file, attribute, run.data.label_kind)
-    if metrics and run.select.metric not in metrics:
-        where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
-        yield (
-            f"select.metric: the task logs no '{run.select.metric}'{where}{nearest(run.select.metric, metrics)} "
-            f"It logs: {', '.join(metrics)}. Name one of them."
-        )
+        if named.place == "tasks" and file:
+            task_file = (file, attribute)
+    if sound or of_module is None:
+        yield from wrong_metric(run, of_module, task_file)
+
+
+def wrong_metric(run: Settings, of_module: module_settings.ModuleSettings | None, task_file: tuple[Path, str] | None) -> Iterator[str]:
+    """A `select.metric` that the task does not log, or a `select.mode` that it contradicts."""
+    try:
+        metrics = metrics_of_module(of_module) if of_module else metrics_of_task(*task_file, run.data.label_kind) if task_file else None
+        if metrics and metrics.get(run.select.metric) != UNTOLD:
+            where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
+            mode_of(run.select.metric, metrics, run.select.mode, where)
+    except SystemExit as error:
+        yield str(error)
 
 
 def named_code(run: Settings, of_module: module_settings.ModuleSettings | None) -> Iterator[Named]:
@@ -180,19 +190,3 @@ def unreadable(file: Path) -> str | None:
     except (OSError, ValueError, RecursionError) as error:
         return f"what cannot be read as Python: {error}. Correct the file."
     return None
-
-
-@functools.cache
-def logged_metrics(file: Path, task: str, label_kind: str) -> tuple[str, ...] | None:
-    """The `metrics = (...)` of a task's class or of its bases, read without importing them; None where that cannot be told."""
-    set_by, value = class_attribute(file, task, "metrics", "metrics_by_kind")
-    if set_by == "metrics_by_kind":
-        kinds = value.keys if isinstance(value, ast.Dict) else []
-        value = next((value.values[n] for n, kind in enumerate(kinds) if isinstance(kind, ast.Constant) and kind.value == label_kind), None)
-    return _names_in(value)
-
-
-def _names_in(value: ast.expr | None) -> tuple[str, ...] | None:
-    if isinstance(value, ast.Tuple | ast.List) and all(isinstance(each, ast.Constant) for each in value.elts):
-        return tuple(str(each.value) for each in value.elts)
-    return None  # computed when it runs

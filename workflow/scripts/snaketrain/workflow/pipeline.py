@@ -3,7 +3,7 @@
 Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
 """
 
-import shlex
+import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from snaketrain.loading import find
 from snaketrain.manifests import digest
 from snaketrain.settings import Compute, Data, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
-from snaketrain.workflow import launching
 from snaketrain.workflow.meaning import SCRIPTS, code_strings
 from snaketrain.workflow.rule_values import varying
 
@@ -150,37 +149,6 @@ class Pipeline:
 
         return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
 
-    # --- what the scripts are called with
-
-    def arguments(self, stage: str, name: str) -> str:
-        found = self.strings(stage, name)
-        settings = [shlex.quote(s) for s in found if not s.startswith("code.")]
-        code = [shlex.quote(s) for s in found if s.startswith("code.")]
-        return f"--settings {' '.join(settings)} --code {' '.join(code)}"
-
-    def command(self, stage: str, name: str) -> str:
-        """How the stage's script is started."""
-        if stage in ("train_model", "evaluate_model"):
-            start = launching.launch(self.runs[name].compute, self.in_slurm_job)
-        else:
-            start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
-        return f"{start} {shlex.quote(str(SCRIPTS / stage))}.py"
-
-    def training_options(self, run: str) -> str:
-        """What a training is told without depending on it."""
-        settings: Settings = self.runs[run]
-        options = {
-            "--device": settings.compute.device,
-            "--keep-best-by": f"{settings.select.metric}:{settings.select.mode}",
-            "--keep": settings.compute.keep_checkpoints,
-            "--log-every": settings.tracking.log_every_steps,
-            "--stall-seconds": settings.compute.stall_seconds,
-            "--experiment": settings.tracking.experiment,
-            "--notes": settings.tracking.notes,
-        }
-        switches = " --reduce-batch-on-oom" if settings.compute.reduce_batch_on_oom else ""
-        return " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items()) + switches
-
 
 def data_name(data: Data) -> str:
     return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
@@ -191,8 +159,14 @@ def initial(run: Settings) -> Source | None:
 
 
 def source_name(source: Source) -> str:
+    """Of its folder, its log and its jobs."""
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{readable.replace('*', 'all').replace('_', '-')}-{digest(sorted(strings('source', source)))[:8]}"
+    return f"{plain_name(readable)}-{digest(sorted(strings('source', source)))[:8]}"
+
+
+def plain_name(text: str) -> str:
+    """What of a text may stand in paths, shells and job names; a digest beside it tells apart what looks the same here."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("*", "all")).strip(".-")[:40] or "files"
 
 
 def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:

@@ -31,7 +31,7 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select.metric, data.label_kind
+        named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select, data.label_kind
         named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         for look, about in ((names, named), (sources, (run.data, run.model))):
             if (key := f"{look.__name__} {about!r} {sorted(found.wrong)}") not in seen:

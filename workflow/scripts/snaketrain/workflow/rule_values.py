@@ -9,21 +9,25 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
-TAKES_INPUT = inspect.signature(lambda wildcards, input: None)
+TAKES_ALL = inspect.signature(lambda wildcards, input, output, threads: None)
 
 
 def varying(names: Iterable[str], value: Callable[[str], Any]) -> Any:
-    """The value for each run, data set or model: itself where it is the same for all."""
+    """The value for each run, data set or model: itself where it is the same for all and holds nothing that looks like a wildcard."""
     values = {name: value(name) for name in names}
     first = next(iter(values.values()), None)
-    if first is not None and all(each == first for each in values.values()):
+    if first is not None and "{" not in str(first) and all(each == first for each in values.values()):
         return first
     return with_signature(TAKES_WILDCARDS, lambda wildcards: values[wildcards[0]])
 
 
-def untracked(value: Callable[..., str], *arguments: str) -> Callable:
+def untracked(value: Callable[..., str], *arguments: Any) -> Callable:
     """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
-    return with_signature(TAKES_INPUT, lambda wildcards, input: value(*arguments, wildcards[0]))
+
+    def param(wildcards: Any, input: Any, output: Any, threads: int) -> str:
+        return value(*arguments, wildcards, input, output, threads)
+
+    return with_signature(TAKES_ALL, param)
 
 
 def with_signature(signature: inspect.Signature, function: Callable) -> Callable:

@@ -1,0 +1,54 @@
+"""Killed at any moment a training comes to the same; and what the benchmark of that counts proves it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+
+import kill_anywhere  # noqa: E402
+from distributed import forking  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded():
+    forking.preload()
+
+
+@pytest.mark.parametrize(("processes", "trials"), [(1, 5), (2, 5)])
+def test_killed_anywhere_it_resumes_and_comes_to_the_same(data, tmp_path, processes, trials):
+    found = kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100)
+    assert (found.problems, found.passed) == ([], trials)
+
+
+def test_a_training_that_always_begins_anew_does_not_pass_for_one_that_resumes(data, tmp_path):
+    """Though it comes to the same weights and the same first lines of the journal."""
+    anew = tmp_path / "anew.py"
+    anew.write_text(f"""
+import runpy
+from snaketrain.training.checkpoints import Checkpoints
+
+Checkpoints.restore = lambda self, learner, memory: 0
+runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")
+""")
+    found = kill_anywhere.trials(tmp_path, data, 1, 1, seed=1, script=anew)
+    assert (found.passed, found.kinds) == (0, {kill_anywhere.RESTARTED: 3})
+    assert "went on from step 0, though step" in found.problems[0] and "came to another result" not in str(found.problems)
+    assert "0 of 3 trainings passed, 1 were to" in found.problems[-1]
+
+
+@pytest.mark.parametrize(
+    ("resumed_from", "kind"),
+    [
+        ([8], kill_anywhere.RESUMED),
+        ([0, 8, 44], kill_anywhere.RESUMED),
+        ([0, 0], kill_anywhere.RESTARTED),
+        ([0, 44], kill_anywhere.RESTARTED),
+        ([44], kill_anywhere.NOT_IN_TIME),
+        ([], kill_anywhere.NOT_IN_TIME),
+    ],
+)
+def test_only_what_resumed_between_start_and_end_is_a_trial(resumed_from, kind):
+    assert kill_anywhere.kind_of(resumed_from, 44) == kind

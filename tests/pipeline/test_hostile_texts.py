@@ -1,0 +1,107 @@
+"""Paths and settings with all that means something to a shell, to Snakemake or to argparse: the pipeline runs, and nothing in them is executed.
+
+One of its two runs fails at first: the other one is compared nevertheless.
+"""
+
+import csv
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.workspace import configuration, sentences, snakemake, write_tokenizer
+
+TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} {0} \\n ü 日本 & ; | > < * ? [a] ! # %s ~ $HOME\n--output x"""
+FOLDER = TEXT.replace("{run} {0}", "")
+PLAIN = "$(touch PWNED) `touch PWNED` it's"  # of what is drawn
+RIGHT = "from snaketrain.tasks.text_classification import TextClassification as Mine\n"
+
+
+def hostile(folder: Path) -> Path:
+    """A workspace in which every file and every free text is of this kind; the run `wrong` fails."""
+    folder.mkdir(parents=True)
+    (folder / FOLDER).mkdir()
+    with open(folder / FOLDER / f"{FOLDER}.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([(TEXT, f"{TEXT} 2", "kept"), *((*row, TEXT) for row in sentences(160))])
+    write_tokenizer(folder / f"{FOLDER} tokenizer")
+    (folder / f"{TEXT}.py").write_text(f"{RIGHT}raise RuntimeError({TEXT!r})\n", encoding="utf-8")
+    usual = configuration()
+    data = {
+        "train": {"path": f"{FOLDER}/{FOLDER}.csv"},
+        "text": TEXT,
+        "label": f"{TEXT} 2",
+        "labels": {0: PLAIN, 1: f"-{PLAIN}"},
+        "where": {"kept": TEXT},
+        "tokenizer": {"path": f"{FOLDER} tokenizer"},
+    }
+    config = usual | {
+        "data": usual["data"] | data,
+        "train": usual["train"] | {"epochs": 1, "evaluations_per_epoch": 1},
+        "tracking": {"experiment": TEXT, "notes": TEXT, "register_models": False},
+        "runs": {
+            "right": {},
+            "wrong": {"train.task": {"use": f"{TEXT}.py:Mine"}},
+        },
+    }
+    (folder / f"{TEXT}.yaml").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def executed(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name in ("PWNED", "x")]
+
+
+def table(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "results/comparison/runs.csv").set_index("run")
+
+
+def first_command(log: Path) -> str:
+    """The command that a log begins with: the first line, or more of them where a text in it has several."""
+    command = ""
+    for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
+        command += line
+        try:
+            shlex.split(command)
+        except ValueError:  # within quotes
+            continue
+        return command
+    raise AssertionError(f"{log}: no whole command")
+
+
+@pytest.fixture(scope="module")
+def workspace_of_two(tmp_path_factory):
+    return hostile(tmp_path_factory.mktemp("hostile") / FOLDER)
+
+
+def test_one_failed_run_does_not_cost_the_comparison(workspace_of_two):
+    folder = workspace_of_two
+    failed = snakemake(folder, "--keep-going", "--configfile", f"{TEXT}.yaml", check=False)
+    assert failed.returncode == 1
+    assert executed(folder.parent) == []
+    said = f"RuntimeError: {TEXT.splitlines()[0]}"
+    found = table(folder)
+    assert list(found["status"]) == ["finished", "train_model failed"]
+    assert found.loc["wrong", "error"] == said and found.loc["right", "test_accuracy"] > 0
+    page = (folder / "results/comparison/index.html").read_text(encoding="utf-8")
+    assert "Without a result" in page and "train_model failed: RuntimeError" in page
+    assert f"wrong: train_model failed: {said}" in failed.stdout + failed.stderr
+    assert f"wrong: train_model failed: {said}" in (folder / "logs/compare_runs.log").read_text(encoding="utf-8")
+    again = snakemake(folder, "--dry-run", "--quiet", "rules", "--configfile", f"{TEXT}.yaml", "--config", "tracking={notes: other}")
+    jobs = dict(line.split() for line in again.stdout.splitlines() if re.fullmatch(r"\w+ +\d+", line))
+    assert jobs == {"train_model": "1", "select_checkpoint": "1", "evaluate_model": "1", "compare_runs": "1", "all": "1", "total": "5"}
+
+
+def test_the_command_in_its_log_repeats_the_job_that_failed(workspace_of_two):
+    folder = workspace_of_two
+    (folder / f"{TEXT}.py").write_text(RIGHT, encoding="utf-8")
+    command = first_command(folder / "logs/train_model/wrong.log")
+    subprocess.run(["bash", "-c", command], cwd=folder, check=True, capture_output=True)
+    training = folder / "results/runs/wrong/training"
+    assert json.loads((training / "manifest.json").read_text(encoding="utf-8"))["facts"]["run"] == "wrong"
+    recorded = json.loads((training / "run.json").read_text(encoding="utf-8"))
+    assert (recorded["notes"], recorded["experiment"]) == (TEXT, TEXT)
+    assert executed(folder.parent) == []

@@ -1,0 +1,29 @@
+"""When a training gives up."""
+
+import math
+
+import pytest
+
+from snaketrain.training.patience import Patience
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "last"),
+    [
+        ("min", [3, 2, 1, 1, 1], 5),  # two in a row that are no better
+        ("min", [3, 4, 2, 5, 2, 1], 5),
+        ("max", [1, 2, 3, 2, 1, 9], 5),
+        ("max", [1, math.nan, 2, math.nan, math.nan], 5),
+        ("min", [5, 4, 3, 2, 1], None),
+        ("min", [5, 4.95, 4.9, 1], 3),  # each by less than it takes
+    ],
+)
+def test_it_gives_up_at_the_second_evaluation_in_a_row_that_is_no_better(mode, values, last):
+    patience, given_up = Patience("metric", mode, 2, min_change=0.2), None
+    for number, value in enumerate(values, start=1):
+        remembered = Patience("metric", mode, 2, min_change=0.2)
+        remembered.load_state(patience.state())  # a resumed training knows what was before
+        patience = remembered
+        patience.tell({"metric": value})
+        given_up = given_up or (number if patience.exhausted else None)
+    assert given_up == last

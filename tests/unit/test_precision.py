@@ -1,0 +1,49 @@
+"""In which precision `auto` trains: bf16 where the device computes in it, agreed by all processes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from snaketrain.strategies.base import Distributed, Strategy
+from snaketrain.strategies.fsdp import Fsdp
+from snaketrain.training.shards import PartsScaler
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU that computes in bf16 or does not; torch takes all of them for able, since it emulates."""
+    able = {"bf16": True}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or able["bf16"])
+    return able
+
+
+@pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp16")])
+def test_auto_on_a_gpu(gpu, bf16, expected):
+    gpu["bf16"] = bf16
+    for strategy in (Strategy(), Fsdp()):
+        assert (strategy.device.type, strategy.precision) == ("cuda", expected)
+        assert strategy.scaler.is_enabled() == (expected == "fp16")
+    assert isinstance(Fsdp().scaler, PartsScaler)
+
+
+def test_a_precision_that_is_named_is_taken_and_a_cpu_computes_in_fp32(gpu):
+    assert Strategy(precision="fp16").precision == "fp16"
+    assert Strategy(device="cpu").precision == "fp32"
+
+
+@pytest.mark.parametrize(("others", "expected"), [("bf16", "bf16"), ("fp16", "fp16")])
+def test_processes_on_gpus_of_several_kinds_agree(monkeypatch, gpu, others, expected):
+    class OfTwo(Distributed):
+        def everyones(self, item: Any) -> list[Any]:
+            return [item, others]
+
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    for name, found in {"is_initialized": True, "get_rank": 0, "get_world_size": 2}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda found=found: found)
+    strategy = OfTwo()
+    strategy.start()
+    assert strategy.precision == expected
+    assert strategy.scaler.is_enabled() == (expected == "fp16")

@@ -1,0 +1,88 @@
+"""The winner is chosen by what the checkpoints themselves say, whatever the journal tells of evaluations that were lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from select_checkpoint import rank_checkpoints
+from snaketrain.judging.curves import curves, points
+
+KEPT = {8: 0.70, 12: 0.75}
+
+
+def evaluation(step: int, accuracy: float, attempt: int = 1) -> dict:
+    return {"event": "eval", "step": step, "metrics": {"accuracy": accuracy}, "time": 100.0 * attempt + step, "attempt": attempt}
+
+
+def checkpoint(step: int, attempt: int = 1) -> dict:
+    path = f"checkpoints/step-{step:08d}"
+    return {"event": "checkpoint", "step": step, "path": path, "time": 100.0 * attempt + step, "attempt": attempt}
+
+
+def attempt(number: int, resume_step: int) -> dict:
+    return {"event": "attempt", "resume_step": resume_step, "time": 100.0 * number, "attempt": number}
+
+
+# killed after the evaluation of step 8 and before its checkpoint, which the second attempt made; step 4 is not kept any more
+JOURNAL = [
+    attempt(1, 0), evaluation(4, 0.72), checkpoint(4), evaluation(8, 0.90),
+    attempt(2, 4), checkpoint(4, 2), evaluation(8, 0.70, 2), checkpoint(8, 2), evaluation(12, 0.75, 2), checkpoint(12, 2),
+]  # fmt: skip
+
+
+@pytest.fixture
+def training(tmp_path) -> Path:
+    write(tmp_path, map(json.dumps, JOURNAL))
+    for step, accuracy in KEPT.items():
+        folder = tmp_path / f"checkpoints/step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text(json.dumps({"step": step, "metrics": {"accuracy": accuracy}, "scaler": {}}))
+    return tmp_path
+
+
+def write(training: Path, lines) -> None:
+    (training / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def ranked(training: Path, mode: str = "max") -> list[tuple[int, float, bool]]:
+    return [(entry["step"], entry["value"], entry["kept"]) for entry in rank_checkpoints(training, "accuracy", mode)]
+
+
+def test_an_evaluation_whose_checkpoint_was_lost_does_not_count(training):
+    assert ranked(training) == [(12, 0.75, True), (4, 0.72, False), (8, 0.70, True)]
+    assert ranked(training, "min") == [(8, 0.70, True), (4, 0.72, False), (12, 0.75, True)]
+
+
+@pytest.mark.parametrize("number", [number for number, line in enumerate(JOURNAL) if line["event"] == "eval"])
+@pytest.mark.parametrize("damage", [lambda line: line[: len(line) // 2], lambda line: '{"event": "eval"}', lambda line: "\0" * 80])
+def test_a_torn_line_changes_no_winner(training, number, damage):
+    lines = [json.dumps(line) for line in JOURNAL]
+    write(training, [*lines[:number], damage(lines[number]), *lines[number + 1 :]])
+    assert [entry for entry in ranked(training) if entry[2]] == [(12, 0.75, True), (8, 0.70, True)]
+    assert not {(8, 0.90, True), (8, 0.90, False)} & set(ranked(training))
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told(training):
+    (training / "checkpoints/step-00000012/state.json").write_text('{"step": 12, "metr')
+    with pytest.raises(SystemExit, match=r"step-00000012/state.json: cannot be read .* Delete this checkpoint, and train the run again"):
+        ranked(training)
+
+
+def test_a_checkpoint_without_an_evaluation_is_not_ranked(training):
+    (training / "checkpoints/step-00000012/state.json").write_text('{"step": 12, "metrics": null, "scaler": {}}')
+    assert (12, 0.75, True) not in ranked(training)
+
+
+def test_curves_hold_the_evaluations_of_the_attempt_that_went_on():
+    assert curves(JOURNAL)["eval/accuracy"] == [(4, 0.72), (8, 0.70), (12, 0.75)]
+    lines = [*JOURNAL[:4], *JOURNAL[4:6]]  # killed again before it came there: nobody knows how the weights of step 8 are
+    assert curves(lines)["eval/accuracy"] == [(4, 0.72)]
+
+
+def test_a_follower_that_has_told_the_lost_one_tells_the_other_too():
+    """At the same step, but later: MLflow shows the later one."""
+    high_water: dict[str, int] = {}
+    before, after = points(JOURNAL[:4], high_water), points(JOURNAL[4:], high_water)
+    assert [point[1:] for point in before] == [(0.72, 104.0, 4), (0.90, 108.0, 8)]
+    assert [point[1:] for point in after] == [(0.70, 208.0, 8), (0.75, 212.0, 12)]

@@ -1,0 +1,110 @@
+"""Nothing that a setting or a path holds reaches a shell as code: commands are run by one, and their scripts are stubs that say what they were given."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.workflow import launching, stage_commands
+from snaketrain.workflow.pipeline import Pipeline, plain_name, source_name
+
+TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
+STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    """Every text that is legal, and scripts in a folder of such a name."""
+    monkeypatch.chdir(tmp_path)
+    scripts = tmp_path / TEXT / "scripts"
+    scripts.mkdir(parents=True)
+    for stage in ("fetch_model", "fetch_data", "prepare_data", "train_model", "select_checkpoint", "evaluate_model", "compare_runs"):
+        (scripts / f"{stage}.py").write_text(STUB)
+    monkeypatch.setattr(stage_commands, "SCRIPTS", scripts)
+    data = {"train": {"path": f"{TEXT}/raw.csv"}, "tokenizer": {"path": TEXT}, "text": TEXT, "labels": {TEXT: TEXT}, "where": {TEXT: TEXT}}
+    return lambda **compute: Pipeline(
+        {
+            "data": data,
+            "train": {"freeze": [TEXT]},
+            "select": {"metric": TEXT, "mode": "max"},
+            "tracking": {"experiment": TEXT, "notes": TEXT},
+            "compute": compute,
+        }
+    )
+
+
+def run(command: str, folder: Path) -> list[dict]:
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not list(folder.rglob("PWNED")) and not (folder / "x").exists()
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_every_script_is_given_its_words_as_they_are(pipeline, tmp_path):
+    found = pipeline(threads=1)
+    names = {"fetch_model": next(iter(found.models)), "compare_runs": ""} | dict.fromkeys(
+        ("fetch_data", "prepare_data"), next(iter(found.datasets))
+    )
+    for stage in ("fetch_model", "fetch_data", "prepare_data", "train_model", "select_checkpoint", "evaluate_model", "compare_runs"):
+        job = found, stage, names.get(stage, "default"), f"{TEXT}/manifest.json", {"data": TEXT, "model": [TEXT], "initial": []}
+        (given,) = run(stage_commands.shell_command(*job), tmp_path)
+        assert given["words"] == stage_commands.script_words(*job)
+        assert given["words"][:2] == ["--output", f"{TEXT}/manifest.json"] and f"--data={TEXT}" in given["words"]
+        assert "--initial" not in given["words"]
+
+
+def test_so_are_processes_that_torchrun_starts(pipeline, tmp_path):
+    job = pipeline(threads=2, processes=2, device="cpu"), "train_model", "default", f"{TEXT}/manifest.json", {}
+    given = run(stage_commands.shell_command(*job), tmp_path)
+    assert sorted(each["ranks"] for each in given) == ["0", "1"]
+    assert all(each["words"] == stage_commands.script_words(*job) for each in given)
+
+
+def test_only_a_launch_command_is_shell_text(pipeline, tmp_path):
+    found = pipeline(threads=2, processes=2, launcher="env", launch_command="PROCESSES=$((1 + {processes}))")
+    command = stage_commands.shell_command(found, "evaluate_model", "default", "manifest.json", {})
+    (given,) = run(command, tmp_path)
+    assert given["words"] == stage_commands.script_words(found, "evaluate_model", "default", "manifest.json", {})
+
+
+def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline, tmp_path):
+    found = pipeline(threads=1)
+    found.runs["other"] = found.runs["default"]
+    (given,) = run(stage_commands.comparison_without(found, {"other": f"train_model failed: {TEXT}"}), tmp_path)
+    words = given["words"]
+    assert words[words.index("--runs") + 1 : words.index("--unfinished") + 2] == [
+        "default",
+        "--unfinished",
+        f"other: train_model failed: {TEXT}",
+    ]
+    assert "compare_runs.py" in (tmp_path / "logs/compare_runs.log").read_text().split(" --output")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tok$(touch PWNED)", "tok-touch-PWNED"),
+        ("my model (v2)", "my-model-v2"),
+        ("--output", "output"),
+        ("..", "files"),
+        ("модель", "files"),
+        ("raw_*.jsonl", "raw-all.jsonl"),
+        ("x" * 300, "x" * 40),
+    ],
+)
+def test_names_are_of_a_safe_alphabet(text, name):
+    assert plain_name(text) == name
+
+
+def test_a_digest_tells_apart_what_is_written_alike(pipeline):
+    from snaketrain.settings import Source
+
+    assert source_name(Source(path="my model")) != source_name(Source(path="my_model"))
+
+
+def test_a_folder_in_which_snakemake_cannot_work_is_told():
+    launching.check_folder(TEXT.replace("{run}", ""))
+    with pytest.raises(BadConfiguration, match=r"/a\{b\}: .*braces"):
+        launching.check_folder("/a{b}")

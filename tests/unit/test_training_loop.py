@@ -1,0 +1,113 @@
+"""Training against a plain loop in PyTorch: the same steps; stopped and resumed, the same bits; evaluated, the plain figures."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from points import Classify, Points, gradients, make, module_of
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import get_linear_schedule_with_warmup
+
+from snaketrain.data.batches import Batches
+from snaketrain.tasks.base import Batch, Modules
+from snaketrain.training.loop import Training
+
+
+def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[dict[str, float]]:
+    """Trains the module; what the journal is to say of each step."""
+    decaying = [{"params": [layer.weight], "lr": rate, "weight_decay": 0.3} for layer, rate in ((module[0], 0.02), (module[2], 0.01))]
+    others = [{"params": [layer.bias], "lr": rate, "weight_decay": 0.0} for layer, rate in ((module[0], 0.02), (module[2], 0.01))]
+    optimizer = torch.optim.AdamW([*decaying, *others])
+    schedule, told = get_linear_schedule_with_warmup(optimizer, 4, 15), []
+    for ids in (ids for epoch in range(3) for ids in batches.of(epoch)):
+        batch, rate = points.batch(ids), schedule.get_last_lr()[0]
+        loss = cross_entropy(module(batch["places"]), batch["classes"])
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 0.4)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        told.append({"loss": loss.item(), "learning_rate": rate, "gradient_norm": norm.item()})
+    return told
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
+    training = make(tmp_path, accumulate=accumulate)
+    plain = copy.deepcopy(module_of(training))
+    assert training.run() == 15
+    expected = plain_loop(plain, training.train_data, training.batches)
+    told = [line["metrics"] for line in training.journal.of("train")]
+    assert sum(figures["gradient_norm"] > 0.4 for figures in expected) > 5  # it had something to clip
+    for name in ("loss", "learning_rate", "gradient_norm"):
+        assert [figures[name] for figures in told] == pytest.approx([figures[name] for figures in expected], rel=1e-5), name
+    torch.testing.assert_close(module_of(training).state_dict(), plain.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("stops_at", [1, 6, 7])
+def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
+    """With dropout and its optimizer's moments: after a step of the plan's checkpoints, before one, and in the middle."""
+    whole, begun = make(tmp_path / "whole", dropout=0.5), make(tmp_path / "parts", dropout=0.5, stops_at=stops_at)
+    assert (whole.run(), begun.run()) == (15, stops_at)
+    resumed = make(tmp_path / "parts", dropout=0.5)
+    assert resumed.step == stops_at and resumed.run() == 15
+    parts = begun.journal.of("train") + resumed.journal.of("train")
+    assert [(line["step"], line["metrics"]["loss"]) for line in parts] == [
+        (line["step"], line["metrics"]["loss"]) for line in whole.journal.of("train")
+    ]
+    assert bits_of(resumed) == bits_of(whole)
+    assert resumed.journal.of("eval")[-1]["metrics"] == whole.journal.of("eval")[-1]["metrics"]
+
+
+def bits_of(training: Training) -> dict[str, bytes]:
+    """Of all that is trained."""
+    (optimizer,), tensors = training.learner.optimizers.values(), dict(module_of(training).state_dict())
+    tensors |= {f"{number} {key}": value for number, state in optimizer.state_dict()["state"].items() for key, value in state.items()}
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def test_evaluations_have_no_dropout_and_count_each_example_once(tmp_path):
+    training = make(tmp_path, dropout=0.5)
+    training.run()
+    points, module = training.dev_data, copy.deepcopy(module_of(training)).eval()
+    batch = points.batch(range(len(points.lengths)))
+    expected = cross_entropy(module(batch["places"]), batch["classes"]).item()
+    assert training.journal.of("eval")[-1]["metrics"]["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_training_has_dropout_again_after_an_evaluation(tmp_path):
+    training = make(tmp_path, dropout=0.5)
+    training.run()
+    assert module_of(training)[1].training is False  # the last thing was an evaluation
+    with_it, without = (gradients(make(tmp_path / str(dropout), dropout), evaluated_before=True) for dropout in (0.5, 0.0))
+    assert not torch.allclose(with_it["0.weight"], without["0.weight"])
+
+
+@pytest.mark.parametrize("spoiled", ["loss", "gradients", "an infinite loss of finite gradients"])
+def test_a_step_that_is_not_a_number_changes_nothing_but_the_journal(tmp_path, spoiled):
+    training, task_step = make(tmp_path), Classify.training_step
+
+    def spoiling(modules: Modules, batch: Batch) -> Tensor:
+        loss = task_step(training.learner.task, modules, batch)
+        if training.step + 1 != 7:
+            return loss
+        if spoiled == "gradients":
+            loss.register_hook(lambda gradient: gradient * math.nan)
+            return loss
+        return loss * math.nan if spoiled == "loss" else loss + math.inf
+
+    training.learner.task.training_step = spoiling
+    before = {}
+    take = training.take
+
+    def watched(step: int, epoch: int, ids: np.ndarray) -> None:
+        before[step] = bits_of(training)
+        take(step, epoch, ids)
+
+    training.take = watched
+    training.run()
+    assert before[7] == before[8] != before[9]
+    assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.batches.of(1)[1].tolist())]

@@ -1,0 +1,95 @@
+"""Why a run has no result: from what Snakemake knows of its jobs, and from their logs."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from snaketrain.workflow.unfinished import last_error, unfinished_runs
+
+STAGES = ("train_model", "select_checkpoint", "evaluate_model")
+
+
+class Job(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def workflow(tmp_path, monkeypatch):
+    """Snakemake's DAG of two runs on the same data, of which nothing is finished, and a scheduler in whose sets jobs can be put."""
+    monkeypatch.chdir(tmp_path)
+    jobs = {"prepare_data": job("prepare_data")}
+    before = {jobs["prepare_data"]: []}
+    for run in ("a", "b"):
+        above = jobs["prepare_data"]
+        for stage in STAGES:
+            jobs[stage, run] = job(stage, run)
+            before[jobs[stage, run]] = [above]
+            above = jobs[stage, run]
+    left = set(jobs.values())
+    dag = SimpleNamespace(needrun_jobs=lambda: iter(left), dependencies=before)
+    return SimpleNamespace(jobs=jobs, left=left, dag=dag, scheduler=SimpleNamespace(failed=set(), running=set()))
+
+
+def job(stage: str, run: str = "") -> Job:
+    wildcards = SimpleNamespace(run=run)
+    return Job(
+        rule=SimpleNamespace(name=stage), wildcards=wildcards, log=[f"logs/{stage}/{run}.log"], output=[f"out/{stage}-{run}/manifest.json"]
+    )
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_data_that_cannot_be_prepared_cost_all_their_runs(workflow, tmp_path):
+    workflow.scheduler.failed.add(workflow.jobs["prepare_data"])
+    write(tmp_path / "logs/prepare_data/.log", "python prepare_data.py\nprepare_data: no rows are left\n")
+    expected = "prepare_data failed: prepare_data: no rows are left"
+    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"a": expected, "b": expected}
+
+
+def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
+    for stage in STAGES:
+        workflow.left.discard(workflow.jobs[stage, "a"])
+    workflow.left.discard(workflow.jobs["prepare_data"])
+    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"b": "not started"}
+    workflow.scheduler.running.add(workflow.jobs["train_model", "b"])
+    write(
+        tmp_path / "logs/train_model/b.log",
+        "python train_model.py\n2026-11-22 19:00:00,123 b: stopped by SIGINT at step 12 of 90; saved.\n",
+    )
+    write(
+        tmp_path / "out/train_model-b/journal.jsonl",
+        json.dumps({"event": "end", "status": "STOPPED", "signals": ["SIGINT"], "step": 12}) + "\n",
+    )
+    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"b": "train_model interrupted: stopped by SIGINT at step 12"}
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        ("Traceback (most recent call last):\n  File 'x'\nRuntimeError: not today\n", "RuntimeError: not today"),
+        ("Traceback\nmy.Error: so\n  more\nE1122 19:12:58.633000 25319 api.py:1002] failed (exitcode: 1)\n", "my.Error: so"),
+        ("2026-11-22 19:12:58,475 disk full\nsrun: error: a1: task 0: Exited with exit code 1\n", "disk full"),
+        ("slurmstepd: error: Detected 1 oom_kill event\n", "slurmstepd: error: Detected 1 oom_kill event"),
+        ("", "{log} says nothing"),
+        (None, "it left no {log}; Snakemake's own messages say why"),
+    ],
+)
+def test_the_last_error_of_a_log(tmp_path, log, found):
+    path = tmp_path / "job.log"
+    if log is not None:
+        path.write_text(f"python stage.py --notes 'Error: none'\n{log}")
+    assert last_error(path, tmp_path) == found.replace("{log}", str(path))
+
+
+def test_a_journal_of_an_earlier_start_explains_nothing(tmp_path):
+    lines = [{"event": "attempt"}, {"event": "end", "status": "FAILED", "error": "OldError: long ago", "step": 3}]
+    write(tmp_path / "journal.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    log = write(tmp_path / "job.log", "command\nImportError: now\nE1122 19:00 x] failed\n")
+    assert last_error(log, tmp_path) == "ImportError: now"
+    log.write_text("command\nOldError: long ago\nCleanupError: afterwards\n")
+    assert last_error(log, tmp_path) == "OldError: long ago"

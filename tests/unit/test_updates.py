@@ -1,0 +1,105 @@
+"""What a step does to modules and optimizers: all that one loss has trained, or nothing."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from snaketrain.data.batches import Piece
+from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.base import Task
+from snaketrain.training.bad_steps import BadSteps
+from snaketrain.training.learner import Learner
+from snaketrain.training.loop import Training, take_step
+
+INFINITE, NAN = float("inf"), float("nan")
+
+
+class Together(Task):
+    """Two modules that one loss trains; `spoil` makes the gradient of the second one infinite."""
+
+    spoil = False
+
+    def training_step(self, modules: dict[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
+        first, second = (modules[name](batch["x"]) for name in ("first", "second"))
+        if self.spoil:
+            second.register_hook(lambda gradient: gradient * INFINITE)
+        return (first + second).float().sum() / 8  # scaled up it is still in the range of fp16
+
+
+def learner(strategy: Strategy, task: Task) -> Learner:
+    torch.manual_seed(0)
+    modules = {name: nn.Linear(3, 2) for name in ("first", "second")}
+    return Learner(task, strategy, modules, {name: torch.optim.AdamW(module.parameters()) for name, module in modules.items()}, 1.0)
+
+
+def step(ours: Learner) -> Tensor:
+    return take_step(ours, [(Piece((0,)), {"x": torch.ones(1, 3)})], 1.0, 0.1)[1]
+
+
+def weights(ours: Learner) -> dict[str, Tensor]:
+    return {name: module.weight.detach().clone() for name, module in ours.modules.items()}
+
+
+def changed(ours: Learner, before: dict[str, Tensor]) -> list[bool]:
+    return [not torch.equal(before[name], tensor) for name, tensor in weights(ours).items()]
+
+
+def test_an_overflow_in_one_module_leaves_out_the_other_as_well():
+    ours = learner(Strategy("cpu", "fp16"), Together())
+    scale, start = ours.strategy.scaler.get_scale(), weights(ours)
+    ours.task.spoil = True
+    assert not step(ours).isfinite()
+    assert changed(ours, start) == [False, False]
+    assert not any(optimizer.state for optimizer in ours.optimizers.values())
+    assert ours.strategy.scaler.get_scale() == scale / 2
+    ours.task.spoil = False
+    assert step(ours).isfinite()
+    assert changed(ours, start) == [True, True]
+
+
+class OfTwo(Strategy):
+    """One of two processes; the other one's gradients are what `other` says, and its modules those of a task that wraps by itself."""
+
+    other = 0.0
+
+    def agree(self, *numbers: float) -> list[float]:
+        return [number + self.other for number in numbers]
+
+
+def test_what_a_task_wraps_itself_is_updated_by_all_processes_or_by_none():
+    ours = learner(OfTwo("cpu", "fp32"), Together())
+    ours.task.wraps, start = False, weights(ours)
+    ours.strategy.other = 1.0  # has found an infinite gradient
+    assert not step(ours).isfinite()
+    assert changed(ours, start) == [False, False]
+    ours.strategy.other = 0.0
+    assert step(ours).isfinite()
+    assert changed(ours, start) == [True, True]
+
+
+def test_running_out_of_memory_between_two_optimizers_is_not_tried_again(monkeypatch):
+    ours = learner(Strategy("cpu", "fp32"), Together())
+
+    def too_much() -> None:
+        raise torch.OutOfMemoryError("2 GiB are too much")
+
+    monkeypatch.setattr(ours.optimizers["second"], "step", too_much)
+    with pytest.raises(SystemExit, match=r"while the weights were updated: 2 GiB are too much .* zero1 or fsdp"):
+        step(ours)
+
+
+@pytest.mark.parametrize(("scale", "told"), [(2.0**10, []), (0.5, [7])])
+def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(scale, told):
+    """Else a training in fp16 whose every gradient is NaN would go to its end without a word."""
+    strategy, lines = Strategy("cpu", "fp16"), []
+    strategy.scaler.scale(torch.ones(()))  # which makes its state
+    strategy.scaler.update(scale)
+    training: Any = SimpleNamespace(
+        learner=SimpleNamespace(strategy=strategy), bad_steps=BadSteps(3, 0), journal=SimpleNamespace(write=lambda event, **facts: lines.append(facts))
+    )  # fmt: skip
+    Training.skip(training, 7, np.arange(2), {"": torch.ones(())})
+    assert [line["step"] for line in lines] == told

@@ -1,0 +1,27 @@
+"""What a cell of the raw data says, as text: so are labels and conditions compared, in the data as in the configuration."""
+
+import math
+import re
+from typing import Any
+
+WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
+
+class NotText(ValueError):
+    """A cell that no text file could hold."""
+
+
+def as_text(value: Any) -> str:
+    """A value as it would stand in a text file, so that 1, 1.0, "1", "1.0" and " 1" are the same label; nothing is ""."""
+    if isinstance(value, str):
+        # pandas writes 1 as 1.0 where the column also has empty cells
+        text = value.strip()
+        return text.partition(".")[0] if "." in text and WHOLE_NUMBER.fullmatch(text) else text
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list | tuple | bytes):
+        kind = "an object" if isinstance(value, dict) else "bytes" if isinstance(value, bytes) else "a list"
+        raise NotText(f"{kind}, {str(value)[:60]}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else as_text(str(value))

@@ -1,0 +1,64 @@
+"""What a run is found by in MLflow: its workspace, its name, and the identity of what was computed. So each run is a row."""
+
+import contextlib
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Run
+
+from snaketrain.manifests import write_json
+from snaketrain.tracking import tracked
+from snaketrain.tracking.mlflow_store import Store
+
+WORKSPACE = ".workspace.json"
+
+
+def workspace_id(results: Path) -> str:
+    """Drawn once and kept with the results, so that it stays the same wherever they are moved or mounted."""
+    path = results / WORKSPACE
+    if not path.exists():
+        drawn = results / f"{WORKSPACE}.{os.getpid()}"
+        write_json(drawn, {"id": uuid.uuid4().hex[:16], "about": "by this MLflow knows the runs of these results"})
+        with contextlib.suppress(FileExistsError):  # another process was faster, and its id counts
+            os.link(drawn, path)
+        drawn.unlink()
+    return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+
+
+def run_key(results: Path, stage: str, identity: str, run: str | None = None) -> str:
+    return ":".join([stage, workspace_id(results), *([run] if run else []), identity])
+
+
+def former_key(stage: str, identity: str) -> str:
+    """Of an earlier version, under which runs of equal settings were one."""
+    return f"{stage}:{identity}"
+
+
+def training_run(results: Path, run: dict[str, Any], store: Store) -> str | None:
+    """The id of a training's row, made if there is none; None where somebody has deleted it."""
+    key, experiment = run_key(results, "train", run["identity"], run["run"]), run.get("experiment") or "snaketrain"
+    former = former_key("train", run["identity"])
+    if not store.knows(key) and len(sharing := of_equal_identity(results, run)) > 1:
+        if not store.with_key(experiment, key):
+            tell_of_shared(store.with_key(experiment, former), sharing)
+        former = None
+    return store.run(experiment, key, run["run"], run["started"], {}, former)
+
+
+def tell_of_shared(runs: list[Run], sharing: list[str]) -> None:
+    for run in (run for run in runs if run.info.lifecycle_stage == "active"):
+        print(
+            f"warning: MLflow's run {run.info.run_name!r} ({run.info.run_id}) holds what an earlier version recorded of "
+            f"{', '.join(sharing)} together; each has a row of its own now. Delete the old one when you need it no more.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def of_equal_identity(results: Path, run: dict[str, Any]) -> list[str]:
+    found = [tracked.read_json(path) or {} for path in sorted(results.glob("runs/*/training/run.json"))]
+    return [each["run"] for each in found if each.get("identity") == run["identity"]]

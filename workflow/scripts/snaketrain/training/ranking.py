@@ -1,0 +1,40 @@
+"""Which checkpoints are best, by what each says of itself: the same rule decides which are kept and which one wins.
+
+A journal may tell of an evaluation whose checkpoint was lost before it was saved; a checkpoint knows its own.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A checkpoint with the development metrics of its weights."""
+
+    step: int
+    metrics: dict[str, float]
+    path: Path
+
+
+def read_state(checkpoint: Path) -> dict:
+    """Its step, its metrics (none if it was saved without an evaluation), and the state of the gradient scaler."""
+    try:
+        return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{checkpoint}/state.json: cannot be read ({error}). Delete this checkpoint, and train the run again.") from None
+
+
+def evaluated(checkpoints: Path) -> list[Evaluated]:
+    """Those in the folder that were evaluated, in the order of their steps."""
+    states = ((path, read_state(path)) for path in sorted(checkpoints.glob("step-*")))
+    return [Evaluated(state["step"], state["metrics"], path) for path, state in states if state["metrics"]]
+
+
+def best_first(found: Iterable[Evaluated], metric: str, mode: str) -> list[Evaluated]:
+    """Of equal ones the earlier comes first; those whose metric is not a finite number are left out."""
+    sign = -1 if mode == "max" else 1
+    finite = [each for each in found if math.isfinite(each.metrics.get(metric, math.nan))]
+    return sorted(finite, key=lambda each: (sign * each.metrics[metric], each.step))

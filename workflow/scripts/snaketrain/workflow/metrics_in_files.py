@@ -1,0 +1,55 @@
+"""What a task says of its metrics, read from files without importing them: their names, and whether more or less of each is better."""
+
+import ast
+import functools
+from pathlib import Path
+
+from snaketrain.loading import NotFound, find, module_file
+from snaketrain.metric_modes import MODES, Modes, modes_of
+from snaketrain.module_settings import Metric, ModuleSettings
+from snaketrain.workflow.inheriting import class_attribute
+from snaketrain.workflow.meaning import project_file
+
+UNTOLD = "untold"  # instead of a mode: only the training will know
+
+
+@functools.cache
+def of_task(file: Path, task: str, label_kind: str) -> Modes | None:
+    """The `metrics = {...}` of a task's class or of its bases; None where that is computed."""
+    value = class_attribute(file, task, "metrics")[1]
+    try:
+        written = ast.literal_eval(value) if value else None
+    except (ValueError, TypeError):
+        return None
+    return None if written is None else modes_of(written, label_kind, task)
+
+
+def of_module(settings: ModuleSettings) -> Modes:
+    """Those of the task `module`, whose metrics are named in its arguments."""
+    own = {name: mode_of_class(metric) for name, metric in settings.metrics.items()}
+    modes = settings.modes({name: None if mode == UNTOLD else mode for name, mode in own.items()})
+    return modes | {name: UNTOLD for name, mode in own.items() if mode == UNTOLD and not modes[name]}
+
+
+def mode_of_class(metric: Metric) -> str | None:
+    """By the `higher_is_better` of a class of torchmetrics or of one's own; a function has none."""
+    try:
+        file, name = find(metric.use)
+        file = file or module_file(metric.use.rpartition(".")[0], metric.use)
+    except NotFound:  # is told elsewhere
+        file = None
+    if file is None:
+        return UNTOLD
+    if any(isinstance(each, ast.FunctionDef) and each.name == name for each in ast.parse(file.read_text(encoding="utf-8")).body):
+        return None
+    attribute, value = class_attribute(file, name, "higher_is_better", "__new__", find=project_or_torchmetrics)
+    if attribute == "__new__" and (task := metric.arguments.get("task")):  # `Accuracy` with a task is MulticlassAccuracy or the like
+        arguments = {key: value for key, value in metric.arguments.items() if key != "task"}
+        return mode_of_class(Metric(use=f"torchmetrics.classification.{str(task).capitalize()}{name}", arguments=arguments))
+    return MODES.get(value.value, UNTOLD) if isinstance(value, ast.Constant) else UNTOLD
+
+
+def project_or_torchmetrics(module: str, beside: Path) -> Path | None:
+    if module.partition(".")[0] == "torchmetrics":
+        return module_file(module, module)
+    return project_file(module, beside)
