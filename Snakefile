@@ -6,7 +6,9 @@ from pathlib import Path
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from snaketrain.configuration_files import read_configuration
+from snaketrain.credentials import Concealing
 from snaketrain.workflow import launching
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.pipeline import Pipeline
@@ -15,6 +17,8 @@ from snaketrain.workflow.rule_values import untracked, varying
 from snaketrain.workflow.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
+KEEP_LOG = launching.keep_log()  # what jobs say, without passwords; and so what Snakemake says of them
+logger.addFilter(Concealing())
 
 # `--configfile` replaces the default. Snakemake has read it too, but does not mind equal keys, and takes all in `--config` for texts
 CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
@@ -23,7 +27,8 @@ try:
     launching.check_folder(os.getcwd())
     config = read_configuration(CONFIGURATION, workflow.config_settings.config_args)
     runs = examine(config) if workflow.is_main_process else None
-    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ, runs=runs)
+    in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
+    pipeline = Pipeline(config, in_slurm_job=in_slurm_job, reads_files=workflow.is_main_process, runs=runs)
 except BadConfiguration as error:
     raise WorkflowError(str(error)) from None
 
@@ -41,6 +46,7 @@ report: "workflow/report/workflow.rst"
 
 
 # `PS4=; set -x` in the rules: the log of a job begins with its command, quoted so that a shell takes it again
+include: "workflow/rules/look_at_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
 include: "workflow/rules/prepare_data.smk"
@@ -62,4 +68,6 @@ localrules:
 rule all:
     default_target: True
     input:
-        "results/comparison/manifest.json",
+        pipeline.manifest("compare_runs"),
+        # Snakemake looks for what is missing only where something depends on it
+        [pipeline.results(run) for run in pipeline.runs],

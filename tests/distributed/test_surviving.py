@@ -53,6 +53,11 @@ class Odd(TextClassification):
         self.perhaps_stop()
         return super().evaluation_step(outputs, batch)
 
+    def predict(self, outputs, batch):
+        if self.file("predict").exists() and torch.distributed.get_rank() == 1:
+            exec(self.file("predict").read_text())
+        return super().predict(outputs, batch)
+
     def perhaps_stop(self):
         if self.calls == self.stop_at and os.environ.get("RANK", "0") == "0" and not self.file("stopped").exists():
             self.file("stopped").touch()
@@ -229,6 +234,42 @@ def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
     told = (tmp_path / "run/logs/rank-0.log").read_text()
     assert "nothing has moved for 6 seconds (compute.stall_seconds)" in told
     assert "process 0: waits in" in told and "process 1: busy in" in told and "odd.py" in told
+
+
+@pytest.fixture(scope="module")
+def selected(data, tmp_path_factory) -> list[str]:
+    """What an evaluation is told of a training and its best checkpoint."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    words = kill_anywhere.arguments(data, folder / "training", 1, task=odd(folder / "training"), epochs=1)
+    assert forking.run(words, 1, folder / "log") == [0], (folder / "log").read_text()
+    paths = ["--run-name", "test", "--data", str(data), "--training", str(folder / "training/manifest.json")]
+    select = [sys.executable, str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:], "--settings", 'select.metric="loss"']
+    done = subprocess.run(
+        [*select, 'select.mode="min"', "--output", str(folder / "selection/manifest.json")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return [*paths, "--selection", str(folder / "selection/manifest.json"), "--device", "cpu", "--settings", "evaluate.batch_size=4"]
+
+
+@pytest.mark.parametrize(
+    ("happens", "codes", "told"),
+    [
+        ("raise SystemExit('no such word')", [1, 1], ["no such word"]),
+        ("raise ValueError('no such number')", [1, 1], ["no such number"]),
+        ("time.sleep(600)", [76, 76], ["for 4 seconds (compute.stall_seconds)", "process 0: waits in", "process 1: busy in", "odd.py"]),
+    ],
+    ids=["exit", "error", "stuck"],
+)
+def test_an_evaluation_ends_where_one_of_its_processes_does_not_go_on(selected, tmp_path, happens, codes, told):
+    task = Path(selected[selected.index("--training") + 1]).parents[1] / "predict"
+    task.write_text(happens)
+    words = ["--output", str(tmp_path / "evaluation/manifest.json"), "--stall-seconds", "4", *selected]
+    started = time.monotonic()
+    pids = forking.start(words, 2, tmp_path / "log", REPOSITORY / "workflow/scripts/evaluate_model.py")
+    assert forking.wait(pids, 120) == codes, (tmp_path / "log").read_text()
+    assert time.monotonic() - started < 60
+    assert all(text in (tmp_path / "log").read_text() for text in told)
+    assert not (tmp_path / "evaluation/manifest.json").exists()
 
 
 def test_out_of_memory_is_explained(data, tmp_path):

@@ -1,8 +1,11 @@
 """The README's table of edits, row by row: a finished workspace is edited, and Snakemake asked what it would run."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,10 @@ def finished(workspace, tmp_path):
 
 def planned(folder: Path, *arguments: str) -> set[str]:
     """`rule` or `rule run` for everything that Snakemake would run."""
-    printed = dry_run(folder, *arguments)
+    return jobs_in(dry_run(folder, *arguments))
+
+
+def jobs_in(printed: str) -> set[str]:
     jobs = set()
     for block in re.split(r"\n(?=(?:local)?rule )", printed):
         if match := re.match(r"(?:local)?rule (\w+):", block):
@@ -153,6 +159,90 @@ def test_raw_file_prepares_again_and_all_after(finished):
 def test_touched_raw_file_reruns_nothing(finished):
     (finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]).touch()
     assert planned(finished) == set()
+
+
+def test_a_changed_raw_file_is_noticed_whatever_its_time(finished):
+    raw = finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
+    raw.write_text(raw.read_text() + raw.read_text().splitlines()[-1] + "\n")
+    os.utime(raw, (1e9, 1e9))
+    assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
+
+
+def test_deleted_and_changed_results_of_a_run_are_made_again(finished):
+    (finished / "results/runs/small/evaluation/test_results.json").unlink()
+    flip(finished / "results/runs/other/selection/model/model.safetensors")
+    before = files(finished)
+    printed = dry_run(finished)
+    assert jobs_in(printed) == of({"evaluate_model"}, *BOTH) | {"select_checkpoint other"}
+    assert "small/evaluation/test_results.json: is missing. evaluate_model runs again." in printed
+    assert "other/selection/model/model.safetensors: is not what was written. select_checkpoint runs again." in printed
+    assert files(finished) == before, "a dry run changes nothing"
+
+
+def test_deleted_runs_are_made_again_but_not_for_checkpoints_that_nobody_needs(finished):
+    shutil.rmtree(finished / "results/runs/small")
+    shutil.rmtree(finished / "results/runs/other/training/checkpoints")
+    assert planned(finished) == of(TRAINS, "small")
+
+
+def test_deleted_data_come_back_and_train_nothing_again(finished):
+    (prepared,) = finished.glob("results/data/*/train.arrow")
+    content, manifest = prepared.read_bytes(), prepared.with_name("manifest.json").read_bytes()
+    prepared.unlink()
+    assert jobs_in(snakemake(finished, snakefile=finished / "Snakefile").stderr) == {"prepare_data"}
+    assert (prepared.read_bytes(), prepared.with_name("manifest.json").read_bytes()) == (content, manifest)
+    assert planned(finished) == set()
+
+
+def test_deleted_data_hide_no_other_change(finished):
+    """Snakemake does not look at what is below a stage that runs: so that all of it runs then."""
+    next(finished.glob("results/data/*/train.arrow")).unlink()
+    configure(finished, runs__small={"train.seed": 7})
+    assert planned(finished) == of(TRAINS, *BOTH) | {"prepare_data"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "file", "maker", "inputs"),
+    [
+        ("train_model", "{data}/train.arrow", "prepare_data", {"data": "{data}"}),
+        ("select_checkpoint", "{run}/training/checkpoints/*/model.safetensors", "train_model", {"training": "{run}/training", "data": "{data}"}),
+        (
+            "evaluate_model",
+            "{run}/selection/model/model.safetensors",
+            "select_checkpoint",
+            {"training": "{run}/training", "selection": "{run}/selection", "data": "{data}"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_stage_verifies_what_it_reads(finished, stage, file, maker, inputs):
+    """Although Snakemake started it: the file was changed after that."""
+    (data,) = finished.glob("results/data/*")
+    places = {"run": "results/runs/small", "data": data.relative_to(finished)}
+    for path in finished.glob(file.format(**places)):
+        flip(path)
+    manifests = [word for role, folder in inputs.items() for word in (f"--{role}", f"{folder.format(**places)}/manifest.json")]
+    settings = [*json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"], 'select.metric="accuracy"']
+    name = [] if stage == "select_checkpoint" else ["--run-name", "small"]
+    command = [sys.executable, finished / f"workflow/scripts/{stage}.py", "--output", "out/manifest.json", *manifests, *name]
+    done = subprocess.run([*command, "--settings", *settings, "evaluate.bins=10"], cwd=finished, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "is not what was written" in last and maker in last
+    assert not (finished / "out/manifest.json").exists()
+
+
+def flip(path: Path) -> None:
+    """Change one byte in the middle."""
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def files(folder: Path) -> dict[str, int]:
+    """All results, but for what is kept of their digests."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.glob("results/**/*") if path.is_file() and path.name[0] != "."}
 
 
 def test_a_sweep_point_runs_that_point_only(finished):

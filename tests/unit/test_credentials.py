@@ -1,17 +1,26 @@
 """Passwords and tokens, planted wherever one may have got to, are nowhere in what MLflow holds."""
 
 import json
+import logging
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 from workspace import make_workspace
 
-from snaketrain.credentials import hidden
-from snaketrain.manifests import write_json, write_text
+from snaketrain.configuration import from_strings
+from snaketrain.credentials import CONCEALED, CannotTellApart, Concealing, conceal, hidden, hidden_setting
+from snaketrain.journal import Journal
+from snaketrain.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.provenance import copy_of
 from snaketrain.settings import Tracking
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.mlflow_store import Store, folder_name
 
 IN_ADDRESS, IN_ENVIRONMENT, TOKEN = "planted-password-1", "planted-password-2", "planted-token-3"
 ADDRESS = f"https://anna:{IN_ADDRESS}@data.example/reviews.csv"
@@ -65,3 +74,167 @@ def test_what_is_hidden_and_what_is_not(monkeypatch):
         hidden("s3: abcdefgh; https://a:b@host/x, https://host:80/y, mail@example.org")
         == "s3: ***; https://***@host/x, https://host:80/y, mail@example.org"
     )
+
+
+# --- forms
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://u:p@ss@host/x", "https://***@host/x"),
+        ("https://TOKEN@host/x", "https://***@host/x"),
+        ("ftp://u:pa/ss@host/x", "ftp://***@host/x"),
+        ("https://host/x?token=abc&password=d&page=2", "https://host/x?token=***&password=***&page=2"),
+        ("https://host/x?X-Amz-Signature=0af&sig=b#top", "https://host/x?X-Amz-Signature=***&sig=***#top"),
+        ("jdbc:postgresql://host/db?user=u&password=p", "jdbc:postgresql://host/db?user=u&password=***"),
+        ("host=h user=u password=geheim", "host=h user=u password=***"),
+        ("export DB_PASS=geheim", "export DB_PASS=***"),
+        ("PASSWD='geheim'", "PASSWD='***'"),
+        ("GITLAB_PAT: geheim", "GITLAB_PAT: ***"),
+        ("  password: geheim", "  password: ***"),
+        ('{"api_key": "geheim"}', '{"api_key": "***"}'),
+        (r'"{\"password\": \"geheim\"}"', r'"{\"password\": \"***\"}"'),
+        ('SERVICE_KEY = "k3y-of-service"', 'SERVICE_KEY = "***"'),
+        ("AccountKey=abc4711==;x", "AccountKey=***;x"),
+        ("run --token geheim --all --password=geheim", "run --token *** --all --password=***"),
+        ("curl -u anna:geheim", "curl -u anna:***"),
+        ("machine h login anna password geheim", "machine h login anna password ***"),
+        ("Authorization: Basic YW5uYTpnZWhlaW0=", "Authorization: Basic ***"),
+        ("authorization: bearer geheim4711", "authorization: bearer ***"),
+        ("Cookie: session=geheim", "Cookie: ***"),
+        ("hf_abcdefgh1234 ghp_abcdefgh1234 eyJhbGciOi.eyJzdWIi.SflKxw", "*** *** ***"),
+        ("AKIAIOSFODNN7EXAMPLE", "***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----\n", "***\n"),
+    ],
+)
+def test_what_is_told_by_its_form(text, shown):
+    assert hidden(text) == shown and hidden(shown) == shown and hidden(f"{text}\n{text}") == f"{shown}\n{shown}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host:8080/a@b git+https://github.com/o/r@v1 ssh://git@github.com/o/r postgresql://anna@host/db sqlite:////tmp/x@y",
+        'pad_token = "[PAD]"; unk_token: "<unk>"; additional_special_token="<extra_id_0>", eos_token_id=50256',
+        "def connect(password: str | None = None, token=token, key=lambda pair: pair[1])",
+        "token = os.environ['HF_TOKEN']; password = settings.password; secret=get_secret()",
+        'RUN_KEY = "pipeline.run_key"; sort_key: accuracy, tokens: 900, max_new_tokens=512, passes=3, patience: 5, path=here',
+        "the key: a word; authors: many; a token of thanks; compass=north; train.learning_rate=3e-05",
+    ],
+)
+def test_what_is_no_password(text):
+    assert hidden(text) == text
+
+
+@pytest.mark.parametrize(
+    "name", ["GITLAB_PAT", "SERVICE_KEY", "PASSWD", "DB_PASS", "PGPASSWORD", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "CLIENT_SECRET"]
+)
+def test_what_the_environment_holds(monkeypatch, name):
+    monkeypatch.setenv(name, "p@ss w/rd'4711")
+    for way in ("p@ss w/rd'4711", "p%40ss%20w%2Frd%274711", "p%40ss+w%2Frd%274711", json.dumps("p@ss w/rd'4711"), repr("p@ss w/rd'4711")):
+        assert "4711" not in hidden(f"refused: {way}!")
+
+
+def test_ordinary_words_of_the_environment_stay(monkeypatch):
+    ordinary = {
+        "SORT_KEY": "accuracy",
+        "SSH_KEY": "/home/anna/.ssh/id_ed25519",
+        "A_TOKEN": "short",
+        "DB_PASS": "123456",
+        "PWD": "/work/here4711",
+    }
+    for name, value in ordinary.items():
+        monkeypatch.setenv(name, value)
+    text = "accuracy /home/anna/.ssh/id_ed25519 short 0.123456 /work/here4711"
+    assert hidden(text) == text and hidden("pin 123456") == "pin ***"
+
+
+def test_addresses_in_the_environment(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://anna:geheim99@host/db")
+    assert hidden("password authentication failed: geheim99") == "password authentication failed: ***"
+
+
+def test_long_texts_take_no_time():
+    for text in ("a" * 400_000, "abc://" + "a" * 400_000, "--pass-" * 50_000, "?key" * 50_000, "token " * 50_000):
+        began = time.process_time()
+        hidden(text)
+        assert time.process_time() - began < 3
+
+
+# --- settings, with which stages compute
+
+
+def test_a_setting_is_shown_without_and_used_with_its_password(monkeypatch):
+    monkeypatch.delenv(CONCEALED, raising=False)
+    arguments = {"address": ADDRESS, "password": 4711, "rate": 0.5, "stars": "***", "layers": [1, 2]}
+    shown = [conceal(f"train.task.arguments.{name}", value) for name, value in arguments.items()]
+    assert IN_ADDRESS not in str(shown) and "4711" not in str(shown) and shown[2] == "train.task.arguments.rate=0.5"
+    assert from_strings(shown)["train"]["task"]["arguments"] == arguments
+    assert IN_ADDRESS in os.environ[CONCEALED] and hidden(f"failed with {IN_ADDRESS}") == "failed with ***"
+    monkeypatch.delenv(CONCEALED)
+    with pytest.raises(SystemExit, match="Start this by snakemake"):
+        from_strings(shown)
+
+
+def test_the_environment_makes_no_setting_another(monkeypatch):
+    """What is recorded hides it, and a stage that reads the record computes with it."""
+    monkeypatch.delenv(CONCEALED, raising=False)
+    before = conceal("model.arguments.name", IN_ENVIRONMENT)
+    monkeypatch.setenv("SOME_PASSWORD", IN_ENVIRONMENT)
+    assert conceal("model.arguments.name", IN_ENVIRONMENT) == before
+    recorded = hidden_setting(before)
+    assert recorded == 'model.arguments.name="***"' and from_strings([recorded])["model"]["arguments"]["name"] == IN_ENVIRONMENT
+
+
+def test_two_runs_that_differ_in_a_password_alone_are_refused(monkeypatch):
+    monkeypatch.delenv(CONCEALED, raising=False)
+    conceal("train.task.arguments.address", ADDRESS)
+    with pytest.raises(CannotTellApart):
+        conceal("train.task.arguments.address", ADDRESS.replace(IN_ADDRESS, "another"))
+
+
+# --- what is written
+
+
+def test_what_a_stage_says_and_logs(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    script = Path(__file__).parents[2] / "workflow/scripts/keep_log.py"
+    said = f"epoch 1\r{ADDRESS}\rdone\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
+    done = subprocess.run([sys.executable, script, tmp_path / "log"], input=said, capture_output=True)
+    assert done.stdout == b"epoch 1\rhttps://***@data.example/reviews.csv\rdone\n+ DB_PASS=***\nTraceback: ***\n\xff unfinished"
+    assert (tmp_path / "log").read_bytes() == done.stdout
+    subprocess.run([sys.executable, script, "-a", tmp_path / "log"], input=b"more", capture_output=True)
+    assert (tmp_path / "log").read_bytes() == done.stdout + b"more"
+
+
+def test_what_snakemake_says():
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, "Error %s", (ADDRESS,), None)
+    record.shellcmd, record.input = f"train --token {TOKEN}", [ADDRESS]
+    assert Concealing().filter(record)
+    assert record.getMessage() == "Error https://***@data.example/reviews.csv" and IN_ADDRESS not in str(vars(record))
+    assert TOKEN not in record.shellcmd
+
+
+def test_a_wrong_configuration_is_told_without_passwords():
+    assert IN_ADDRESS not in str(BadConfiguration([f"data.train.path: no file at {ADDRESS}"]))
+
+
+def test_journals_and_manifests(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl", 0, True, warning=ADDRESS)
+    journal.write("end", error=f"no {ADDRESS}", metrics={"loss": 0.5})
+    made = Manifest("train_model", "0", [f'train.task.arguments.a="{ADDRESS}"'], {}, {}, {"label_names": ["a@b"]}, 0.0)
+    write_manifest(tmp_path / "manifest.json", made)
+    assert IN_ADDRESS not in (tmp_path / "journal.jsonl").read_text() + (tmp_path / "manifest.json").read_text()
+    assert read_manifest(tmp_path / "manifest.json").facts == made.facts
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "..", ".hidden", "", "name\nof lines", "x" * 400, "snaketrain"])
+def test_an_experiment_is_no_path(name):
+    folder = folder_name(name)
+    assert folder == name if name == "snaketrain" else folder != name
+    assert "/" not in folder and not folder.startswith(".") and 0 < len(folder) < 120
+
+
+def test_an_own_file_stays_in_the_folder_of_its_run():
+    assert copy_of("../../own/task.py") == copy_of("/own/task.py") == "code/own/task.py"

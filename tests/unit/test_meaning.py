@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from snaketrain.remembering import Remembered
 from snaketrain.workflow import meaning
 from snaketrain.workflow.meaning import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
-from snaketrain.workflow.remembering import Remembered
 
 ORIGINAL = '''"""A module."""
 RATE = 3

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from reproduce_run import out_of_reach, with_own_code
+import pytest
+
+from reproduce_run import out_of_reach, with_own_code, written_out
+from snaketrain.credentials import CONCEALED
 from snaketrain.manifests import write_text
 from snaketrain.provenance import copy_of, own_files, write_down
 
@@ -53,5 +56,23 @@ def test_what_is_found_by_an_absolute_path_is_told(tmp_path):
     write_text(tmp_path / "same.py", "same.py")
     write_text(tmp_path / "changed.py", "otherwise")
     own = {f"{tmp_path}/{name}": tmp_path / "then" / name for name in ("same.py", "changed.py", "gone.py")}
-    told = out_of_reach(own)
+    told = out_of_reach(tmp_path, own)
     assert len(told) == 2 and f"{tmp_path}/changed.py was changed" in told[0] and f"training/code{tmp_path}/gone.py" in told[1]
+
+
+def test_a_copy_without_its_password_is_not_put_in_the_place_of_a_changed_file(tmp_path):
+    write_text(tmp_path / "mine.py", "KEY = 'another'\n")
+    write_text(tmp_path / "then.py", "PASSWORD = '***'\n")
+    own = {"mine.py": tmp_path / "then.py"}
+    assert with_own_code(tmp_path, own, tmp_path) == tmp_path
+    (told,) = out_of_reach(tmp_path, own)
+    assert "mine.py was changed" in told and "but for passwords" in told
+
+
+def test_a_setting_that_holds_a_password_is_asked_for(monkeypatch):
+    monkeypatch.delenv(CONCEALED, raising=False)
+    settings = ["train.seed=0", 'train.task.arguments.password="***"']
+    with pytest.raises(SystemExit, match="--settings"):
+        written_out(settings, [])
+    given = 'train.task.arguments.password="geheim"'
+    assert written_out(settings, [given]) == [settings[0], given]

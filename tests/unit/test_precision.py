@@ -1,10 +1,16 @@
 """In which precision `auto` trains: bf16 where the device computes in it, agreed by all processes."""
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
 import torch
 
+import evaluate_model
+from snaketrain import strategies
+from snaketrain.configuration import strings
+from snaketrain.manifests import Manifest
+from snaketrain.settings import Model, Train
 from snaketrain.strategies.base import Distributed, Strategy
 from snaketrain.strategies.fsdp import Fsdp
 from snaketrain.training.shards import PartsScaler
@@ -47,3 +53,20 @@ def test_processes_on_gpus_of_several_kinds_agree(monkeypatch, gpu, others, expe
     strategy.start()
     assert strategy.precision == expected
     assert strategy.scaler.is_enabled() == (expected == "fp16")
+
+
+class Chosen(Exception):
+    """In which precision a strategy was asked for."""
+
+
+def test_an_evaluation_computes_as_the_training_did(monkeypatch, tmp_path):
+    """Not in what `auto` means on the machine that it happens to run on."""
+    settings = [*strings("train", Train()), *strings("model", Model(use="torch.nn.Linear"))]
+    training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16"})
+
+    def ask(*_: Any, precision: str, **__: Any) -> None:
+        raise Chosen(precision)
+
+    monkeypatch.setattr(strategies, "make_strategy", ask)
+    with pytest.raises(Chosen, match="bf16"):
+        evaluate_model.score(Namespace(device="cpu"), training, None, None, None, 4, tmp_path)

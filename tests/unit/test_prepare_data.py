@@ -152,6 +152,14 @@ def test_classes_that_chance_keeps_from_training_are_counted(prepared):
     assert odd.examples["single_row_class"] == ["train.tsv, line 22: lable"]
 
 
+def test_a_header_of_other_names_than_the_columns_is_no_row(prepared):
+    rows = "sentence\tscore\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS[:20])
+    with pytest.raises(BadData, match="data.columns: .* but train.tsv, line 1 looks like one: its label 'score' is that of no other row"):
+        prepared(rows, columns=["text", "label"])
+    splits, _, _ = prepared(rows.partition("\n")[2], columns=["text", "label"])
+    assert sum(map(len, splits.values())) == 20
+
+
 def test_language_modelling_has_no_labels(prepared):
     splits, facts, odd = prepared("this was good\n\nthe plot\n", ending="txt", label=None, dev_fraction=0, test_fraction=0)
     assert [(row["text"], row["label"]) for row in splits["train"]] == [("this was good", -100), ("the plot", -100)]

@@ -148,6 +148,14 @@ def test_a_row_with_too_many_fields_is_dropped_counted_and_more_are_an_error(tmp
     assert next(lines) == "a,b,1\n", "a long file is not read to its end first"
 
 
+def test_two_stray_quotes_far_apart_are_an_error(tmp_path):
+    swallowed = ['"great film,1\n', *(f"film {n},{n % 2}\n" for n in range(20)), 'the end",0\n']
+    with pytest.raises(BadData, match="a.csv, lines 51 to 72: rows joined into one by quotes"):
+        read(write(tmp_path / "a.csv", many(*swallowed)))
+    legal = write(tmp_path / "b.csv", 'text,label\n"It was, I think,\n' + "good,\n" * 30 + 'and long",1\n')
+    assert len(read(legal)) == 1
+
+
 @pytest.mark.parametrize("header", ["text\tlabel\n", "Text\tclass\n", "sentence\tLABEL\n"])
 def test_a_header_is_no_row(tmp_path, header):
     file = write(tmp_path / "a.tsv", header + "a\t0\nb\t1\n")

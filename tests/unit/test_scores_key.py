@@ -9,7 +9,9 @@ from evaluate_model import scores_key
 from snaketrain.manifests import Manifest
 
 ARGUMENTS = Namespace(settings=["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], code=["code.a=1"], device="cpu")
-TRAINING = Manifest("train_model", "t", ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="fp32"'], {}, {})
+TRAINING = Manifest(
+    "train_model", "t", ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="fp32"'], {}, {}, {"precision": "fp32"}
+)
 SELECTION = Manifest("select_checkpoint", "s", [], {}, {}, {"weights": {"model.safetensors": "0123"}})
 DATA = Manifest("prepare_data", "d", [], {}, {"dev.arrow": "4567"})
 MODEL = Manifest("fetch_model", "m", [], {}, {"config.json": "89ab"})
@@ -30,6 +32,7 @@ def arguments(**changes) -> Namespace:
         *((ARGUMENTS, replace(TRAINING, settings=[TRAINING.settings[0], new]), SELECTION, DATA, MODEL)
           for new in ('train.precision="bf16"', "train.packing=true", "train.batch_tokens=9", 'model.arguments={"a": 1}')),
         (ARGUMENTS, replace(TRAINING, settings=['train.task.arguments={"metrics": {"m": "a.py:B"}}']), SELECTION, DATA, MODEL),
+        (ARGUMENTS, replace(TRAINING, facts={"precision": "bf16"}), SELECTION, DATA, MODEL),
         (ARGUMENTS, TRAINING, replace(SELECTION, facts={"weights": {"model.safetensors": "0124"}}), DATA, MODEL),
         (ARGUMENTS, TRAINING, SELECTION, replace(DATA, files={"dev.arrow": "4568"}), MODEL),
         (ARGUMENTS, TRAINING, SELECTION, DATA, replace(MODEL, files={"config.json": "89ac"})),

@@ -3,6 +3,7 @@
 
 rule compare_runs:
     input:
+        look_at("compare_runs"),
         expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
     output:
         manifest="results/comparison/manifest.json",
@@ -31,4 +32,4 @@ rule compare_runs:
         command=untracked(stage_command, pipeline, "compare_runs"),
         runs=list(pipeline.runs),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

@@ -4,6 +4,7 @@
 
 rule evaluate_model:
     input:
+        look_at("evaluate_model"),
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
@@ -34,4 +35,4 @@ rule evaluate_model:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "evaluate_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

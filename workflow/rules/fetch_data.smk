@@ -3,7 +3,7 @@
 
 rule fetch_data:
     input:
-        lambda wildcards: pipeline.raw_files(wildcards.dataset),
+        look_at("fetch_data"),
     output:
         "results/raw/{dataset}/manifest.json",
     log:
@@ -12,4 +12,4 @@ rule fetch_data:
         *pipeline.tracked("fetch_data", pipeline.datasets),
         command=untracked(stage_command, pipeline, "fetch_data"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

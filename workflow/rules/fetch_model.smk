@@ -3,7 +3,7 @@
 
 rule fetch_model:
     input:
-        lambda wildcards: pipeline.model_files(wildcards.model),
+        look_at("fetch_model"),
     output:
         "results/models/{model}/manifest.json",
     log:
@@ -12,4 +12,4 @@ rule fetch_model:
         *pipeline.tracked("fetch_model", pipeline.models),
         command=untracked(stage_command, pipeline, "fetch_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

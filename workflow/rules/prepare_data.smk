@@ -3,7 +3,8 @@
 
 rule prepare_data:
     input:
-        raw="results/raw/{dataset}/manifest.json",
+        look_at("prepare_data"),
+        raw=varying(pipeline.datasets, pipeline.raw),
         tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
     output:
         "results/data/{dataset}/manifest.json",
@@ -14,4 +15,4 @@ rule prepare_data:
         *pipeline.tracked("prepare_data", pipeline.datasets),
         command=untracked(stage_command, pipeline, "prepare_data"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

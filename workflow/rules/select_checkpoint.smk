@@ -3,6 +3,7 @@
 
 rule select_checkpoint:
     input:
+        look_at("select_checkpoint"),
         training="results/runs/{run}/training/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
     output:
@@ -14,4 +15,4 @@ rule select_checkpoint:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
         command=untracked(stage_command, pipeline, "select_checkpoint"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"

@@ -3,6 +3,7 @@
 
 rule train_model:
     input:
+        look_at("train_model"),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),
@@ -17,4 +18,4 @@ rule train_model:
         *pipeline.tracked("train_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "train_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | tee -i -a {log:q}"
+        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} -a {log:q}"

@@ -5,11 +5,13 @@ Where some have no result, it compares the others and says why; it then leaves n
 
 import base64
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import jinja2
 
 from snaketrain import stages
+from snaketrain.integrity import verify
 from snaketrain.judging import comparing
 from snaketrain.judging.drawing import plt, shown
 from snaketrain.judging.verdicts import verdict as verdict_on
@@ -20,16 +22,22 @@ COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#4
 LINES = ("-", "--", ":", "-.")
 
 
-def main() -> None:
+def arguments() -> Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
-    args, started = parser.parse_args(), time.time()
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started = time.time()
     folder = Path(args.output).parent
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = dict(word.split(": ", 1) for word in args.unfinished)
-    inputs = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json").content for name in args.runs}
+    evaluated = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json") for name in args.runs}
+    verify(*evaluated.values())
+    inputs = {name: manifest.content for name, manifest in evaluated.items()}
     runs = [comparing.read_run(args.runs_root / name) for name in args.runs]
     rows = comparing.ranked([comparing.row(run) for run in runs])
     groups = comparing.seed_groups(runs, rows)
@@ -128,4 +136,4 @@ def summary(rows: list[dict], metrics: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, arguments())

@@ -1,25 +1,26 @@
 """Evaluate the selected checkpoint on the development and test set: every example exactly once, on any number of processes."""
 
 import json
+import logging
 import os
 import time
-import traceback
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.settings import Evaluate, Model, Train
-from snaketrain.training.ranks import Ranks, leave
+from snaketrain.training.endings import leave
+from snaketrain.training.ranks import Ranks
 
 SPLITS = ("dev", "test")
 REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
 
 
-def main() -> None:
-    started = time.time()
+def arguments() -> Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--training", required=True, help="manifest of the training, which knows the model and the task")
@@ -27,11 +28,21 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model that the training started from")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--stall-seconds", type=float, default=1800, help="an evaluation in which nothing moves for so long says where, and ends"
+    )
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started = time.time()
     folder = Path(args.output).parent
     evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
     training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
     model = read_manifest(args.model) if args.model else None
+    if Ranks.of_environment().rank == 0:
+        verify(*filter(None, (selection, model)))
+        verify(data, wanted=lambda name: name.startswith(SPLITS))
 
     # a changed plot or interval need not run the model again
     scores = folder / "scores" / scores_key(args, training, selection, data, model)
@@ -78,6 +89,7 @@ def score(
     """Run the model over both splits; the first process writes what all have found."""
     # that some weights are missing before the trained ones are loaded is no news
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.basicConfig(format="%(asctime)s %(message)s", force=True)  # what the watch tells
 
     import numpy as np
     import torch
@@ -86,12 +98,14 @@ def score(
     from snaketrain.strategies import make_strategy
     from snaketrain.training.learner import Learner, build, loaded, make_task
     from snaketrain.training.predicting import predict
+    from snaketrain.training.watching import Watch
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     precision = training.facts["precision"]  # in which it was trained, wherever it is evaluated
     strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=precision)
     strategy.start()
+    watch = Watch(Path(args.output).parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
@@ -101,13 +115,16 @@ def score(
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = not withheld(data.facts, split)
-        metrics, rows = predict(learner, examples, batch_size, train.batch_tokens, f"{args.run_name}: {split}", measured)
+        name = f"{args.run_name}: {split}"
+        metrics, rows = predict(learner, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)
             found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
             write_json(folder / f"{split}.json", found)  # last: it says that both are there
+        watch.beat()
     strategy.finish()
+    watch.close()
 
 
 def baselines(task: Any, rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -127,9 +144,4 @@ def withheld(facts: dict, split: str) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception:
-        traceback.print_exc()
-        leave(1)
-    leave(0)
+    stages.run(main, arguments(), leave=leave)

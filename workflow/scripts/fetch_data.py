@@ -5,6 +5,7 @@ A dataset class reads its files by itself: of it there is nothing but the name t
 
 import shutil
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from snaketrain import stages
@@ -13,8 +14,7 @@ from snaketrain.data.fetching import describe, fetch
 from snaketrain.settings import Examples
 
 
-def main() -> None:
-    args = stages.parser(__doc__).parse_args()
+def main(args: Namespace) -> None:
     started = time.time()
     settings = from_strings(args.settings)["data"]
     folder = Path(args.output).parent
@@ -41,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, stages.parser(__doc__).parse_args())

@@ -1,6 +1,7 @@
 """Stage: bring the files of a model or a tokenizer to where the later stages, which may have no internet, find them."""
 
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from snaketrain import stages
@@ -9,8 +10,7 @@ from snaketrain.data.fetching import describe, fetch
 from snaketrain.settings import Source
 
 
-def main() -> None:
-    args = stages.parser(__doc__).parse_args()
+def main(args: Namespace) -> None:
     started = time.time()
     source = Source.model_validate(from_strings(args.settings)["source"])
     try:
@@ -23,4 +23,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, stages.parser(__doc__).parse_args())

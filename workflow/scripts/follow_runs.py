@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.credentials import has_password
+from snaketrain.credentials import has_password, hidden
 from snaketrain.tracking.registrar import Registrar
 from snaketrain.workflow.follower import NOTE, command
 
@@ -186,7 +186,11 @@ def pause(seconds: float, pid: int | None) -> None:
 
 
 def look(uri: str) -> str:
-    return uri if uri.startswith("http") else f"make ui, or python {Path(__file__).with_name('show_runs.py')} --uri {uri}"
+    return (
+        uri
+        if uri.startswith("http")
+        else f"make ui, or {shlex.join(['python', str(Path(__file__).with_name('show_runs.py')), '--uri', uri])}"
+    )
 
 
 def trouble_with(uri: str, error: Exception) -> Trouble:
@@ -214,7 +218,7 @@ def note(results: Path, text: str) -> None:
 
 
 def warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print(hidden(f"warning: {message}"), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

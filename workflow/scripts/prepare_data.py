@@ -8,17 +8,18 @@ from typing import Any
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.manifests import read_manifest, write_json
 from snaketrain.settings import Data
 
 
-def main() -> None:
-    args = _arguments()
+def main(args: argparse.Namespace) -> None:
     started = time.time()
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(from_strings(args.settings)["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
+    verify(*filter(None, (raw, model)))
     output = Path(args.output).parent
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
@@ -106,4 +107,4 @@ def _labels(names: list[str], facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, _arguments())

@@ -2,7 +2,11 @@
 
 import argparse
 import os
+import sys
+import traceback
 from pathlib import Path
+
+from snaketrain.credentials import hidden
 
 
 def main() -> None:
@@ -11,12 +15,13 @@ def main() -> None:
     parser.add_argument("--uri", required=True, help="an MLflow server or database")
     args = parser.parse_args()
     os.nice(10)  # trainings may be running beside it
+    sys.excepthook = lambda *about: print(hidden("".join(traceback.format_exception(*about))), file=sys.stderr)
 
     from snaketrain.tracking.mlflow_store import Store
     from snaketrain.tracking.registering import is_servable, register_best
 
     for name, reason in register_best(list(filter(is_servable, args.runs)), Store(args.uri)).items():
-        print(f"{name}: {reason}")
+        print(hidden(f"{name}: {reason}"))
 
 
 if __name__ == "__main__":

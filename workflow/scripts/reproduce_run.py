@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from snaketrain.credentials import hidden
+from snaketrain.credentials import concealed, hidden
+from snaketrain.integrity import damage
 from snaketrain.journal import all_events
-from snaketrain.manifests import Manifest, file_digest, read_manifest
+from snaketrain.manifests import read_manifest
 from snaketrain.provenance import code_at, copy_of, git_state, own_files
+from snaketrain.secret_forms import HIDDEN
 from snaketrain.workflow.launching import torchrun
 
 TRAIN = "workflow/scripts/train_model.py"
@@ -30,17 +33,21 @@ def main() -> int:
     parser.add_argument("run_id", help="of the training's run in MLflow")
     parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
+    parser.add_argument(
+        "--settings", nargs="*", default=[], metavar="KEY=JSON", help="those that hold a password, which MLflow does not know: written out"
+    )
     parser.add_argument("--steps", type=int, default=20, help="how many of the first steps (default: 20)")
     args = parser.parse_args()
     root = args.results.resolve().parent
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         recorded = Recorded(args.uri or f"sqlite:///{root / 'mlflow.db'}", args.run_id, Path(folder))
         run, expected = recorded.run, recorded.losses(args.steps)
+        run["settings"] = written_out(run["settings"], args.settings)
         if not expected:
             raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
         project = as_it_was(run["git"], recorded.changes(), Path(folder))
         own = recorded.own_code()
-        for difference in [*differences(run, root, project), *out_of_reach(own)]:
+        for difference in [*differences(run, root, project), *out_of_reach(root, own)]:
             print(f"not as it was: {difference}")
         found = taken_again(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
@@ -49,6 +56,15 @@ def main() -> int:
         print(f"{run['run']}: step {step} had a loss of {expected[step]!r}, and now has {found.get(step)!r}")
     print(f"{run['run']}: {len(expected) - len(unequal)} of {len(expected)} losses up to step {max(expected)} are equal to the bit")
     return int(bool(unequal))
+
+
+def written_out(settings: list[str], given: list[str]) -> list[str]:
+    """The settings with those that were given for what is hidden in them."""
+    by_key = {item.partition("=")[0]: item for item in given}
+    missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key and item not in concealed()]
+    if missing:
+        raise SystemExit(f"MLflow does not hold the password in {', '.join(missing)}. Write it out: --settings {shlex.quote(missing[0])}")
+    return [by_key.get(item.partition("=")[0], item) for item in settings]
 
 
 class Recorded:
@@ -107,19 +123,24 @@ def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
         manifest = read_manifest(root / path)
         if manifest.content != run["inputs"][role]:
             found.append(f"{role}: {path} was {run['inputs'][role]}; here it is {manifest.content}")
-        found += [f"{role}: {manifest.folder / name} is not what was written" for name in changed_files(manifest)]
+        found += [f"{role}: {manifest.folder / name} {what}" for name, what in damage(manifest).items()]
     return found
 
 
-def out_of_reach(own: dict[str, Path]) -> list[str]:
-    """Own files that are found by their absolute path, and were changed since."""
-    changed = [name for name, then in own.items() if name.startswith("/") and not _same(Path(name), then)]
-    return [f"the code: {name} was changed; what it was is in MLflow, training/{copy_of(name)}" for name in changed]
+def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
+    """Own files that were changed since, and are found by their absolute path or held a password, without which they are of no use."""
+    changed = [
+        name
+        for name, then in own.items()
+        if (name.startswith("/") or HIDDEN in then.read_text(encoding="utf-8")) and not _same(root / name, then)
+    ]
+    return [f"the code: {name} was changed; what it was is in MLflow, training/{copy_of(name)}, but for passwords" for name in changed]
 
 
 def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
     """A folder that looks like `root`, but for the user's own files, which are what they were."""
-    replaced = {Path(name): then for name, then in own.items() if not name.startswith("/") and not _same(root / name, then)}
+    in_reach = {name: then for name, then in own.items() if not name.startswith("/") and HIDDEN not in then.read_text(encoding="utf-8")}
+    replaced = {Path(name): then for name, then in in_reach.items() if not _same(root / name, then)}
     if not replaced:
         return root
     copied = {above for name in replaced for above in name.parents}  # anything in them is a link to what is in `root`
@@ -137,10 +158,6 @@ def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
 def _same(now: Path, then: Path) -> bool:
     """A password in it is not in MLflow."""
     return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
-
-
-def changed_files(manifest: Manifest) -> list[str]:
-    return [name for name, digest in manifest.files.items() if digest and file_digest(manifest.file(name)) != digest]
 
 
 def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:

@@ -2,30 +2,40 @@
 
 import shutil
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.journal import all_events
-from snaketrain.manifests import file_digest, read_manifest, write_json
+from snaketrain.manifests import read_manifest, write_json
 from snaketrain.metric_modes import mode_of
 from snaketrain.settings import Select
 from snaketrain.training.ranking import Evaluated, best_first, evaluated
 
+WEIGHTS = (".safetensors", "task.memory.pt")
 
-def main() -> None:
-    started = time.time()
+
+def arguments() -> Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--training", required=True, help="manifest of the training")
     parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started = time.time()
     select = Select.model_validate(from_strings(args.settings)["select"])
     training, data = read_manifest(args.training), read_manifest(args.data)
+    verify(training)
+    verify(data, wanted=lambda name: name.startswith("tokenizer/"))
     folder = Path(args.output).parent
 
     mode = mode_of(select.metric, training.facts["metrics"], select.mode)
     ranking = rank_checkpoints(training.folder, select.metric, mode)
-    winner = next((entry for entry in ranking if entry["kept"]), None)
+    verified = {str(Path(name).parent) for name in training.files}
+    winner = next((entry for entry in ranking if entry["kept"] and entry["path"] in verified), None)
     if winner is None:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     checkpoint = training.folder / winner["path"]
@@ -35,7 +45,9 @@ def main() -> None:
         folder / "selection.json",
         {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
     )
-    weights = {path.name: file_digest(path) for path in [*sorted(checkpoint.glob("*.safetensors")), checkpoint / "task.memory.pt"]}
+    weights = {
+        Path(name).name: sha for name, sha in training.files.items() if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
+    }
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
     stages.finish("select_checkpoint", args, {"training": training.content}, ["selection.json", *files], facts, started)
     print(f"{training.facts['run']}: {why}")
@@ -93,4 +105,4 @@ def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) 
 
 
 if __name__ == "__main__":
-    main()
+    stages.run(main, arguments())

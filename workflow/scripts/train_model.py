@@ -3,30 +3,32 @@
 Of several processes each runs this; `--output` is written by the first one, when the training is complete.
 """
 
+import argparse
 import logging
 import os
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 from snaketrain import stages
 from snaketrain.configuration import from_strings
+from snaketrain.integrity import verify
 from snaketrain.manifests import digest, read_manifest
 from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.provenance import place, seconds_alive
 from snaketrain.settings import Model, Train
-from snaketrain.training.endings import FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, WorthAnotherStart
+from snaketrain.training.endings import STOPPED_EARLY, leave
 from snaketrain.training.goodput import Clock
 from snaketrain.training.ownership import check, end_previous_owner, sign
-from snaketrain.training.ranks import leave
+from snaketrain.training.ranks import Ranks
 from snaketrain.training.stopping import Stopping
-from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, ways_of
+from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, set_aside_from_damage, ways_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 
 
-def arguments():
+def arguments() -> argparse.Namespace:
     parser = stages.parser(__doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
@@ -46,14 +48,15 @@ def arguments():
     return parser.parse_args()
 
 
-def main() -> int:
+def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
-    args = arguments()
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
     settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     paths = {"data": args.data, "model": args.model, "initial": args.initial}
     read = {role: read_manifest(path) for role, path in paths.items() if path}
+    if Ranks.of_environment().rank == 0:
+        verify(*read.values())
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
@@ -92,6 +95,7 @@ def main() -> int:
         if changed := claim(folder, purpose, ways_of(args), plan.steps):
             about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
         sign(folder)
+        set_aside_from_damage(folder)
         record_start(folder, purpose, args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
@@ -148,7 +152,8 @@ def main() -> int:
         facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
         facts["precision"] = strategy.precision  # which `auto` chose on these devices
         facts |= {"metrics": metrics, "checkpoints": training.checkpoints.metrics()}
-        stages.finish("train_model", args, inputs, training.checkpoints.weight_files(folder), facts, started)
+        description = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
+        stages.finish("train_model", args, inputs, [*training.checkpoints.files_to_select(folder), *description], facts, started)
     return 0
 
 
@@ -162,24 +167,15 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def tell_failure(error: BaseException) -> None:
+def tell_failure(args: argparse.Namespace, error: BaseException) -> None:
     """On the terminal, in the log of this process, and as the last line of the journal."""
-    if isinstance(error, SystemExit):  # what to do about it is all that matters
+    if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
         logging.error(error.code)
     else:
-        logging.exception("the training failed")
-    record_failure(Path(arguments().output).parent, error)
+        logging.error("the training failed", exc_info=error)
+    with suppress(OSError):  # on a full disk
+        record_failure(Path(args.output).parent, error)
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except SystemExit as error:
-        if not isinstance(error.code, str):  # of argparse
-            raise
-        tell_failure(error)
-        code = WORTH_ANOTHER_START if isinstance(error, WorthAnotherStart) else FAILED
-    except Exception as error:
-        tell_failure(error)
-        code = FAILED
-    leave(code)
+    stages.run(main, arguments(), tell_failure, leave)

@@ -9,6 +9,7 @@ import json
 from typing import Any, NamedTuple
 
 from snaketrain.configuration_files import ALTERNATIVES, merged, value_at, without_alternatives
+from snaketrain.credentials import conceal, reveal
 from snaketrain.expanding import Change, changes_by_run
 from snaketrain.mistakes import BadConfiguration, bad_name, nearest, shown
 from snaketrain.plain_values import Endless, dotted, not_plain, without
@@ -80,13 +81,13 @@ def _doubly_told(raw: dict[str, Any]) -> list[str]:
 
 
 def strings(name: str, section: Section | None) -> list[str]:
-    """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records."""
+    """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records; without passwords."""
     return _strings(name, json.dumps(section.model_dump(mode="json")))
 
 
 @functools.cache  # the points of a sweep differ in one section, if at all
 def _strings(name: str, section: str) -> list[str]:
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in flatten(name, json.loads(section))]
+    return [conceal(key, value) for key, value in flatten(name, json.loads(section))]
 
 
 def flatten(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -99,7 +100,7 @@ def from_strings(items: list[str]) -> dict[str, Any]:
     """The nested sections again, from their `name.key=json` strings."""
     nested: dict[str, Any] = {}
     for item in items:
-        key, _, value = item.partition("=")
+        key, _, value = reveal(item).partition("=")
         *parents, last = key.split(".")
         place = nested
         for parent in parents:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from snaketrain.credentials import hidden_in
+
 Event = dict[str, Any]
 ATTEMPT = b'{"event": "attempt"'  # the beginning of such a line, as `write` writes it
 CHUNK_BYTES = 1_000_000  # of a long journal at once
@@ -34,7 +36,7 @@ class Journal:
         if self.writes:
             self.check()
             with self.one_at_a_time:
-                line = {"event": event, **content, "time": round(time.time(), 3), "attempt": self.attempt}
+                line = {"event": event, **hidden_in(content), "time": round(time.time(), 3), "attempt": self.attempt}
                 self.file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:

@@ -3,10 +3,16 @@
 import hashlib
 import json
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from snaketrain.credentials import hidden_setting
+
+BLOCK = 1 << 20
+SECONDS_BETWEEN_LINES = 5.0
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class Manifest:
     identity: str  # digest of settings, code and inputs: the same identity means the same result
     settings: list[str]  # `key=json`, the very strings that Snakemake compares
     inputs: dict[str, str]  # role -> content digest of the manifest that was read
-    files: dict[str, str]  # path relative to the manifest -> sha256 (or "" where it would be wasteful)
+    files: dict[str, str]  # path relative to the manifest -> sha256
     facts: dict[str, Any] = field(default_factory=dict)
     started: float = 0.0
     finished: float = 0.0
@@ -43,8 +49,16 @@ def digest(*parts: Any) -> str:
 
 
 def file_digest(path: str | Path) -> str:
+    """The sha256 of a file; of one that takes long, how far it is."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        size, told = os.fstat(file.fileno()).st_size, time.monotonic()
+        found = hashlib.sha256()
+        while block := file.read(BLOCK):
+            found.update(block)
+            if time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                print(f"{path}: {file.tell() / 1e9:.1f} of {size / 1e9:.1f} GB read for its digest", file=sys.stderr, flush=True)
+        return found.hexdigest()
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -52,11 +66,15 @@ def write_text(path: str | Path, text: str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -72,6 +90,6 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
-    content = asdict(manifest) | {"finished": time.time()}
+    content = asdict(manifest) | {"settings": list(map(hidden_setting, manifest.settings)), "finished": time.time()}
     del content["path"]
     write_json(path, content)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from snaketrain.credentials import hidden
 from snaketrain.settings import Name, Section, Settings
 
 LONGEST = 900  # characters of a problem
@@ -29,7 +30,7 @@ class BadConfiguration(Exception):
     def __init__(self, problems: list[str]):
         self.problems = list(dict.fromkeys(map(one_line, problems)))
         several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {p}" for p in self.problems))
+        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {hidden(p)}" for p in self.problems))
 
 
 def one_line(text: str) -> str:

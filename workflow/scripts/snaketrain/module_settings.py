@@ -11,8 +11,7 @@ from pydantic import Field, ValidationError
 
 from snaketrain.metric_modes import Modes, said
 from snaketrain.mistakes import expectation, nearest
-from snaketrain.settings import Section, Use
-from snaketrain.settings.base import LARGEST
+from snaketrain.settings import LARGEST, Section, Use
 
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 

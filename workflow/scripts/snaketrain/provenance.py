@@ -34,7 +34,8 @@ def own_files(code: list[str]) -> list[str]:
 def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
     """`packages.txt`, in the form that pip reads, where the code was changed since its commit `code.diff`, and the user's own in `code/`."""
     write_text(
-        folder / "packages.txt", "".join(f"{name}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()}))
+        folder / "packages.txt",
+        "".join(f"{hidden(name)}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()})),
     )
     (folder / "code.diff").unlink(missing_ok=True)  # of the attempt before
     shutil.rmtree(folder / "code", ignore_errors=True)
@@ -47,7 +48,7 @@ def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
 
 def copy_of(name: str) -> str:
     """Where in a training's folder, and in MLflow, one of its own files is kept."""
-    return f"code/{name.lstrip('/')}"
+    return "/".join(["code", *(part for part in Path(name).parts if part not in ("/", ".."))])
 
 
 def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:

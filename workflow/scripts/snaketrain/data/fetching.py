@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from snaketrain.full_disk import explained
 from snaketrain.manifests import file_digest
 from snaketrain.settings import Source
 
@@ -146,6 +147,8 @@ def _download(source: Source, cache: Path, building: Path) -> None:
     except ValueError:
         raise
     except Exception as error:
+        if (told := explained(error, building)) is not error:
+            raise told from None
         raise SystemExit(
             f"{describe(source)}: cannot be downloaded: {type(error).__name__}: {error}\n"
             "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."

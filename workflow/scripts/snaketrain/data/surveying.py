@@ -57,6 +57,7 @@ class Surveyor:
         self.hashes, self.labels = array("q"), array("b")
         self.label_counts: Counter[str] = Counter()
         self.first_places: dict[str, str] = {}
+        self.first_lines: Counter[str] = Counter()  # of labels in the first line of a file
         self.odd = Oddities()
 
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
@@ -86,11 +87,21 @@ class Surveyor:
                 f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
             )
         if self.source == "train" and self.data.labels is None:
+            self._refuse_headers()
             single = [name for name, count in self.label_counts.items() if count == 1]
             self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: Oddities.EXAMPLES]])
         # in an unlabelled test set the missing labels are nothing odd
         odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
         return found
+
+    def _refuse_headers(self) -> None:
+        """Names of columns that are others than `data.columns` says: the first line of each file alone has them for a label."""
+        found = [name for name, count in self.first_lines.items() if count == self.label_counts[name]]
+        if self.data.columns and found and self.label_counts.total() > self.first_lines.total():
+            raise BadData(
+                f"data.columns: is for files without a header, but {self.first_places[found[0]]} looks like one: its label {found[0]!r} is "
+                "that of no other row. Remove `columns`; if it is a row like others, list all classes in `data.labels`."
+            )
 
     def _state(self, example: Example) -> int:
         if not self.data.label:
@@ -105,6 +116,7 @@ class Surveyor:
         for name in self.kind.names(example.label):
             if not self.label_counts[name]:
                 self.first_places[name] = example.place
+            self.first_lines[name] += example.line == 1
             self.label_counts[name] += 1
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(

@@ -8,6 +8,7 @@ from itertools import chain
 from snaketrain.data.oddities import RARE, BadData, Oddities
 
 PATIENCE = 10  # rows with too many fields that are not yet too many, whatever their share
+BY_CHANCE = 10  # lines of one field that may look like rows
 LONGEST_FIELD = 16 * 2**20  # characters; a stray quote would otherwise swallow the rest of a CSV file into one field
 
 
@@ -64,13 +65,18 @@ def _csv(lines: Iterator[str], odd: Oddities, name: str) -> Iterator[tuple[int, 
             return
         if fields:
             if reader.line_num > begins and _joined(fields):
-                odd.add("joined_rows", f"{name}, lines {begins} to {reader.line_num}", " | ".join(fields))
+                place = f"{name}, lines {begins} to {reader.line_num}"
+                if reader.line_num - begins >= BY_CHANCE:
+                    raise BadData(
+                        f"{place}: rows joined into one by quotes, one in the first of them and one in the last. Remove both, or double them."
+                    )
+                odd.add("joined_rows", place, " | ".join(fields))
             yield begins, fields
         begins = reader.line_num + 1
 
 
 def _joined(fields: list[str]) -> bool:
-    """Whether each line of a row has as many commas as rows have: two stray quotes join what is between them."""
+    """Whether each line of a row has as many commas as rows have: two stray quotes join the rows between them."""
     surplus = len(fields) - 1
     for before, field in enumerate(fields):
         if "\n" in field and surplus:

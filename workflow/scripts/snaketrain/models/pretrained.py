@@ -8,7 +8,7 @@ from torch import nn
 
 from snaketrain.loading import load
 from snaketrain.mistakes import nearest
-from snaketrain.settings.model import OF_LOADING
+from snaketrain.settings import OF_LOADING
 
 
 def make_model(model: dict[str, Any], folder: Path | None, always: dict[str, Any], at_random: dict[str, Any]) -> nn.Module:

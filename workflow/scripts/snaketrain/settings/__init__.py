@@ -6,17 +6,20 @@
 import math
 from collections.abc import Iterator
 
-from snaketrain.settings.base import Name, Section, Use
+from snaketrain.settings.base import LARGEST, Name, Section, Use
 from snaketrain.settings.compute import Compute
 from snaketrain.settings.data import Data
 from snaketrain.settings.judging import Evaluate, Select
-from snaketrain.settings.model import InitialWeights, Model
+from snaketrain.settings.model import OF_LOADING, InitialWeights, Model
 from snaketrain.settings.sources import Examples, Source
 from snaketrain.settings.tracking import Tracking
-from snaketrain.settings.train import Train
+from snaketrain.settings.train import OF_THEIR_OWN, Train
 from snaketrain.strategies import misfit, shares
 
 __all__ = [
+    "LARGEST",
+    "OF_LOADING",
+    "OF_THEIR_OWN",
     "Compute",
     "Data",
     "Evaluate",

@@ -52,7 +52,7 @@ class Compute(Section):
         "", description="further options of sbatch, `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed"
     )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
-        1800, description="a training in which nothing moves for so long says which process is where, and ends"
+        1800, description="a training or an evaluation in which nothing moves for so long says which process is where, and ends"
     )
     restarts: NotNegative = Field(
         3,

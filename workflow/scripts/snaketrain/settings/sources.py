@@ -23,6 +23,11 @@ class Source(Section):
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
     sha256: dict[str, str] = Field({}, description="expected digests by file name; a file that differs stops the run")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether these are the user's own files, which may change at any time."""
+        return bool(self.path) and not (self.package or self.hub)
+
     @field_validator("sha256")
     @classmethod
     def _digests_in_order(cls, value: dict[str, str]) -> dict[str, str]:

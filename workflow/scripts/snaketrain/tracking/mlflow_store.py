@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,12 +34,16 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from snaketrain.credentials import hidden
+from snaketrain.manifests import digest
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
 SQLITE = "sqlite:///"
-TEXTS, LONGEST_TEXT_BYTES = (".json", ".csv", ".txt", ".diff", ".html", ".py"), 20_000_000  # in which a password may stand
+TEXTS, LONGEST_TEXT_BYTES = (
+    (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
+    20_000_000,
+)  # in which a password may stand
 TAIL_BYTES = 100_000
 
 
@@ -92,13 +97,14 @@ class Store:
         return there and [each.name for each in known] == list(self._experiments)
 
     def experiment(self, name: str) -> str:
+        name = hidden(name)
         if name not in self._experiments:
             found = self.client.get_experiment_by_name(name)
             if found and found.lifecycle_stage == "deleted":
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
             place = None
             if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
-                place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / name)
+                place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / folder_name(name))
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
@@ -221,6 +227,12 @@ def allowed(name: str) -> str:
 def allowed_model_name(name: str) -> str:
     """A model's name as MLflow allows it, and as it can stand in an address."""
     return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
+
+
+def folder_name(experiment: str) -> str:
+    """An experiment's name is no path: one that could be taken for it gets another name as a folder."""
+    plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
+    return plain if plain and plain == experiment else f"{plain}-{digest(experiment)[:8]}"
 
 
 def milliseconds(seconds: float) -> int:

@@ -27,8 +27,8 @@ class Registrar:
         if new := sorted(due - self.asked):
             self.asked |= set(new)
             self.at_work = new
+            command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
             with open(self.log, "w", encoding="utf-8") as log:
-                command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:

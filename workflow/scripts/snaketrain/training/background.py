@@ -4,6 +4,10 @@ import threading
 from collections.abc import Callable
 
 
+class Worker(threading.Thread):
+    """Not a daemon: when the training ends by an error, what is being saved is still saved."""
+
+
 class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -18,8 +22,7 @@ class Background:
             except BaseException as error:  # also SystemExit, which a thread would swallow
                 self._error = error
 
-        # not a daemon: when the training ends by an error, what is being saved is still saved
-        self._thread = threading.Thread(target=run, name="background")
+        self._thread = Worker(target=run, name="background")
         self._thread.start()
 
     def finish(self) -> None:

@@ -124,8 +124,10 @@ class Checkpoints:
         states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}
 
-    def weight_files(self, above: Path) -> list[str]:
-        return [str(path.relative_to(above)) for path in sorted(self.folder.glob("step-*/*.safetensors"))]
+    def files_to_select(self, above: Path) -> list[str]:
+        """What a later stage reads of those that are kept."""
+        names = ("*.safetensors", "task.memory.pt", "state.json")
+        return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
     def restore(self, learner: Any, memory: dict[str, Any]) -> int:
         """Load the last whole checkpoint; the step it was saved at, 0 if there is none.

@@ -59,7 +59,7 @@ class Training:
     def resume(self) -> int:
         """Go back to the last checkpoint, if there is one; its step."""
         self.step = self.checkpoints.restore(self.learner, self.memory)
-        self.owed = self.step == 0 or (self.plan.evaluates_at(self.step) and not self.checkpoints.evaluated)
+        self.owed = self.step > 0 and self.plan.evaluates_at(self.step) and not self.checkpoints.evaluated
         return self.step
 
     def run(self) -> int:
@@ -67,7 +67,9 @@ class Training:
         task, modules = self.learner.task, self.learner.plain_modules()
         task.on_worker_start()
         self.clock.to("steps")
-        if self.step:
+        if self.step == 0:
+            self.owed = True
+        else:
             self.saved(self.step)  # perhaps the last attempt did not come to write it down
         if self.step in (0, *self.plan.epoch_ends, self.plan.steps):
             self.catch_up()

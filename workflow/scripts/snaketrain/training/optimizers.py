@@ -7,8 +7,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from snaketrain.loading import load
-from snaketrain.settings import Train
-from snaketrain.settings.train import OF_THEIR_OWN
+from snaketrain.settings import OF_THEIR_OWN, Train
 
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)  # on CPUs and GPUs alike
 

@@ -1,5 +1,6 @@
 """What a task measures and predicts of a split: every example exactly once, gathered from all processes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ Rows = dict[str, np.ndarray]
 
 @torch.no_grad()
 def predict(
-    learner: Learner, examples: Any, batch_size: int, tokens: int | None, name: str, measured: bool
+    learner: Learner, examples: Any, batch_size: int, tokens: int | None, name: str, measured: bool, beat: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, float], Rows]:
     """The metrics, if they are to be measured, and the rows in the order of the examples with their `ids`, on the first process."""
     strategy, sums, mine = learner.strategy, Sums(learner), {"ids": [np.empty(0, np.int64)]}
@@ -29,6 +30,7 @@ def predict(
             for column, rows in predicted.items():
                 mine.setdefault(column, []).append(on_cpu(rows))
             bar.update(len(piece.ids) * strategy.data_processes)
+        beat()
     bar.close()
     everyones = strategy.everyones({column: np.concatenate(rows) for column, rows in mine.items()})
     return sums.metrics() if measured else {}, merged(everyones, len(examples)) if strategy.rank == 0 else {}

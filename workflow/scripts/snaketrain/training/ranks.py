@@ -4,11 +4,8 @@ torchrun's names are always read; those of other launchers only where `compute.l
 for example, sees SLURM's names as well, and is none of the processes.
 """
 
-import logging
 import os
 import subprocess
-import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,20 +83,3 @@ class Ranks:
             f"compute.launcher: {self.on_this_machine or 'an unknown number'} of {self.world_size} processes are on this machine, and it is not known "
             "where the first one is. Say it before the start: export MASTER_ADDR=<its host name>"
         )
-
-
-def leave(code: int) -> None:
-    """End this process; one of several without taking torch.distributed down.
-
-    The destructor of torch's gloo group (2.13) keeps Python's lock while it waits for a thread that wants that lock, now and
-    then: a finished training would hang.
-    """
-    if Ranks.of_environment().world_size == 1:
-        sys.exit(code)
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()  # what is being saved is saved to the end
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

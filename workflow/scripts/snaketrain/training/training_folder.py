@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain import stages
+from snaketrain.credentials import ConcealingFormatter, hidden, hidden_in, hidden_setting
+from snaketrain.integrity import damage
 from snaketrain.journal import read_events
 from snaketrain.manifests import Manifest, write_json
 from snaketrain.provenance import git_state, write_down
@@ -63,6 +65,21 @@ def last_saved(folder: Path) -> int:
     return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
 
 
+def set_aside_from_damage(folder: Path) -> None:
+    """A finished training whose checkpoints are missing or changed is taken again from before the first of these."""
+    if not (made := stages.made_before(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
+        return
+    first = Path(min(found)).parent.name
+    aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-checkpoints"
+    aside.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("checkpoints/step-*"):
+        if path.name >= first:
+            path.rename(aside / path.name)
+    Path(made.path).unlink()  # from here on it is an unfinished training as any other
+    print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are taken again ({aside} has what was there)",
+          file=sys.stderr, flush=True)  # fmt: skip
+
+
 def _finished(folder: Path) -> bool:
     return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
 
@@ -96,7 +113,7 @@ def record_start(
             "run": args.run_name,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,
-            "settings": [*args.settings, *data.settings],
+            "settings": [hidden_setting(item) for item in (*args.settings, *data.settings)],
             "inputs": inputs,
             "paths": {role: path for role in inputs if (path := getattr(args, role))},
             "log_every": args.log_every,
@@ -117,8 +134,8 @@ def record_start(
                 "device": strategy.device.type,
                 "precision": strategy.precision,
             },
-            "experiment": args.experiment,
-            "notes": args.notes,
+            "experiment": hidden(args.experiment),
+            "notes": hidden(args.notes),
         },
     )
 
@@ -133,14 +150,17 @@ def record_failure(folder: Path, error: BaseException) -> None:
         }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(last | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
+            journal.write(json.dumps(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
 
 
 def log_to(path: Path, strategy: Any) -> None:
     """Everything worth telling goes to a file of this process; the first process tells it on the terminal too."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if strategy.rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=handlers, force=True)
+    for handler in handlers:
+        handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     logging.info("process %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)

@@ -22,7 +22,6 @@ class Watch:
         self.main = threading.get_ident()
         self.closed = threading.Event()
         self.beat()
-        folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f"rank-{rank}.txt"):
             old.unlink()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
@@ -42,6 +41,7 @@ class Watch:
 
     def _tell(self) -> None:
         stack = traceback.extract_stack(sys._current_frames()[self.main])
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"rank-{self.rank}.txt").write_text("".join(traceback.format_list(stack)), encoding="utf-8")
         logging.error(
             "nothing has moved for %.0f seconds (compute.stall_seconds); process %d is here:\n%s",

@@ -30,6 +30,11 @@ def python_with_network() -> str:
     return shlex.quote(sys.executable)
 
 
+def keep_log() -> str:
+    """Behind a stage's pipe."""
+    return f"{shlex.quote(sys.executable)} {script('keep_log.py')}"
+
+
 def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from snaketrain.workflow.remembering import Remembered
+from snaketrain.remembering import Remembered
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 WITHOUT_EFFECT_ON_RESULTS = {
@@ -21,6 +21,7 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.loading",
     "snaketrain.training.training_folder",
     "snaketrain.credentials",
+    "snaketrain.secret_forms",
     "snaketrain.training.goodput",
     "snaketrain.training.machine_load",
     "snaketrain.provenance",
@@ -32,7 +33,9 @@ WITHOUT_EFFECT_ON_RESULTS = {
     "snaketrain.training.ownership",
     "snaketrain.training.progress",
     "snaketrain.training.ranks",
-    "snaketrain.workflow.remembering",
+    "snaketrain.remembering",
+    "snaketrain.full_disk",
+    "snaketrain.integrity",
     "snaketrain.training.stopping",
     "snaketrain.training.background",
     "snaketrain.training.watching",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from snaketrain.loading import NotFound, find, module_file
 from snaketrain.metric_modes import MODES, Modes, modes_of
-from snaketrain.module_settings import Metric, ModuleSettings
+from snaketrain.module_settings import ModuleSettings
 from snaketrain.workflow.inheriting import class_attribute
 from snaketrain.workflow.meaning import project_file
 
@@ -26,16 +26,17 @@ def of_task(file: Path, task: str, label_kind: str) -> Modes | None:
 
 def of_module(settings: ModuleSettings) -> Modes:
     """Those of the task `module`, whose metrics are named in its arguments."""
-    own = {name: mode_of_class(metric) for name, metric in settings.metrics.items()}
+    own = {name: mode_of_class(metric.use, str(metric.arguments.get("task", ""))) for name, metric in settings.metrics.items()}
     modes = settings.modes({name: None if mode == UNTOLD else mode for name, mode in own.items()})
     return modes | {name: UNTOLD for name, mode in own.items() if mode == UNTOLD and not modes[name]}
 
 
-def mode_of_class(metric: Metric) -> str | None:
+@functools.cache  # the points of a sweep have the same metrics
+def mode_of_class(use: str, task: str = "") -> str | None:
     """By the `higher_is_better` of a class of torchmetrics or of one's own; a function has none."""
     try:
-        file, name = find(metric.use)
-        file = file or module_file(metric.use.rpartition(".")[0], metric.use)
+        file, name = find(use)
+        file = file or module_file(use.rpartition(".")[0], use)
     except NotFound:  # is told elsewhere
         file = None
     if file is None:
@@ -43,9 +44,8 @@ def mode_of_class(metric: Metric) -> str | None:
     if any(isinstance(each, ast.FunctionDef) and each.name == name for each in ast.parse(file.read_text(encoding="utf-8")).body):
         return None
     attribute, value = class_attribute(file, name, "higher_is_better", "__new__", find=project_or_torchmetrics)
-    if attribute == "__new__" and (task := metric.arguments.get("task")):  # `Accuracy` with a task is MulticlassAccuracy or the like
-        arguments = {key: value for key, value in metric.arguments.items() if key != "task"}
-        return mode_of_class(Metric(use=f"torchmetrics.classification.{str(task).capitalize()}{name}", arguments=arguments))
+    if attribute == "__new__" and task:  # `Accuracy` of the task multiclass makes a MulticlassAccuracy
+        return mode_of_class(f"torchmetrics.classification.{task.capitalize()}{name}")
     return MODES.get(value.value, UNTOLD) if isinstance(value, ast.Constant) else UNTOLD
 
 

@@ -3,6 +3,7 @@
 Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -10,24 +11,54 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.configuration import read_runs, strings
-from snaketrain.data.fetching import source_files
+from snaketrain.credentials import CannotTellApart
+from snaketrain.data.fetching import named_files
 from snaketrain.loading import find
-from snaketrain.manifests import digest
-from snaketrain.settings import Compute, Data, Settings, Source, Tracking
+from snaketrain.manifests import digest, file_digest
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.remembering import Remembered
+from snaketrain.secret_forms import without_secrets
+from snaketrain.settings import Compute, Data, Examples, Settings, Source, Tracking
 from snaketrain.strategies import strategy_files
 from snaketrain.workflow.meaning import SCRIPTS, code_strings
 from snaketrain.workflow.rule_values import varying
 
 RESULTS = "results"
+FOLDERS = {  # below it, with the name of the run, data set or model that a stage works on
+    "fetch_data": "raw/{}",
+    "fetch_model": "models/{}",
+    "prepare_data": "data/{}",
+    "train_model": "runs/{}/training",
+    "select_checkpoint": "runs/{}/selection",
+    "evaluate_model": "runs/{}/evaluation",
+    "compare_runs": "comparison",
+}
 
 
 class Pipeline:
-    def __init__(self, config: dict[str, Any], in_slurm_job: bool = False, runs: dict[str, Settings] | None = None):
+    def __init__(
+        self, config: dict[str, Any], in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None
+    ):
         """`runs`: those of the configuration, where they were read already."""
         self.in_slurm_job = in_slurm_job
+        self.reads_files = reads_files  # a job parses the Snakefile too, but decides nothing
+        self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple, list[str]] = {}
+        self._conceal()
+
+    def _conceal(self) -> None:
+        """Before anything is shown: a stage gets its passwords by an environment variable."""
+        for name, run in self.runs.items():
+            try:
+                for section in ("data", "model", "train", "select", "evaluate"):
+                    strings(section, getattr(run, section))
+            except CannotTellApart as error:
+                raise BadConfiguration(
+                    [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
+                     "Give both the same, or have your code take it from the environment."]
+                ) from None  # fmt: skip
 
     # --- what there is
 
@@ -58,37 +89,59 @@ class Pipeline:
     def _data_names(self) -> dict[str, str]:
         return {run: data_name(settings.data) for run, settings in self.runs.items()}
 
-    @cached_property
-    def _data(self) -> dict[str, str]:
-        return {run: f"{RESULTS}/data/{name}/manifest.json" for run, name in self._data_names.items()}
+    @staticmethod
+    def manifest(stage: str, name: str = "") -> str:
+        return f"{RESULTS}/{FOLDERS[stage].format(name)}/manifest.json"
 
-    @cached_property
-    def _weights(self) -> dict[str, list[str]]:
-        sources = {run: settings.model.source for run, settings in self.runs.items()}
-        return {run: [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else [] for run, source in sources.items()}
+    def raw(self, dataset: str) -> str:
+        return self.as_input("fetch_data", dataset)
 
     def data(self, run: str) -> str:
-        return self._data[run]
+        return self.as_input("prepare_data", self._data_names[run])
 
     def tokenizer(self, dataset: str) -> list[str]:
-        source = self.datasets[dataset].tokenizer
-        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
+        return self._fetched(self.datasets[dataset].tokenizer)
 
     def weights(self, run: str) -> list[str]:
-        return self._weights[run]
+        return self._fetched(self.runs[run].model.source)
 
     def initial_weights(self, run: str) -> list[str]:
-        source = initial(self.runs[run])
-        return [f"{RESULTS}/models/{source_name(source)}/manifest.json"] if source else []
+        return self._fetched(initial(self.runs[run]))
 
-    def model_files(self, model: str) -> list[str]:
-        return local_files(self.models[model])
+    def _fetched(self, source: Source | None) -> list[str]:
+        return [self.as_input("fetch_model", source_name(source))] if source else []
 
-    def raw_files(self, dataset: str) -> list[str]:
-        data = self.datasets[dataset]
-        return [file for source in (data.train, data.dev, data.test) if source and not source.use for file in local_files(source)]
+    def reads(self, stage: str, name: str) -> dict[str, tuple[str, str]]:
+        """The role, stage and name of all that a stage's manifest names as read."""
+        if stage.startswith("fetch"):
+            return {}
+        if stage == "compare_runs":
+            return {run: ("evaluate_model", run) for run in self.runs}
+        if stage == "prepare_data":
+            sources = {"tokenizer": self.datasets[name].tokenizer}
+            return {"raw": ("fetch_data", name)} | {
+                role: ("fetch_model", source_name(source)) for role, source in sources.items() if source
+            }
+        data = {"data": ("prepare_data", self._data_names[name])}
+        if stage == "train_model":
+            sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
+            return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
+        return {"training": ("train_model", name)} if stage == "select_checkpoint" else data | {"selection": ("select_checkpoint", name)}
+
+    def results(self, run: str) -> list[str]:
+        return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model")]
 
     # --- what makes it stale
+
+    def local_files(self, stage: str, name: str) -> list[str]:
+        """The content of the user's own files, a string for each source; those of a package or a pinned commit do not change.
+
+        Snakemake itself would go by their time of change once they are large, which copying changes and an older file does not.
+        """
+        if not self.reads_files or not stage.startswith("fetch"):
+            return []
+        sources = {"source": self.models[name]} if stage == "fetch_model" else of_splits(self.datasets[name])
+        return [f"files.{setting}={content(source)}" for setting, source in sources.items() if source.is_local]
 
     def strings(self, stage: str, name: str) -> list[str]:
         """`key=json` for each setting and each piece of code that a stage's result depends on."""
@@ -102,8 +155,7 @@ class Pipeline:
         if stage == "fetch_model":
             return strings("source", self.models[name])
         if stage == "fetch_data":
-            data = self.datasets[name]
-            return [s for split in ("train", "dev", "test") if getattr(data, split) for s in strings(f"data.{split}", getattr(data, split))]
+            return [s for split, source in of_splits(self.datasets[name]).items() for s in strings(f"data.{split}", source)]
         if stage == "prepare_data":
             return strings("data", self.datasets[name])
         run = self.runs[name]
@@ -134,7 +186,7 @@ class Pipeline:
         Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
         makes it notice every change and show the old and the new one.
         """
-        strings = {name: self.strings(stage, name) for name in names}
+        strings = {name: self.strings(stage, name) + self.local_files(stage, name) for name in names}
         everywhere = set.intersection(*map(set, strings.values())) if strings else set()
         shared = {string for string in everywhere if "{" not in string}  # Snakemake would look for wildcards in braces
         # who has fewer than others repeats one of its own, which a set does not notice
@@ -161,7 +213,7 @@ def initial(run: Settings) -> Source | None:
 def source_name(source: Source) -> str:
     """Of its folder, its log and its jobs."""
     readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{plain_name(readable)}-{digest(sorted(strings('source', source)))[:8]}"
+    return f"{plain_name(without_secrets(readable))}-{digest(sorted(strings('source', source)))[:8]}"
 
 
 def plain_name(text: str) -> str:
@@ -174,8 +226,12 @@ def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
     return [file for use, place in named if (file := find(use, place)[0])]
 
 
+def of_splits(data: Data) -> dict[str, Examples]:
+    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+
+
 def dataset_classes(data: Data) -> list[tuple[str, None]]:
-    return [(source.use, None) for source in (data.train, data.dev, data.test) if source and source.use]
+    return [(source.use, None) for source in of_splits(data).values() if source.use]
 
 
 def uses_in(value: Any) -> list[str]:
@@ -191,10 +247,26 @@ def uses_in(value: Any) -> list[str]:
     return [use] * of_a_package + uses_in(list(value.values()))
 
 
-def local_files(source: Source) -> list[str]:
-    """The user's own files, which Snakemake watches; those of a package or a pinned commit do not change."""
-    if source.hub or source.package:
-        return []
-    # relative where they can be, so that a project that was moved or copied is not stale
-    here = Path.cwd()
-    return [str(path.relative_to(here)) if path.is_relative_to(here) else str(path) for path in source_files(source)]
+def content(source: Source) -> str:
+    """Of a source's files: the name of a single one or how many there are, and a digest."""
+    found = file_digests(source)
+    return " sha256 ".join(*found.items()) if len(found) == 1 else f"{len(found)} files {digest(found)}"
+
+
+def file_digests(source: Source) -> dict[str, str]:
+    """Of each file of a source; none is read again before it changes."""
+    remembered, found = _digests(), {}
+    for name, file in named_files(source).items():
+        try:
+            found[name] = remembered.of(file, file_digest)
+        except OSError as error:
+            raise BadConfiguration([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
+    remembered.save()
+    return found
+
+
+@functools.cache
+def _digests() -> Remembered:
+    store = Path(".snakemake/snaketrain-files.json").absolute()
+    store.parent.mkdir(exist_ok=True)  # at the first start Snakemake has not made it yet
+    return Remembered(store, "sha256")

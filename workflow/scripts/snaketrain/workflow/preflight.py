@@ -1,11 +1,13 @@
 """Looks for everything that would go wrong later, before any job starts: settings, names, files, columns, metrics."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from snaketrain.configuration import read
+from snaketrain.credentials import CannotTellApart
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
 from snaketrain.mistakes import BadConfiguration
@@ -13,7 +15,7 @@ from snaketrain.settings import Data, Settings, Source
 from snaketrain.validating import Validated, follows
 from snaketrain.workflow.named_code import names
 from snaketrain.workflow.parameter_patterns import unmatched
-from snaketrain.workflow.pipeline import data_name, dataset_classes, initial
+from snaketrain.workflow.pipeline import data_name, dataset_classes, initial, of_splits
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # where one of these is wrong, what is read may be nonsense
 MOST_FILES = 50  # of a source that are tried to be opened
@@ -37,7 +39,8 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
             if (key := f"{look.__name__} {about!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run) if not follows(problem.partition(":")[0], found.wrong)]
-        datasets.setdefault(data_name(run.data), found)
+        with contextlib.suppress(CannotTellApart):  # which the pipeline tells
+            datasets.setdefault(data_name(run.data), found)
     for name, found in datasets.items():
         # data that is prepared already was looked at, whole; what has no file was told above
         if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
@@ -80,9 +83,8 @@ def shared_files(data: Data) -> Iterator[str]:
 def _local_files(data: Data) -> dict[str, list[Path]]:
     """Of each split, where they are at hand: those of a hub are not yet, and a dataset class has none."""
     given: dict[str, list[Path]] = {}
-    for split in ("train", "dev", "test"):
-        source = getattr(data, split)
-        if source is not None and not source.hub and source.use is None:
+    for split, source in of_splits(data).items():
+        if not source.hub and source.use is None:
             try:
                 given[split] = source_files(source)
             except ValueError:  # told where the sources are looked at

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from snaketrain.credentials import hidden_in
 from snaketrain.manifests import write_json
 
 
@@ -17,7 +18,7 @@ def note_reasons(jobs: Iterable[Any], reason_of: Callable[[Any], Any], results: 
             by_run.setdefault(run, {})[job.rule.name] = {"reason": str(reason_of(job)), "time": time.time()}
     for run, reasons in by_run.items():
         path = results / "runs" / run / "reasons.json"
-        write_json(path, read_reasons(path) | reasons)
+        write_json(path, read_reasons(path) | hidden_in(reasons))
 
 
 def read_reasons(path: Path) -> dict[str, Any]:

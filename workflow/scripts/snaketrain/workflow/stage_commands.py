@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from snaketrain.credentials import hidden
 from snaketrain.workflow import launching
 from snaketrain.workflow.meaning import SCRIPTS
 from snaketrain.workflow.pipeline import RESULTS, Pipeline
@@ -20,7 +21,7 @@ def stage_command(pipeline: Pipeline, stage: str, wildcards: Any, input: Any, ou
 
 def logged(command: str, log: str) -> str:
     """As the rules run it: what it prints goes to the log as well, which begins with the command."""
-    return f"set -o pipefail; (PS4=; set -x; {command}) 2>&1 | tee -i {shlex.quote(log)}"
+    return f"set -o pipefail; (PS4=; set -x; {command}) 2>&1 | {launching.keep_log()} {shlex.quote(log)}"
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
@@ -69,7 +70,8 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage == "train_model":
         return {"run-name": name} | training_options(pipeline, name)
     if stage == "evaluate_model":
-        return {"run-name": name, "device": pipeline.computes[name].device}
+        compute = pipeline.computes[name]
+        return {"run-name": name, "device": compute.device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
         return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
     return {}
@@ -86,6 +88,6 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
         "log-every": settings.tracking.log_every_steps,
         "stall-seconds": settings.compute.stall_seconds,
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
-        "experiment": settings.tracking.experiment,
-        "notes": settings.tracking.notes,
+        "experiment": hidden(settings.tracking.experiment),
+        "notes": hidden(settings.tracking.notes),
     }

@@ -1,0 +1,70 @@
+"""How a script's process ends: at once and with the code that says why, also where something would hold it back."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+# what holds a process back at its end, as torch's gloo group does now and then: something that is taken down, and a pool's thread
+SCRIPT = """
+import atexit, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from snaketrain.training.background import Background
+from snaketrain.training.endings import WorthAnotherStart, run
+
+def saved():
+    time.sleep(0.3)
+    print("saved to the end", flush=True)
+
+def tell(error):
+    print("told", type(error).__name__, error, flush=True)
+    if "untold" in str(error):
+        raise OSError("the disk is full")
+
+def main():
+    atexit.register(time.sleep, 600)
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result()
+    Background().start(saved)
+    {}
+
+run(main, tell)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "told"),
+    [
+        ("return None", 0, ""),
+        ("return 75", 75, ""),
+        ("raise SystemExit('data.train: is missing')", 1, "told SystemExit data.train: is missing"),
+        ("raise SystemExit(3)", 3, "told SystemExit 3"),
+        ("sys.exit()", 1, "told SystemExit"),  # of the user's code: what was to be made is not there
+        ("raise WorthAnotherStart('smaller pieces')", 76, "told WorthAnotherStart smaller pieces"),
+        ("raise ValueError('untold')", 1, "OSError: the disk is full"),
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+    ],
+)
+def test_one_of_several_processes_ends_at_once(ends, code, told):
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT.format(ends)], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == code, done.stderr
+    assert told in done.stdout + done.stderr
+    assert "saved to the end" in done.stdout
+
+
+HELD_BACK = "import atexit, runpy, sys, time; atexit.register(time.sleep, 600); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@pytest.mark.parametrize(("script", "inputs"), [("train_model", ["data"]), ("evaluate_model", ["training", "selection", "data"])])
+def test_a_script_of_several_processes_ends_this_way(tmp_path, script, inputs):
+    words = [str(SCRIPTS / f"{script}.py"), "--run-name", "x", "--output", str(tmp_path / "out/manifest.json")]
+    words += [word for role in inputs for word in (f"--{role}", str(tmp_path / "missing.json"))]
+    settings = ["--settings", "evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"']
+    environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    start = [sys.executable, "-c", HELD_BACK, *words, *settings]
+    done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1 and "missing.json: not a readable manifest" in done.stderr

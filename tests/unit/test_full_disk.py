@@ -1,0 +1,64 @@
+"""A full disk is told in one line, in whatever words a library tells it."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from snaketrain.full_disk import explained
+from snaketrain.manifests import write_text
+
+
+def caused_by(error: BaseException) -> BaseException:
+    try:
+        try:
+            raise error
+        except type(error):
+            raise ValueError("writing failed")  # noqa: B904 - as libraries do
+    except ValueError as other:
+        return other
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "{folder}: cannot be written: the disk is full."),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "a/b.png"), "a/b.png: cannot be written: the quota of this disk is used up."),
+        (shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]), "{folder}: cannot be written: the disk is full."),
+        (caused_by(OSError(errno.EFBIG, "File too large")), "{folder}: cannot be written: the file would be larger"),
+    ],
+    ids=["bare", "quota", "words only", "as a cause"],
+)
+def test_errors_of_the_disk_are_told_with_the_path(tmp_path, error, told):
+    found = explained(error, tmp_path)
+    assert isinstance(found, SystemExit) and "\n" not in found.code
+    assert found.code.startswith(told.format(folder=tmp_path)) and "run the same command again" in found.code
+
+
+def test_what_says_nothing_of_the_disk_is_told_where_it_is_full(tmp_path, monkeypatch):
+    error = OSError("288 requested and 0 written")  # numpy
+    assert explained(error, tmp_path) is error
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+    assert "the disk is full (288 requested and 0 written)" in explained(error, tmp_path).code
+    other = KeyError("no error of the disk")
+    assert explained(other, tmp_path) is other
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path, monkeypatch):
+    write_text(tmp_path / "a.json", "before")
+    monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_text(tmp_path / "a.json", "after")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and Path(tmp_path / "a.json").read_text() == "before"
+
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+
+
+@pytest.mark.parametrize(
+    "rule", sorted(path.stem for path in SCRIPTS.parent.glob("rules/*_*.smk") if (SCRIPTS / f"{path.stem}.py").exists())
+)
+def test_all_stages_are_run_in_the_same_way(rule):
+    if rule != "follow_runs":
+        assert "stages.run(main" in (SCRIPTS / f"{rule}.py").read_text().splitlines()[-1]

@@ -1,0 +1,131 @@
+"""Files that are not what a manifest promises; and that digests are taken once."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain import integrity, manifests, stages
+from snaketrain.integrity import damage, digests, verify
+from snaketrain.manifests import Manifest, read_manifest, write_manifest, write_text
+from snaketrain.settings import Source
+from snaketrain.training.training_folder import set_aside_from_damage
+from snaketrain.workflow import pipeline
+
+LONG_AGO = time.time() - 1000
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The names of the files that are read for their digests."""
+    names = []
+
+    def digest(path):
+        names.append(Path(path).name)
+        return manifests.file_digest(path)
+
+    for module in (integrity, pipeline):
+        monkeypatch.setattr(module, "file_digest", digest)
+    return names
+
+
+def made(folder: Path, *names: str) -> Manifest:
+    """The manifest of files that a stage has made."""
+    for name in names:
+        write_text(folder / name, f"this is {name}")
+        os.utime(folder / name, (LONG_AGO, LONG_AGO))
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "1", [], {}, digests(folder, names)))
+    return read_manifest(folder / "manifest.json")
+
+
+def overwrite(path: Path, text: str, seconds: float = LONG_AGO) -> None:
+    """Without changing the size, and with whatever time of change."""
+    assert len(text) == path.stat().st_size
+    with open(path, "r+") as file:
+        file.write(text)
+    os.utime(path, (seconds, seconds))
+
+
+def test_what_was_just_written_is_not_read_again(tmp_path, reads):
+    manifest = made(tmp_path, "a.arrow", "model/b.safetensors")
+    assert sorted(reads) == ["a.arrow", "b.safetensors"]
+    assert damage(manifest) == {} == damage(manifest)
+    os.utime(tmp_path / "a.arrow")  # touched
+    assert damage(manifest) == {}
+    assert sorted(reads) == ["a.arrow", "a.arrow", "b.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "what"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: os.truncate(path, 3), "is not what was written"),
+        (lambda path: overwrite(path, "this is A.arrow"), "is not what was written"),  # of the same size and time
+    ],
+    ids=["deleted", "truncated", "overwritten"],
+)
+def test_a_reader_ends_with_the_file_and_the_stage(tmp_path, harm, what):
+    manifest = made(tmp_path, "a.arrow", "b.arrow")
+    harm(tmp_path / "a.arrow")
+    assert damage(manifest) == {"a.arrow": what}
+    with pytest.raises(SystemExit, match=f"^{tmp_path}/a.arrow: {what}. .*prepare_data"):
+        verify(manifest)
+    verify(manifest, wanted=lambda name: name.startswith("b"))  # what it does not read may be damaged
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    """A file too large for Snakemake to take its digest."""
+    monkeypatch.chdir(tmp_path)
+    pipeline._digests.cache_clear()
+    Path("raw.txt").write_bytes(b"a" * 1_500_000)
+    os.utime("raw.txt", (LONG_AGO, LONG_AGO))
+    yield Path("raw.txt")
+    pipeline._digests.cache_clear()
+
+
+def content() -> str:
+    """As another start finds it."""
+    pipeline._digests.cache_clear()
+    return pipeline.content(Source(path="raw.txt"))
+
+
+def test_a_raw_file_is_read_again_only_where_it_was_changed(raw, reads):
+    before = content()
+    assert content() == before and reads == ["raw.txt"]
+    raw.touch()
+    os.utime(raw, (LONG_AGO + 1, LONG_AGO + 1))
+    assert content() == before and reads == ["raw.txt"] * 2
+    overwrite(raw, "b" + "a" * 1_499_999, LONG_AGO - 1000)  # older than before
+    assert content() != before and reads == ["raw.txt"] * 3
+    changed = content()
+    overwrite(raw, "c" + "a" * 1_499_999, LONG_AGO - 1000)  # size, time and inode as they were
+    assert content() not in (before, changed)
+
+
+def test_a_raw_file_beside_another_changes_the_content(raw):
+    assert pipeline.content(Source(path="*.txt")).startswith("raw.txt sha256 ")
+    Path("second.txt").write_text("b")
+    assert pipeline.content(Source(path="*.txt")).startswith("2 files ")
+
+
+def test_a_long_digest_tells_how_far_it_is(raw, monkeypatch, capsys):
+    monkeypatch.setattr(manifests, "SECONDS_BETWEEN_LINES", -1.0)
+    manifests.file_digest(raw)
+    assert "0.0 GB read" in capsys.readouterr().err
+
+
+def test_a_training_is_taken_again_from_before_the_first_damaged_checkpoint(tmp_path):
+    folder = tmp_path / "training"
+    made(folder, *(f"checkpoints/step-0000000{step}/model.safetensors" for step in (2, 4, 6)))
+    (folder / "manifest.json").rename(folder / stages.MADE_BEFORE)  # Snakemake deletes it before it starts the stage
+    set_aside_from_damage(folder)
+    assert len(list(folder.glob("checkpoints/step-*"))) == 3  # nothing is wrong with them
+    os.truncate(folder / "checkpoints/step-00000004/model.safetensors", 3)
+    set_aside_from_damage(folder)
+    assert [path.name for path in folder.glob("checkpoints/step-*")] == ["step-00000002"]
+    assert len(list(tmp_path.glob("superseded/*/step-*"))) == 2
+    write_text(folder / "checkpoints/step-00000004/model.safetensors", "of another machine, not equal to the bit")
+    set_aside_from_damage(folder)  # stopped, and started again: it goes on
+    assert len(list(folder.glob("checkpoints/step-*"))) == 2
