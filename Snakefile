@@ -3,16 +3,11 @@ import os
 import sys
 from pathlib import Path
 
-# `--configfile` replaces the default; Snakemake by itself would merge the two, data and runs included
-if not workflow.overwrite_configfiles:
-
-    configfile: "config/config.yaml"
-
-
 sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
+from snaketrain.configuration_files import read_configuration
 from snaketrain.credentials import Concealing
 from snaketrain.workflow import launching
 from snaketrain.mistakes import BadConfiguration
@@ -25,13 +20,20 @@ SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 KEEP_LOG = launching.keep_log()  # what jobs say, without passwords; and so what Snakemake says of them
 logger.addFilter(Concealing())
 
+# `--configfile` replaces the default. Snakemake has read it too, but does not mind equal keys, and takes all in `--config` for texts
+CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
+
 try:
     launching.check_folder(os.getcwd())
-    pipeline = Pipeline(config, in_slurm_job=workflow.remote_exec and "SLURM_JOB_ID" in os.environ, reads_files=workflow.is_main_process)
-    if workflow.is_main_process:
-        examine(pipeline)
+    config = read_configuration(CONFIGURATION, workflow.config_settings.config_args)
+    runs = examine(config) if workflow.is_main_process else None
+    in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
+    pipeline = Pipeline(config, in_slurm_job=in_slurm_job, reads_files=workflow.is_main_process, runs=runs)
 except BadConfiguration as error:
     raise WorkflowError(str(error)) from None
+
+if not workflow.overwrite_configfiles:
+    workflow.configfiles += CONFIGURATION  # which `configfile:` would read once more, for Snakemake's report
 
 
 wildcard_constraints:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow.pipeline import Pipeline
 from snaketrain.workflow.preflight import examine
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +68,10 @@ BAD = [
     ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
     ({"select": "accuracy"}, "select: expects its settings (metric, mode) below it", 'not "accuracy"'),
     ({"data": None}, "data: is missing", "See config/README.md"),
-    ({"data/tokenizer": None}, "data.tokenizer: is missing, and text is nothing without it: name a folder"),
+    ({"data/tokenizer": None}, "data: `tokenizer` is missing, and text is nothing without it: name a folder"),
     ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),
     # names of runs and sweeps
-    *(({"runs": {name: {}}}, f"runs.{name}: {name!r}", *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
+    *(({"runs": {name: {}}}, f"runs.{name}: {name!r}".replace("\n", "\\n"), *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
     ({"runs": ["a", "b"]}, "runs: expects names with their settings below them", 'not ["a", "b"]'),
     ({"runs": {"a": 5}}, "runs.a: expects settings such as `train.seed: 1`, not 5"),
     ({"runs": {"Wide": {}, "wide": {}}}, "runs.wide: there is already a run named 'wide'", "upper and lower case"),
@@ -150,8 +149,8 @@ BAD = [
     ({"data/train": {"path": "*.tsv"}}, "data.train: path '*.tsv': no file there", "Correct the path"),
     ({"data/train": {"package": "no_such_package"}}, "data.train: package 'no_such_package': not installed. Install it"),
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
-    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0"}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
-    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0"}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
+    ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0" * 64}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
+    ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0" * 64}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
     ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' holds no `.safetensors` file"),
     ({"model/initial_weights": {"source": {"path": "run"}}}, "model.initial_weights.source: path 'run': no file there", "Correct the path"),
     ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
@@ -182,7 +181,7 @@ def changed(changes: dict) -> dict:
 
 def problems_of(changes: dict) -> list[str]:
     try:
-        examine(Pipeline(changed(changes)))
+        examine(changed(changes))
     except BadConfiguration as error:
         return error.problems
     return []
@@ -260,3 +259,48 @@ def test_the_workflow_tells_all_problems_at_once_and_starts_nothing(folder):
     assert not (folder / "results").exists()
     assert "Building DAG" not in printed
     assert seconds < 5
+
+
+def test_patterns_are_held_against_the_names_of_the_parameters(folder):
+    arguments = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = {"model/arguments": arguments, "train/sed": 1}
+    wrong = model | {
+        "train/freeze": ["bert.embedings.*", "model.bert.embeddings.*"],
+        "train/groups": [{"match": "classifier.*"}, {"match": "head.*"}],
+    }
+    found = [problem for problem in problems_of(wrong) if "parameter" in problem]
+    assert [problem.partition(". ")[0] for problem in found] == [
+        "train.freeze.0: no parameter matches 'bert.embedings.*'",
+        "train.groups.1.match: no parameter matches 'head.*'",
+    ]
+    assert "bert.embeddings" in found[0].partition("Did you mean")[2]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    assert any("nothing of the model is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5  # the names are known from before
+
+
+def test_what_is_wrong_hides_nothing_else(folder):
+    changes = {
+        "trian": {},
+        "train/learning_rat": 1,
+        "train/batch_size": 0,
+        "train/optimizer": {"use": "torch.optim.AdamW", "arguments": {"lr": 1, "weight_decay": 50, "ep": 1}},
+        "train/schedule": "lineer",
+        "train/warmup": 30,
+        "train/steps": 20,
+        "model/arguments": {"hiden_size": 8, "num_layers": 1},
+        "model/source": {"path": "nowhere"},
+        "data/lable": "x",
+        "data/text": "txt",
+        "data/dev": {"path": "train.csv"},
+        "select/metric": "acuracy",
+        "runs": {"a/b": {}, "c": {"train.seed": -1}},
+    }
+    places = [
+        "trian:", "train.learning_rat:", "train.batch_size:", "train.optimizer.arguments.lr:", "train.optimizer.arguments.weight_decay:",
+        "train.optimizer.arguments.ep:", "train.schedule.use:", "train: `warmup`", "model.source:", "model.arguments.hiden_size:", "model.arguments.num_layers:", "data.lable:", "data.text:", "data.dev:",
+        "select.metric:", "runs.a/b:", "runs.c.train.seed:",
+    ]  # fmt: skip
+    found = problems_of(changes)
+    assert [place for place in places if not any(problem.startswith(place) for problem in found)] == [], found
+    assert len(found) <= len(places) + 1, found  # and what only follows is not told

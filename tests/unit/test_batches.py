@@ -95,6 +95,12 @@ def test_warmup_counts_steps_from_one_on():
     assert plan_of(Train(batch_size=8, epochs=4, warmup=7), 103).warmup_steps == 7
 
 
+def test_a_warmup_as_long_as_the_training_is_refused():
+    assert plan_of(Train(batch_size=8, epochs=1, warmup=9), 80).warmup_steps == 9
+    with pytest.raises(SystemExit, match="train.warmup: 10 steps are not fewer than the training has, 10"):
+        plan_of(Train(batch_size=8, epochs=1, warmup=10), 80)
+
+
 def test_a_number_of_steps_instead_of_epochs():
     plan = plan_of(Train(batch_size=8, steps=30), 103)
     assert (plan.steps, plan.epoch_ends) == (30, (13, 26, 39))

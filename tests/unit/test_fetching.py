@@ -9,6 +9,8 @@ import pytest
 from snaketrain.data.fetching import fetch, source_files
 from snaketrain.settings import Source
 
+COMMIT = "ab" * 20
+
 
 @pytest.fixture
 def raw(tmp_path):
@@ -110,16 +112,16 @@ def hub(monkeypatch):
 
 
 def test_a_model_of_the_hub_comes_without_its_duplicates_in_other_formats(hub, tmp_path):
-    names = fetch(Source(hub="owner/name", revision="abc"), tmp_path / "files")
+    names = fetch(Source(hub="owner/name", revision=COMMIT), tmp_path / "files")
     assert names == ["config.json", "data/[1].jsonl", "model.safetensors"]
-    assert hub == {"repo_id": "owner/name", "repo_type": "model", "revision": "abc"}
+    assert hub == {"repo_id": "owner/name", "repo_type": "model", "revision": COMMIT}
     assert os.listdir(tmp_path) == ["files"]
 
 
 def test_a_folder_of_a_hub_data_set(hub, tmp_path):
-    assert fetch(Source(hub="owner/name", revision="abc", hub_type="dataset", path="data"), tmp_path / "files") == ["[1].jsonl"]
+    assert fetch(Source(hub="owner/name", revision=COMMIT, hub_type="dataset", path="data"), tmp_path / "files") == ["[1].jsonl"]
     with pytest.raises(ValueError, match=r"Did you mean 'config.json'"):
-        fetch(Source(hub="owner/name", revision="abc", path="config.jsn"), tmp_path / "files")
+        fetch(Source(hub="owner/name", revision=COMMIT, path="config.jsn"), tmp_path / "files")
 
 
 def test_no_network_is_explained(monkeypatch, tmp_path):
@@ -130,4 +132,4 @@ def test_no_network_is_explained(monkeypatch, tmp_path):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", refuse)
     with pytest.raises(SystemExit, match=r"owner/name.*cannot be downloaded: ConnectionError: refused"):
-        fetch(Source(hub="owner/name", revision="abc"), tmp_path / "files")
+        fetch(Source(hub="owner/name", revision=COMMIT), tmp_path / "files")

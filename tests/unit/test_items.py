@@ -173,13 +173,13 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         "model": {"use": "torch.nn.Linear"},
         "train": {"task": {"use": "base.py:Base", "arguments": {"inner": ["loss.py:f"]}}},
     }
-    (here / "base.py").write_text("class Base:\n    metrics = {'loss': 'min'}\n")
+    (here / "base.py").write_text("class Base:\n    metrics = {'loss': 'min'}\n\n    def __init__(self, inner): pass\n")
     (here / "loss.py").write_text("def f(x): return x\n")
 
     def strings(stage):
         meaning._reading.cache_clear()
         pipeline = Pipeline(config)
-        examine(pipeline)
+        examine(config)
         (dataset,) = pipeline.datasets
         return pipeline.strings(stage, dataset if stage == "prepare_data" else "default")
 

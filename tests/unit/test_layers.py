@@ -14,6 +14,13 @@ GROUND = {
     "snaketrain",
     *(name for name in FILES if name.startswith("snaketrain.settings")),
     "snaketrain.configuration",
+    "snaketrain.configuration_files",
+    "snaketrain.expanding",
+    "snaketrain.plain_values",
+    "snaketrain.validating",
+    "snaketrain.workflow.model_fields",
+    "snaketrain.workflow.named_code",
+    "snaketrain.workflow.signatures",
     "snaketrain.mistakes",
     "snaketrain.credentials",
     "snaketrain.secret_forms",
@@ -29,6 +36,7 @@ GROUND = {
     "snaketrain.workflow.launching",
     "snaketrain.workflow.cluster",
     "snaketrain.workflow.cluster_watch",
+    "snaketrain.workflow.parameter_patterns",
     "snaketrain.workflow.pipeline",
     "snaketrain.workflow.preflight",
     "snaketrain.training.ranks",
@@ -93,7 +101,7 @@ def module_of(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(GROUND))
 def test_the_ground_floor_stands_on_the_standard_library_and_pydantic(name):
     found = of(name, inside_functions=False)
-    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "snaketrain"}
+    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "yaml", "snaketrain"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
 
 

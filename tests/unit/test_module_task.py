@@ -10,7 +10,6 @@ from torch.nn import functional
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.tasks.losses import arguments_of, call
 from snaketrain.tasks.module import Module
-from snaketrain.workflow.pipeline import Pipeline
 from snaketrain.workflow.preflight import examine
 
 MINE = """
@@ -307,15 +306,15 @@ LOSSES = {"output": {"use": "torch.nn.MSELoss"}}
 CONFIGURATION = {"data": {"train": {"use": "mine.py:Data"}}, "model": {"use": "mine.py:Two"}}
 WRONG = [
     ({}, "train.task.arguments.losses: is missing."),
-    ({"losses": {}}, "train.task.arguments.losses: Dictionary should have at least 1 item"),
+    ({"losses": {}}, "train.task.arguments.losses: expects names with values below them, at least 1 item"),
     ({"losses": {"output": {"use": "a.b", "targt": "y"}}}, "train.task.arguments.losses.output.targt: no such argument. Did you mean 'target'?"),
     ({"losses": LOSSES, "metric": {}}, "train.task.arguments.metric: no such argument. Did you mean 'metrics'?"),
     ({"losses": {"y": "torch.nn.MSELoss"}}, "train.task.arguments: losses.y: `predictions` names no 'y'. It has: output."),
     ({"losses": LOSSES, "metrics": {"m": {"use": "mine.py:Ratio", "prediction": "outptu"}}}, "Did you mean 'output'? It has: output"),
     ({"losses": LOSSES, "regularisers": [{"use": "mine.py:apart"}, {"use": "mine.py:apart"}]}, "two parts of the loss are named 'apart'"),
     ({"losses": LOSSES, "metrics": {"loss": "mine.py:Ratio"}}, "metrics: 'loss' is the name of a loss: call the metric something else"),
-    ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Rato"}}, "train.task.arguments: `mine.py:Rato`: mine.py has no `Rato`. Did you mean `Ratio`?"),
-    ({"losses": {"output": "torch.nm.MSELoss"}}, "train.task.arguments: `torch.nm.MSELoss`: there is no module `torch.nm`"),
+    ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Rato"}}, "train.task.arguments.metrics.ratio.use: `mine.py:Rato`: mine.py has no `Rato`. Did you mean `Ratio`?"),
+    ({"losses": {"output": "torch.nm.MSELoss"}}, "train.task.arguments.losses.output.use: `torch.nm.MSELoss`: there is no module `torch.nm`"),
     ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, ratio. Name one"),
 ]  # fmt: skip
 
@@ -325,21 +324,21 @@ WRONG = [
 )
 def test_mistakes_show_before_any_job(arguments, words):
     with pytest.raises(BadConfiguration) as error:
-        examine(Pipeline(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}}))
+        examine(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}})
     told = [problem for problem in error.value.problems if words[0] in problem]
     assert len(told) == 1 and all(word in told[0] for word in words), error.value.problems
 
 
 def test_a_metric_of_the_arguments_can_choose_the_checkpoint():
     train = {"task": {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}}}
-    examine(Pipeline(CONFIGURATION | {"train": train, "select": {"metric": "ratio", "mode": "min"}}))
+    examine(CONFIGURATION | {"train": train, "select": {"metric": "ratio", "mode": "min"}})
 
 
 def chosen_by(metric: dict | str, **select) -> list[str]:
     """What is wrong with a selection by this metric."""
     task = {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"m": metric}}}
     try:
-        examine(Pipeline(CONFIGURATION | {"train": {"task": task}, "select": {"metric": "m"} | select}))
+        examine(CONFIGURATION | {"train": {"task": task}, "select": {"metric": "m"} | select})
     except BadConfiguration as error:
         return error.problems
     return []

@@ -268,3 +268,22 @@ def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
     start_on_nodes.queue_again(before, "a2 does not answer")
     assert not (slurm / "requeued").exists()
     assert "SLURM has started it elsewhere already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("compute", "strategy", "executor", "gres", "told"),
+    [
+        ({"device": "cuda"}, "auto", "slurm", None, "compute.device: is cuda, which needs GPUs, but compute.gpus is 0"),
+        ({"device": "cuda", "gpus": 1}, "auto", "slurm", "gpu:1", None),
+        ({"device": "cuda", "sbatch": "--gpus-per-node=2"}, "auto", "slurm", None, None),
+        ({}, "fairscale_fsdp", "slurm", None, "train.strategy: `fairscale_fsdp` needs GPUs, but compute.gpus is 0"),
+        ({}, "ddp", "slurm", None, None),
+        ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, and this machine has none"),
+        ({"device": "cuda"}, "auto", "cluster-generic", None, None),
+    ],
+)
+def test_what_needs_gpus_is_told_where_there_will_be_none(monkeypatch, compute, strategy, executor, gres, told):
+    monkeypatch.setattr(launching, "GPU_DEVICES", ("/dev/no_such_device*",))
+    run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": compute, "train": {"strategy": strategy}})
+    found = launching.without_gpus(run, executor, gres)
+    assert found is None if told is None else found.startswith(told)

@@ -51,3 +51,11 @@ def test_afterwards_models_are_as_ever():
     with pytest.raises(ZeroDivisionError), without_memory():
         1 / 0  # noqa: B018
     assert has_memory(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_a_field_that_no_configuration_knows_is_refused(tmp_path, pretrained):
+    MODELS["llama"].save_pretrained(tmp_path)
+    section = {"use": "transformers.LlamaForCausalLM", "arguments": (LLAMA if not pretrained else {}) | {"hiden_size": 8}}
+    with pytest.raises(SystemExit, match=r"model.arguments.hiden_size: LlamaConfig has no such field. Did you mean 'hidden_size'\?"):
+        make_model(section, tmp_path if pretrained else None, {}, {})

@@ -27,6 +27,9 @@ def see_to_cluster():
             problems = problems or cluster.refusals(submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
+        for job in computes:
+            problem = launching.without_gpus(pipeline.runs[job.wildcards.run], workflow.executor_plugin.name, job.resources.get("gres"))
+            problems += [f"{problem} (run {job.wildcards.run})"] if problem else []
         if problems:
             raise BadConfiguration(problems)
         if under_slurm:

@@ -5,54 +5,79 @@ Runs start from the common sections and change some of them; a sweep makes one r
 
 import copy
 import functools
-import itertools
 import json
-import re
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
+from snaketrain.configuration_files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.credentials import conceal, reveal
-from snaketrain.mistakes import BadConfiguration, bad_name, nearest, problem, shown
+from snaketrain.expanding import Change, changes_by_run
+from snaketrain.mistakes import BadConfiguration, bad_name, nearest, shown
+from snaketrain.plain_values import Endless, dotted, not_plain, without
 from snaketrain.settings import Section, Settings
+from snaketrain.validating import Validated, validated
 
 SECTIONS = tuple(Settings.model_fields)
-TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps")
+TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "max_runs")
 CORRECTABLE = ("missing", "value_error")  # what depends on several settings, so that a run can make it right
+
+
+class Reading(NamedTuple):
+    """A configuration as far as it can be read."""
+
+    runs: dict[str, Validated]
+    problems: list[str]
 
 
 def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
     """The settings of every run by its name."""
-    problems = [f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL]
-    datasets, mistakes = _datasets(config)
-    problems += mistakes
-    known = {f"data{problem.partition(name)[2]}" for name in datasets for problem in mistakes if problem.startswith(f"datasets.{name}.")}
-    changes, found = _changes_by_run(config)
-    problems += found
-    common = {key: config[key] for key in SECTIONS if config.get(key) is not None}
-    common = _with_named_data(common, datasets)
-    runs: dict[str, Settings] = {}
-    wrong: dict[str, dict[str, str]] = {}
-    for run, (where, change) in changes.items():
-        raw, found = _changed(common, change, where, datasets)
-        problems += found
-        runs[run], wrong[run] = _validated(raw)
-    # a mistake in the common sections is told once, not for every run; but what a run corrects or completes there is none
-    everywhere = set.intersection(*map(set, wrong.values())) if wrong else None
-    told = [p for p, kind in _validated(common)[1].items() if kind not in CORRECTABLE or everywhere is None or p in everywhere]
-    problems += [p for p in told if p not in known]
-    problems += [f"{changes[run][0]}.{p}" for run in wrong for p in wrong[run] if p not in told and p not in known]
-    if problems:
-        raise BadConfiguration(problems)
-    return runs
+    reading = read(config)
+    if reading.problems:
+        raise BadConfiguration(reading.problems)
+    return {run: found.settings for run, found in reading.runs.items()}
 
 
-def _validated(raw: dict) -> tuple[Settings | None, dict[str, str]]:
-    """The settings, or what is wrong with them: each problem with its kind."""
+def read(config: dict[str, Any]) -> Reading:
+    """The settings of every run, without those that are wrong, and all that is wrong with them."""
     try:
-        return Settings.model_validate(raw), {}
-    except ValidationError as error:
-        return None, {problem(item): item["type"] for item in error.errors()}
+        strange = list(not_plain(config))
+    except Endless as error:
+        return Reading({}, [str(error)])
+    if strange:
+        config = without(config, {place for place, _ in strange})
+    problems = [f"{dotted(place)}: {why}." for place, why in strange]
+    problems += [
+        f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
+    ]
+    datasets, mistakes = _datasets(config)
+    changes, found = changes_by_run(config)
+    common = _with_named_data({key: config[key] for key in SECTIONS if config.get(key) is not None}, datasets)
+    runs: dict[str, Validated] = {}
+    for run, change in changes.items():
+        raw, more = _changed(common, change, datasets)
+        runs[run] = validated(raw)
+        runs[run].problems.update(dict.fromkeys(_doubly_told(raw), "value_error"))
+        found += more
+    alone = validated(common)
+    alone.problems.update(dict.fromkeys(_doubly_told(common), "value_error"))
+    known = {f"data{problem.partition(name)[2]}" for name in datasets for problem in mistakes if problem.startswith(f"datasets.{name}.")}
+    problems += mistakes + found + _told_once(alone, runs, changes, known)
+    return Reading(runs or {"default": alone}, problems)
+
+
+def _told_once(alone: Validated, runs: dict[str, Validated], changes: dict[str, Change], known: set[str]) -> list[str]:
+    """A mistake in the common sections is told once, not for every run; but what a run corrects or completes there is none."""
+    everywhere = set.intersection(*(set(found.problems) for found in runs.values())) if runs else None
+    common = {p for p, kind in alone.problems.items() if kind not in CORRECTABLE or everywhere is None or p in everywhere}
+    told = [p for p in alone.problems if p in common and p not in known]
+    return told + [f"{changes[run].where}.{p}" for run, found in runs.items() for p in found.problems if p not in common and p not in known]
+
+
+def _doubly_told(raw: dict[str, Any]) -> list[str]:
+    return [
+        f"{one}: is given instead of {other}, which is given as well. Keep one of the two."
+        for one, other in ALTERNATIVES.items()
+        if value_at(raw, one) is not None and value_at(raw, other) is not None
+    ]
 
 
 def strings(name: str, section: Section | None) -> list[str]:
@@ -84,83 +109,36 @@ def from_strings(items: list[str]) -> dict[str, Any]:
     return nested
 
 
-def _changes_by_run(config: dict[str, Any]) -> tuple[dict[str, tuple[str, dict]], list[str]]:
-    """For every run, where it stands in the file and what it changes; and what is wrong with their names."""
-    found: dict[str, tuple[str, dict]] = {}
-    problems: list[str] = []
-    runs, sweeps = config.get("runs") or {}, config.get("sweeps") or {}
-    for kind, entries in (("runs", runs), ("sweeps", sweeps)):
-        if not isinstance(entries, dict):
-            problems.append(f"{kind}: expects names with their settings below them, not {shown(entries)}.")
-    runs, sweeps = (entries if isinstance(entries, dict) else {} for entries in (runs, sweeps))
-    points = [(str(name), f"runs.{name}", change or {}) for name, change in runs.items()]
-    for sweep, axes in sweeps.items():
-        points += _points(str(sweep), axes, problems)
-    if not points and not problems:
-        points = [("default", "runs.default", {})]
-    for name, where, change in points:
-        if message := bad_name(name):
-            problems.append(f"{where}: {message}")
-        elif not isinstance(change, dict):
-            problems.append(f"{where}: expects settings such as `train.seed: 1`, not {shown(change)}.")
-        elif name.lower() in (known.lower() for known in found):
-            # file systems and eyes do not tell Wide from wide
-            problems.append(f"{where}: there is already a run named {name!r}; names must differ in more than upper and lower case.")
-        else:
-            found[name] = (where, change)
-    return found, problems
-
-
-def _points(sweep: str, axes: Any, problems: list[str]) -> list[tuple[str, str, dict]]:
-    where = f"sweeps.{sweep}"
-    if message := bad_name(sweep):
-        problems.append(f"{where}: {message}")
-    elif not isinstance(axes, dict) or not axes:
-        problems.append(f"{where}: expects settings with lists of values, such as `train.seed: [0, 1, 2]`, not {shown(axes)}.")
-    elif bad := [key for key, values in axes.items() if not isinstance(values, list) or not values]:
-        problems += [f"{where}.{key}: expects a list of values, not {shown(axes[key])}." for key in bad]
-    else:
-        return [
-            ("-".join([sweep, *(_label(key, values, value) for (key, values), value in zip(axes.items(), point, strict=True))]),
-             where, dict(zip(axes, point, strict=True)))
-            for point in itertools.product(*axes.values())
-        ]  # fmt: skip
-    return []
-
-
-def _label(key: str, values: list, value: Any) -> str:
-    text = str(value)
-    if not re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text):
-        text = str(values.index(value))
-    return f"{str(key).rpartition('.')[2]}={text}"
-
-
-def _changed(common: dict, change: dict, where: str, datasets: dict) -> tuple[dict, list[str]]:
+def _changed(common: dict, change: Change, datasets: dict) -> tuple[dict, list[str]]:
     """The common sections with a run's changes: a dotted key replaces what stands there, nested ones are merged in."""
-    raw, problems = copy.deepcopy(common), []
-    for key, value in change.items():
-        parents, _, last = str(key).rpartition(".")
-        place = raw
+    problems, own = [], {}
+    for key, value in change.settings.items():
         if str(key).split(".")[0] not in SECTIONS:
-            problems.append(f"{where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
-            continue
+            problems.append(f"{change.where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
+        else:
+            own[str(key)] = value
+    changed = functools.reduce(_set, own.items(), {})
+    raw = copy.deepcopy(without_alternatives(common, changed))
+    for key, value in own.items():
         if key == "data" and isinstance(value, str):
             raw |= _with_named_data({"data": value}, datasets)
-            continue
-        for parent in parents.split(".") if parents else ():
-            if not isinstance(place.get(parent), dict):
-                place[parent] = {}
-            place = place[parent]
-        if isinstance(value, dict) and isinstance(place.get(last), dict) and not parents:
-            value = _merged(place[last], value)
-        place[last] = value
+        else:
+            raw = _set(raw, (key, value))
     return raw, problems
 
 
-def _merged(old: Any, new: Any) -> Any:
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return new
-    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+def _set(raw: dict, setting: tuple[str, Any]) -> dict:
+    """Put a value where its key says."""
+    key, value = setting
+    *parents, last = key.split(".")
+    place = raw
+    for parent in parents:
+        if not isinstance(place.get(parent), dict):
+            place[parent] = {}
+        place = place[parent]
+    # a copy, since a later key may change it, and the points of a sweep share it
+    place[last] = copy.deepcopy(value) if parents else merged(place.get(last), copy.deepcopy(value))
+    return raw
 
 
 def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
@@ -176,7 +154,7 @@ def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
             problems.append(f"datasets.{name}: expects the settings of a `data` section, not {shown(entry)}.")
         else:
             found[str(name)] = {"name": str(name)} | entry
-            wrong = _validated({"data": found[str(name)]})[1]
+            wrong = validated({"data": found[str(name)]}).problems
             wrong = [p for p, kind in wrong.items() if kind != "missing" and p.startswith("data.")]
             problems += [f"datasets.{name}{p.removeprefix('data')}" for p in wrong]
     return found, problems

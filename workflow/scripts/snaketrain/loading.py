@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -74,10 +75,10 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
 
 
 def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which takes a name that is too long for one of no file
         raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
     try:
-        names = _top_level_names(path)
+        names = _top_level_names(path.resolve())
     except SyntaxError as error:
         raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}. Correct the file") from None
     except ValueError as error:  # not a text
@@ -87,7 +88,9 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     return path, attribute
 
 
+@functools.cache
 def module_file(module: str, name: str) -> Path | None:
+    """The file of an installed module; `name` is what is asked for, for messages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it
@@ -108,12 +111,19 @@ def module_file(module: str, name: str) -> Path | None:
     return None
 
 
+@functools.cache
 def _top_level_names(path: Path) -> set[str] | None:
     """Names that a module defines or imports; None where that cannot be told by reading it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom | ast.Import):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            below = _imported_file(node, path)
+            more = _top_level_names(below) if below not in (None, path) else None
+            if more is None:
+                return None
+            names |= more
+        elif isinstance(node, ast.ImportFrom | ast.Import):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
@@ -123,20 +133,30 @@ def _top_level_names(path: Path) -> set[str] | None:
                 return None  # a lazy package, as transformers is
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-    return None if "*" in names or "__getattr__" in names else names
+    return None if "__getattr__" in names else names
+
+
+def _imported_file(statement: ast.ImportFrom, path: Path) -> Path | None:
+    if statement.level:
+        module = path.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
+        return next((file for file in (module / "__init__.py", module.with_suffix(".py")) if file.is_file()), None)
+    try:
+        return module_file(str(statement.module), str(statement.module))
+    except NotFound:
+        return None
 
 
 def _names_below(folder: Path, wanted: str) -> set[str]:
     """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
     names: set[str] = set()
-    for file in itertools.chain(_likely_files(folder, wanted), folder.rglob("*.py")):
+    for file in itertools.chain(likely_files(folder, wanted), folder.rglob("*.py")):
         names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
         if wanted in names:
             break
     return names
 
 
-def _likely_files(folder: Path, wanted: str) -> Iterator[Path]:
+def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
     """Those of folders that the wanted name begins with, `models/bert` for BertModel: listing thousands of files takes a while."""
     for below in folder.glob("*/*/"):
         if wanted.lower().startswith(below.name.replace("_", "")):

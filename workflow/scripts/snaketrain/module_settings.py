@@ -4,13 +4,16 @@ Ground floor: they are looked through before any job starts, which is also how t
 """
 
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from snaketrain.metric_modes import Modes, said
-from snaketrain.mistakes import nearest
-from snaketrain.settings import Section, Use
+from snaketrain.mistakes import expectation, nearest
+from snaketrain.settings import LARGEST, Section, Use
+
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class Loss(Use):
@@ -19,14 +22,14 @@ class Loss(Use):
     target: str | None = Field(
         "target", description="the field of the data that it is compared with; none: it is handed the prediction alone"
     )
-    weight: float = Field(1.0, description="what it is multiplied by")
+    weight: Weight = Field(1.0, description="what it is multiplied by")
 
 
 class Regulariser(Use):
     """What else predictions cost: a function or class that is called with them."""
 
     name: str | None = Field(None, description="what it is logged as; none: the name of the function")
-    weight: float = Field(1.0, description="what it is multiplied by")
+    weight: Weight = Field(1.0, description="what it is multiplied by")
     predictions: list[str] | None = Field(None, description="which it is called with; none: all that its arguments name, or simply all")
 
     @property
@@ -78,26 +81,18 @@ class ModuleSettings(Section):
         """The names of all code that it names."""
         return [each.use for each in (*self.losses.values(), *self.regularisers, *self.metrics.values())]
 
-    @model_validator(mode="after")
-    def _predictions_exist(self) -> "ModuleSettings":
+    def contradictions(self) -> Iterator[str]:
         used = {f"losses.{name}": [name] for name in self.losses}
         used |= {f"regularisers ({each.called})": each.predictions or [] for each in self.regularisers}
         used |= {f"metrics.{name}": [each.prediction] for name, each in self.metrics.items() if each.prediction}
         for where, names in used.items():
             for name in names:
                 if name not in self.predictions:
-                    raise ValueError(
-                        f"{where}: `predictions` names no '{name}'{nearest(name, self.predictions)} It has: {', '.join(self.predictions)}"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> "ModuleSettings":
+                    yield f"{where}: `predictions` names no '{name}'{nearest(name, self.predictions)} It has: {', '.join(self.predictions)}"
         if twice := [name for name, count in Counter(self.parts).items() if count > 1]:
-            raise ValueError(f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`")
+            yield f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`"
         if twice := [name for name, count in Counter(self.logged).items() if count > 1]:
-            raise ValueError(f"metrics: '{twice[0]}' is the name of a loss: call the metric something else")
-        return self
+            yield f"metrics: '{twice[0]}' is the name of a loss: call the metric something else"
 
 
 def problems(arguments: dict[str, Any]) -> list[str]:
@@ -116,4 +111,4 @@ def _problem(item: dict[str, Any]) -> str:
         return f"{path}: no such argument{nearest(str(item['loc'][-1]), sorted(known))}"
     if item["type"] == "missing":
         return f"{path}: is missing."
-    return f"{path}: {item['msg'].removeprefix('Value error, ')}."
+    return f"{path}: {expectation(item)}."

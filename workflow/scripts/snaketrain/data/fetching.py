@@ -76,16 +76,25 @@ def verify(source: Source, files: dict[str, Path]) -> None:
 
 def describe(source: Source) -> str:
     """Where the files come from, for messages."""
-    inside = f", path {source.path!r}" if source.path else ""
+    path = source.path if source.path is None or len(source.path) <= 200 else f"{source.path[:100]}...{source.path[-50:]}"
+    inside = f", path {path!r}" if path else ""
     if source.hub:
         return f"hub repository {source.hub!r} at {source.revision}{inside}"
-    return f"package {source.package!r}{inside}" if source.package else f"path {source.path!r}"
+    return f"package {source.package!r}{inside}" if source.package else f"path {path!r}"
 
 
 def named_files(source: Source) -> dict[str, Path]:
     """Absolute paths by the name that each file gets in the fetched folder, in sorted order."""
     if source.hub:
         raise ValueError(f"{describe(source)}: its files are known only once they are downloaded.")
+    try:
+        return _found_files(source)
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody, a folder that one may not open
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{describe(source)}: cannot be looked at ({reason}). Correct the path.") from None
+
+
+def _found_files(source: Source) -> dict[str, Path]:
     root = _package_folder(source.package) if source.package else Path.cwd()
     given = Path(source.path or ".").expanduser()
     start = Path(os.path.normpath(root / given))

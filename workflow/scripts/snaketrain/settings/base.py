@@ -1,12 +1,15 @@
 """What all sections of the configuration are made of."""
 
 import re
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+LARGEST = 10**9  # of whole numbers: beyond it a slip of the hand is likelier than a wish, and what computes with it may overflow
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy's generators take it
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
 
@@ -23,6 +26,9 @@ def with_numbers(value: Any) -> Any:
 Arguments = Annotated[dict[str, Any], BeforeValidator(with_numbers)]
 
 
+CONTRADICTIONS_LATER = "contradictions later"
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
@@ -33,6 +39,18 @@ class Section(BaseModel):
         if isinstance(value, bool) and "bool" not in str(cls.model_fields[info.field_name].annotation):
             raise ValueError(f"a switch ({str(value).lower()}) makes no sense here")
         return value
+
+    def contradictions(self) -> Iterator[str]:
+        """What does not go together, each with what to do about it."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _goes_together(self, info: ValidationInfo) -> Self:
+        # the workflow looks for contradictions by itself, so that what else is wrong does not hide them
+        if info.context != CONTRADICTIONS_LATER:
+            for problem in self.contradictions():
+                raise ValueError(problem)
+        return self
 
 
 class Use(Section):

@@ -1,11 +1,13 @@
 """The section `compute`."""
 
+import re
 import shlex
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from snaketrain.settings.base import NotNegative, Positive, Section
+from snaketrain.settings.base import LARGEST, NotNegative, Positive, Section
 
 SBATCH_SETTINGS = {
     **dict.fromkeys(("--nodes", "-N"), "compute.nodes"),
@@ -25,7 +27,7 @@ SBATCH_SETTINGS = {
 class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
-    nodes: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] = Field(
+    nodes: str = Field(
         "1", description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts"
     )
     processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
@@ -40,15 +42,16 @@ class Compute(Section):
     launch_command: str = Field(
         "mpiexec -n {processes}",
         description="for the launcher `env`: what stands in front of python, as shell text: `$NAME` and quotes mean there what they mean in a shell",
+        min_length=1,
     )
     memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
-    partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile")
+    partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile", min_length=1)
     sbatch: str = Field(
         "", description="further options of sbatch, `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed"
     )
-    stall_seconds: Annotated[float, Field(gt=0)] = Field(
+    stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
         1800, description="a training or an evaluation in which nothing moves for so long says which process is where, and ends"
     )
     restarts: NotNegative = Field(
@@ -63,6 +66,8 @@ class Compute(Section):
     @field_validator("nodes")
     @classmethod
     def _in_order(cls, value: str) -> str:
+        if not re.fullmatch(r"[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?", value):
+            raise ValueError(f"{value!r} is no number of machines: write one such as 2, or a range such as 1-4")
         first, _, last = value.partition("-")
         if last and int(last) < int(first):
             raise ValueError(f"{value} goes down: write the smaller number first")
@@ -80,15 +85,24 @@ class Compute(Section):
                 raise ValueError(f"`{word.partition('=')[0]}` is asked for by {setting}: use that instead")
         return value
 
-    @model_validator(mode="after")
-    def _slurm_gives_so_many(self) -> "Compute":
+    def contradictions(self) -> Iterator[str]:
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
-            raise ValueError(
+            yield (
                 f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM gives no more than {counts[0] * self.threads}: "
                 "ask for a higher first number, or more threads"
             )
-        return self
+        if self.device == "cpu" and self.gpus:
+            yield f"`device` is cpu, but `gpus` asks for {self.gpus}: set `gpus` to 0, or `device` to auto"
+        if self.device != "cpu" and 0 < self.gpus < self.processes:
+            yield f"`processes` ({self.processes}) need a GPU each, and `gpus` is {self.gpus}: make them equal"
+        if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
+            yield f"`launch_command` is for the `launcher` env, and that is {self.launcher}: set it to env, or remove `launch_command`"
+        if self.save_before_limit_seconds >= self.minutes * 60:
+            yield (
+                f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is no shorter than the job itself (`minutes`: {self.minutes}): "
+                "it would save and be queued again at once"
+            )
 
     @property
     def node_counts(self) -> range:

@@ -1,11 +1,12 @@
 """The section `data`."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from snaketrain.settings.base import Fraction, Name, Positive, Section
+from snaketrain.settings.base import Fraction, Name, Positive, Section, Seed
 from snaketrain.settings.cells import as_text
 from snaketrain.settings.sources import Examples, Source
 
@@ -38,13 +39,11 @@ class Data(Section):
     where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
     dev_fraction: Fraction = Field(0.1, description="share of `train` cut off for development, where `dev` is not given")
     test_fraction: Fraction = Field(0.1, description="share of `train` cut off for the test, where `test` is not given")
-    split_seed: int = Field(42, description="seed of that cut")
+    split_seed: Seed = Field(42, description="seed of that cut")
     limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
-    tokenizer: Source | None = Field(
-        None, description="a folder with `tokenizer.json`; needed for text, and by no dataset class", validate_default=True
-    )
+    tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, and by no dataset class")
     max_length: Positive | None = Field(
         128, description="longest example in tokens; longer ones are cut, and counted; none, for language modelling: nothing is cut"
     )
@@ -61,19 +60,12 @@ class Data(Section):
         """Whether the examples come from a dataset class."""
         return self.train.use is not None
 
-    @field_validator("tokenizer")
-    @classmethod
-    def _text_needs_it(cls, value: Source | None, info: ValidationInfo) -> Source | None:
-        if value is None and "train" in info.data and not info.data["train"].use:
-            raise ValueError("is missing, and text is nothing without it: name a folder with `tokenizer.json`")
-        return value
-
     @field_validator("text", mode="before")
     @classmethod
     def _one_column(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
-    @field_validator("text", "columns")
+    @field_validator("text", "columns", "fields")
     @classmethod
     def _each_once(cls, value: list[str] | None) -> list[str] | None:
         if twice := [name for name, count in Counter(value or ()).items() if count > 1]:
@@ -94,41 +86,40 @@ class Data(Section):
                 raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
         return value if value is None else named
 
-    @model_validator(mode="after")
-    def _label_fits_its_kind(self) -> "Data":
+    def contradictions(self) -> Iterator[str]:
+        if self.tokenizer is None and not self.by_class:
+            yield "`tokenizer` is missing, and text is nothing without it: name a folder with `tokenizer.json`"
+        if self.columns == []:
+            yield "`columns` names none: name each column of the file, or remove it where the file has a header line"
+        yield from self._misfit_of_label()
+        yield from self._misfit_of_splits()
+        yield from self._misfit_of_language_modelling()
+
+    def _misfit_of_label(self) -> Iterator[str]:
         if self.label is None and self.label_kind != "class":
-            raise ValueError(f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`")
+            yield f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`"
         if self.labels is not None and self.label_kind == "number":
-            raise ValueError("`labels` names classes, but `label_kind` is number: remove one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _text_is_no_label(self) -> "Data":
-        if self.label in self.text:
-            raise ValueError(f"`text` and `label` name the same column ({self.label}): the answer would stand in the text; name two")
+            yield "`labels` names classes, but `label_kind` is number: remove one of them"
+        if self.labels is not None and self.label is None:
+            yield "`labels` names classes, but `label` names no column: give one, or remove `labels`"
+        if self.labels is not None and len(set(self.labels.values())) < min(2, len(self.labels)):
+            yield "`labels` has one name for all labels: give each class a name of its own"
+        if self.label is not None and self.label in self.text and not self.by_class:
+            yield f"`text` and `label` name the same column ({self.label}): the answer would stand in the text; name two"
         if self.text_unit != "line" and self.format not in ("auto", "text"):
-            raise ValueError(f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them")
-        return self
+            yield f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them"
 
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> "Data":
+    def _misfit_of_splits(self) -> Iterator[str]:
         if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:
             kinds = ("a dataset class", "files") if self.by_class else ("files", "a dataset class")
-            raise ValueError(f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_language_modelling(self) -> "Data":
-        if self.label is None:
-            return self
-        if self.end_token is not None:
-            raise ValueError(f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them")
-        if self.max_length is None:
-            raise ValueError("`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _something_left_to_train_on(self) -> "Data":
+            yield f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
-            raise ValueError("`dev_fraction` and `test_fraction` together leave nothing to train on")
-        return self
+            yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
+
+    def _misfit_of_language_modelling(self) -> Iterator[str]:
+        if self.label is None:
+            return
+        if self.end_token is not None:
+            yield f"`end_token` is for language modelling, but `label` names a column ({self.label}): remove one of them"
+        if self.max_length is None:
+            yield "`max_length` is null, which is for language modelling, where `label` is null: give a number of tokens"

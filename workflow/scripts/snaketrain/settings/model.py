@@ -5,12 +5,16 @@ from pydantic import Field
 from snaketrain.settings.base import Arguments, Section
 from snaketrain.settings.sources import Source
 
+# arguments of `from_pretrained` that are no fields
+OF_LOADING = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
+              "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
+
 
 class InitialWeights(Section):
     """Weights of an earlier run to start from, or a part of them; the optimizer and the step begin anew."""
 
     source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
-    part: str | None = Field(None, description="take only what begins with this in the file, `encoder.`; none: all")
+    part: str | None = Field(None, description="take only what begins with this in the file, `encoder.`; none: all", min_length=1)
     into: str | None = Field(None, description="what it begins with in the model, `bert.`; none: the same")
     strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: take what fits and log the rest")
 

@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator
 
 from snaketrain.credentials import has_password
-from snaketrain.settings.base import Positive, Section
+from snaketrain.settings.base import LARGEST, Positive, Section
 
 
 class Tracking(Section):
@@ -18,6 +18,7 @@ class Tracking(Section):
     wait_seconds: float = Field(
         120,
         ge=0,
+        le=LARGEST,
         description="how long at most a workflow that has ended waits until MLflow is up to date; if that is too short, it says how to finish it",
     )
     log_every_steps: Positive = Field(10, description="how often training metrics are written down")

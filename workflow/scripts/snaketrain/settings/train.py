@@ -1,25 +1,28 @@
 """The section `train`."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from snaketrain.settings.base import NotNegative, Positive, Section, Use
+from snaketrain.settings.base import LARGEST, NotNegative, Positive, Section, Seed, Use
+
+OF_THEIR_OWN = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
 
 
 class EarlyStopping(Section):
     """When to give up: the selection metric has not become better for a while."""
 
     patience: Positive = Field(3, description="evaluations in a row without a better value")
-    min_change: Annotated[float, Field(ge=0)] = Field(0.0, description="a smaller change than this is not better")
+    min_change: Annotated[float, Field(ge=0, le=LARGEST)] = Field(0.0, description="a smaller change than this is not better")
 
 
 class Group(Section):
     """Parameters that are treated differently from the rest."""
 
-    match: str = Field(description="a pattern of full names, `encoder.embed*`")
-    rate_scale: Annotated[float, Field(gt=0)] = Field(1.0, description="their learning rate is the schedule's times this")
-    weight_decay: Annotated[float, Field(ge=0)] | None = Field(None, description="instead of `train.weight_decay`")
+    match: str = Field(description="a pattern of full names, `encoder.embed*`", min_length=1)
+    rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="their learning rate is the schedule's times this")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
 
 
 class Train(Section):
@@ -44,22 +47,27 @@ class Train(Section):
     )
     packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
     accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
-    epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="passes over the training data")
+    epochs: Annotated[float, Field(gt=0, le=1e6)] = Field(3.0, description="passes over the training data")
     steps: Positive | None = Field(None, description="updates, instead of `epochs`")
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
-    learning_rate: Annotated[float, Field(gt=0)] = Field(2e-5, description="the highest one of the schedule")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="for all parameters but biases and norms")
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the highest one of the schedule")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="for all parameters but biases and norms")
     groups: list[Group] = Field(
         [], description="parameters with a learning rate or weight decay of their own; the first that matches counts"
     )
-    freeze: list[str] = Field([], description="patterns of parameters that are not trained, `bert.embeddings.*`")
-    schedule: Use = Field(
-        Use(use="linear"), description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, or your own"
+    freeze: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="patterns of parameters that are not trained, `bert.embeddings.*`"
     )
-    warmup: Annotated[float, Field(ge=0)] = Field(
+    schedule: Use = Field(
+        Use(use="linear"),
+        description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, `inverse_square_root`, or your own",
+    )
+    warmup: Annotated[float, Field(ge=0, le=LARGEST)] = Field(
         0.01, description="steps in which the learning rate rises from 0; below 1 it is a share of all steps"
     )
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="gradients longer than this are scaled down; none: never")
+    clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
+        1.0, description="gradients longer than this are scaled down; none: never"
+    )
     evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
     evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
     bad_steps_allowed: NotNegative = Field(
@@ -74,7 +82,7 @@ class Train(Section):
     recompute_activations: bool = Field(False, description="keep only the input of each block and compute the rest again for the gradients")
     compile: bool = Field(False, description="torch.compile: slow to start, then faster on GPUs")
     deterministic: bool = Field(False, description="only operations that give the same bits each time; slower on GPUs")
-    seed: NotNegative = Field(42, description="of weights, batches and dropout")
+    seed: Seed = Field(42, description="of weights, batches and dropout")
 
     @field_validator("warmup")
     @classmethod
@@ -83,14 +91,15 @@ class Train(Section):
             raise ValueError(f"{value} is neither a share of the steps, below 1, nor a whole number of steps")
         return value
 
-    @model_validator(mode="after")
-    def _pieces_fit(self) -> "Train":
+    def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
-            raise ValueError(f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples")
-        return self
-
-    @model_validator(mode="after")
-    def _one_layout(self) -> "Train":
+            yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples: make `batch_size` larger"
         if self.packing and self.block_length is not None:
-            raise ValueError("`packing` keeps texts whole, and `block_length` cuts them: keep one of the two")
-        return self
+            yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
+        if self.steps is not None and self.warmup >= max(1, self.steps):
+            yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): warm up for fewer, or give a share below 1"
+        if twice := sorted({pattern for pattern in self.freeze if self.freeze.count(pattern) > 1}):
+            yield f"`freeze` names {twice[0]!r} twice: name it once"
+        matches = [group.match for group in self.groups]
+        if twice := sorted({pattern for pattern in matches if matches.count(pattern) > 1}):
+            yield f"`groups` has two of `match` {twice[0]!r}, of which the first alone would count: keep one"

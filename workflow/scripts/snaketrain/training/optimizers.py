@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from snaketrain.loading import load
-from snaketrain.settings import Train
+from snaketrain.settings import OF_THEIR_OWN, Train
 
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)  # on CPUs and GPUs alike
 
@@ -16,6 +16,9 @@ def optimizer_of(train: Train, groups: list[dict[str, Any]], parameters: dict[st
     """The optimizer of parameters that are called as they were in the plain module; or `sharded`, which takes its groups and class."""
     members = [group | {"params": [parameters[key] for key in group["params"]]} for group in groups]
     made, given = load(train.optimizer.use), train.optimizer.arguments
+    for name in OF_THEIR_OWN:
+        if name in given:
+            raise SystemExit(f"train.optimizer.arguments.{name}: is told by {OF_THEIR_OWN[name]}. Set that instead.")
     quick = {} if {"fused", "foreach"} & set(given) else fastest(made, [p for group in members for p in group["params"]])
     options = {"lr": train.learning_rate, **quick, **given}
     return sharded(members, made, **options, **how) if sharded else made(members, **options)

@@ -31,6 +31,10 @@ class Plan:
         begun = ends[-2] if len(ends) > 1 else 0
         total = train.steps or max(1, begun + round((ends[-1] - begun) * (train.epochs - len(ends) + 1)))
         warmup = round(train.warmup * total if train.warmup < 1 else train.warmup)
+        if train.warmup >= 1 and warmup >= total:
+            raise SystemExit(
+                f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a share below 1."
+            )
         open_ended = is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None
         return cls(
             total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, warmup, train.learning_rate, schedule, open_ended

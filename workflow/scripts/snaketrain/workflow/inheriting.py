@@ -1,7 +1,6 @@
-"""What a class says of itself or inherits, and what it can be given, read from files: importing them would take seconds, and may fail."""
+"""What a class says of itself or inherits, read from files: importing them would take seconds, and may fail."""
 
 import ast
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,36 +38,6 @@ def class_attribute(
                 if _binds(statement, attribute):
                     return attribute, _value(statement)
     return None, None
-
-
-@functools.cache
-def keywords(file: Path, name: str) -> tuple[list[str], list[str]] | None:
-    """The keyword arguments that a class or function takes, and those it needs; None where the files do not tell."""
-    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            return None if statement.args.kwarg else _keywords(statement)
-    taken: list[str] = []
-    needed: list[str] = []
-    line = list(_line(file, name, project_file))
-    places = [definition and definition.place for definition in line]
-    for number, definition in enumerate(line):
-        if definition is None:
-            return None
-        starts = [each for each in definition.node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-        if places[number] in places[number + 1 :] or not starts:
-            continue
-        more, must = _keywords(starts[-1])
-        taken, needed = taken + more[1:], needed + must[1:]  # without self
-        if not starts[-1].args.kwarg:  # it hands nothing on to its base
-            break
-    return taken, needed
-
-
-def _keywords(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
-    by_place, named = function.args.args, function.args.kwonlyargs
-    without_default = by_place[: len(by_place) - len(function.args.defaults)]
-    without_default += [name for name, default in zip(named, function.args.kw_defaults, strict=True) if default is None]
-    return [argument.arg for argument in by_place + named], [argument.arg for argument in without_default]
 
 
 def _line(file: Path, name: str, find: Callable, before: int | None = None, steps: int = MOST_STEPS) -> Iterator[Definition | None]:

@@ -1,5 +1,6 @@
 """The command in front of a script: plain python for one process, torchrun for several; and the environment of both."""
 
+import glob
 import shlex
 import sys
 from collections.abc import Iterable
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.mistakes import BadConfiguration
-from snaketrain.settings import Compute
+from snaketrain.settings import Compute, Settings
+from snaketrain.strategies import ON_GPUS_ONLY
 from snaketrain.workflow.rule_values import varying
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
+GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
 SECONDS_TO_SAVE = 600  # before it kills its processes
 
 
@@ -61,6 +64,20 @@ def out_of_reach(compute: Compute) -> str | None:
         f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
         "to train on this machine alone."
     )
+
+
+def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
+    """Why a training that needs GPUs will find none, where that can be known; `gres` is what its job asks of SLURM."""
+    needs = f"train.strategy: `{run.train.strategy.use}`" if run.train.strategy.use in ON_GPUS_ONLY else None
+    needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else needs
+    if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
+        return (
+            f"{needs} needs GPUs, but compute.gpus is 0, so that SLURM would give none. Set compute.gpus: {run.compute.processes}, one for "
+            "each of compute.processes."
+        )
+    if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
+        return f"{needs} needs GPUs, and this machine has none. Set compute.device: auto and a strategy such as `ddp`, or train where there are some."
+    return None
 
 
 def check_folder(folder: str) -> None:

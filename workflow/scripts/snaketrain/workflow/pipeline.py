@@ -36,11 +36,14 @@ FOLDERS = {  # below it, with the name of the run, data set or model that a stag
 
 
 class Pipeline:
-    def __init__(self, config: dict[str, Any], in_slurm_job: bool = False, reads_files: bool = True):
+    def __init__(
+        self, config: dict[str, Any], in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None
+    ):
+        """`runs`: those of the configuration, where they were read already."""
         self.in_slurm_job = in_slurm_job
         self.reads_files = reads_files  # a job parses the Snakefile too, but decides nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
-        self.runs = dict(sorted(read_runs(config).items()))  # the order in the file means nothing
+        self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple, list[str]] = {}
         self._conceal()

@@ -1,114 +1,57 @@
-"""Looks for everything that would go wrong later, before any job starts: names, files, columns, metrics."""
+"""Looks for everything that would go wrong later, before any job starts: settings, names, files, columns, metrics."""
 
-import functools
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from snaketrain import module_settings
+from snaketrain.configuration import read
+from snaketrain.credentials import CannotTellApart
 from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.reading import check
-from snaketrain.loading import NotFound, find
-from snaketrain.metric_modes import mode_of
-from snaketrain.mistakes import BadConfiguration, nearest
-from snaketrain.settings import Data, Settings
-from snaketrain.workflow.inheriting import keywords
-from snaketrain.workflow.meaning import code_strings
-from snaketrain.workflow.metrics_in_files import UNTOLD
-from snaketrain.workflow.metrics_in_files import of_module as metrics_of_module
-from snaketrain.workflow.metrics_in_files import of_task as metrics_of_task
-from snaketrain.workflow.pipeline import Pipeline, dataset_classes, initial, of_splits, uses_in
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.settings import Data, Settings, Source
+from snaketrain.validating import Validated, follows
+from snaketrain.workflow.named_code import names
+from snaketrain.workflow.parameter_patterns import unmatched
+from snaketrain.workflow.pipeline import data_name, dataset_classes, initial, of_splits
 
-# arguments that the trainer gives
-FILLED_IN = {"strategies": ("device", "precision"), "schedules": ("done", "steps")}
+HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # where one of these is wrong, what is read may be nonsense
+MOST_FILES = 50  # of a source that are tried to be opened
+TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
 
-def examine(pipeline: Pipeline) -> None:
-    """Raise one error that tells all problems."""
-    problems = []
+def examine(config: dict[str, Any]) -> dict[str, Settings]:
+    """The runs of a configuration, or one error that tells all that is wrong with it."""
+    reading = read(config)
+    problems = list(reading.problems)
     seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
-    for name, run in pipeline.runs.items():
-        named = run.train, run.model.use, run.select, run.data.label_kind, dataset_classes(run.data)
+    datasets: dict[str, Validated] = {}
+    for name, found in reading.runs.items():
+        run = found.settings
+        if run is None:
+            continue
+        train, data = run.train, run.data
+        named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select, data.label_kind
+        named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         for look, about in ((names, named), (sources, (run.data, run.model))):
-            if (key := f"{look.__name__} {about!r}") not in seen:
+            if (key := f"{look.__name__} {about!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
-                problems += [f"{problem} (run {name})" for problem in look(run)]
-    if not problems:
-        for name, data in pipeline.datasets.items():
-            # data that is prepared already was looked at, whole
-            if not Path(f"results/data/{name}/manifest.json").exists():
-                problems += readable(data)
+                problems += [f"{problem} (run {name})" for problem in look(run) if not follows(problem.partition(":")[0], found.wrong)]
+        with contextlib.suppress(CannotTellApart):  # which the pipeline tells
+            datasets.setdefault(data_name(run.data), found)
+    for name, found in datasets.items():
+        # data that is prepared already was looked at, whole; what has no file was told above
+        if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
+            problems += [problem for problem in readable(found.settings.data) if not follows(problem.partition(":")[0], found.wrong)]
+    told = {name: found for name, found in reading.runs.items() if found.settings and not follows("model", found.wrong)}
+    for (name, found), wrong in zip(told.items(), unmatched(each.settings for each in told.values()), strict=True):
+        problems += [f"{problem} (run {name})" for problem in wrong if not follows(problem.partition(":")[0], found.wrong)]
+    problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
     if problems:
         raise BadConfiguration(_once(problems))
-
-
-def names(run: Settings) -> Iterator[str]:
-    """Tasks, models, optimizers and schedules that do not exist; a metric that the task does not log."""
-    task_file = of_module = None
-    if run.train.task.use == "module":  # all that it is lies in its arguments
-        wrong = module_settings.problems(run.train.task.arguments)
-        yield from wrong
-        of_module = None if wrong else module_settings.ModuleSettings(**run.train.task.arguments)
-    for setting, use, place in named_code(run, of_module):
-        try:
-            if place is None and "." not in use and ":" not in use:
-                raise NotFound(f"`{use}` is not complete: write `package.module.Class` or `path/to/file.py:Class`")
-            file, attribute = find(use, place)
-        except NotFound as error:
-            yield f"{setting}: {error}" + ("" if str(error).endswith("?") else ".")
-            continue
-        if file and (problem := unreadable(file)):
-            yield f"{setting}: `{use}` imports {problem}"
-        if file and place in FILLED_IN:
-            given = run.train.strategy.arguments if place == "strategies" else run.train.schedule.arguments
-            yield from misnamed_arguments(f"{setting.removesuffix('.use')}.arguments", file, attribute, given, FILLED_IN[place])
-        if place == "tasks" and file:
-            task_file = (file, attribute)
-    try:
-        metrics = metrics_of_module(of_module) if of_module else metrics_of_task(*task_file, run.data.label_kind) if task_file else None
-        if metrics and metrics.get(run.select.metric) != UNTOLD:
-            where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
-            mode_of(run.select.metric, metrics, run.select.mode, where)
-    except SystemExit as error:
-        yield str(error)
-
-
-def named_code(run: Settings, of_module: module_settings.ModuleSettings | None) -> Iterator[tuple[str, str, str | None]]:
-    """Every setting that names code, the name, and the place of short names."""
-    yield "train.task.use", run.train.task.use, "tasks"
-    yield "model.use", run.model.use, None
-    yield "train.optimizer.use", run.train.optimizer.use, None
-    yield "train.schedule.use", run.train.schedule.use, "schedules"
-    if run.train.strategy.use != "auto":
-        yield "train.strategy.use", run.train.strategy.use, "strategies"
-    yield from ((f"data.{split}.use", source.use, None) for split, source in of_splits(run.data).items() if source.use)
-    uses = of_module.uses if of_module else uses_in(run.train.task.arguments)
-    yield from (("train.task.arguments", use, None) for use in uses)
-
-
-def misnamed_arguments(setting: str, file: Path, name: str, given: dict[str, Any], filled_in: tuple[str, ...]) -> Iterator[str]:
-    """Arguments that a class or function does not take, and those it lacks."""
-    found = keywords(file, name)
-    if found is None:
-        return
-    taken, needed = ([each for each in names if each not in filled_in] for names in found)
-    known = f"It takes: {', '.join(taken)}." if taken else "It takes none."
-    for each in given:
-        if each not in taken:
-            yield f"{setting}.{each}: no such argument{nearest(each, taken)} {known}"
-    for each in needed:
-        if each not in given:
-            yield f"{setting}.{each}: is missing. Give it a value."
-
-
-@functools.cache
-def unreadable(file: Path) -> str | None:
-    """What is wrong with a module that a user's own file imports; its digest is taken before any job."""
-    try:
-        code_strings(file)
-    except SyntaxError as error:
-        return f"{error.filename}, line {error.lineno}: {error.msg}. Correct the file."
-    return None
+    return {name: found.settings for name, found in reading.runs.items()}
 
 
 def sources(run: Settings) -> Iterator[str]:
@@ -119,17 +62,9 @@ def sources(run: Settings) -> Iterator[str]:
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
         ("model.initial_weights.source", initial(run)),
     ):  # fmt: skip
-        if source and not source.hub and not getattr(source, "use", None):
-            try:
-                names = named_files(source)
-            except ValueError as error:
-                yield f"{setting}: {error}"
-                continue
-            yield from (f"{setting}: {problem}" for problem in misnamed_digests(source, names))
-            if source is data.tokenizer and "tokenizer.json" not in {file.name for file in names.values()}:
-                yield f"{setting}: {describe(source)} holds no `tokenizer.json`. Name the folder that does."
-            if source is initial(run) and not any(name.endswith(".safetensors") for name in names):
-                yield f"{setting}: {describe(source)} holds no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
+        if source and not source.hub and getattr(source, "use", None) is None:
+            yield from (f"{setting}: {problem}" for problem in files(setting, source))
+    yield from shared_files(data)
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class for a random start "
@@ -137,13 +72,76 @@ def sources(run: Settings) -> Iterator[str]:
         )
 
 
+def shared_files(data: Data) -> Iterator[str]:
+    """Files that are to be trained on and to be judged by: what was learnt by heart would count as known."""
+    given = {split: set(found) for split, found in _local_files(data).items()}
+    for split in ("dev", "test"):
+        if both := sorted(given.get("train", set()) & given.get(split, set())):
+            yield f"data.{split}: {both[0]} is among the files of data.train too. Name others, or leave out data.{split}, to cut it from data.train."
+
+
+def _local_files(data: Data) -> dict[str, list[Path]]:
+    """Of each split, where they are at hand: those of a hub are not yet, and a dataset class has none."""
+    given: dict[str, list[Path]] = {}
+    for split, source in of_splits(data).items():
+        if not source.hub and source.use is None:
+            try:
+                given[split] = source_files(source)
+            except ValueError:  # told where the sources are looked at
+                continue
+    return given
+
+
+def files(setting: str, source: Source) -> Iterator[str]:
+    """What is wrong with the files of one source."""
+    try:
+        found = named_files(source)
+    except ValueError as error:
+        yield str(error)
+        return
+    yield from misnamed_digests(source, found)
+    for file in list(found.values())[:MOST_FILES]:
+        if not os.access(file, os.R_OK):
+            yield f"{file} cannot be read: {describe(source)} is for others to read. Change its permissions, or name another."
+            return
+    kinds = {file.name for file in found.values()}
+    if setting == "data.tokenizer" and "tokenizer.json" not in kinds:
+        yield f"{describe(source)} holds no `tokenizer.json`. Name the folder that does."
+    for file in found.values():
+        if setting == "data.tokenizer" and file.name == "tokenizer.json" and not beginning(file).lstrip().startswith(b"{"):
+            yield f"{file} is no tokenizer: it does not begin as JSON does. Fetch it again, or name another."
+    if setting == "model.source" and "config.json" not in kinds:
+        yield f"{describe(source)} holds no `config.json`, which describes a model of transformers. Name the folder that does."
+    if setting == "model.initial_weights.source" and not any(name.endswith(".safetensors") for name in found):
+        yield f"{describe(source)} holds no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
+
+
+def beginning(file: Path) -> bytes:
+    with open(file, "rb") as opened:
+        return opened.read(100)
+
+
 def readable(data: Data) -> list[str]:
-    """What a look into the files shows; files of a hub are not there yet, and a dataset class is not asked."""
-    given = {split: source for split, source in of_splits(data).items() if not source.hub}
-    return [] if data.by_class else check(data, {split: source_files(source) for split, source in given.items()})
+    """What a look into the files shows."""
+    return [] if data.by_class else check(data, _local_files(data))
 
 
-def _once(problems: list[str]) -> list[str]:
+def tracking(runs: dict[str, Settings]) -> Iterator[str]:
+    """One follower brings all runs to one place."""
+    for name in ("uri", "register_models"):
+        given = {getattr(run.tracking, name): run_name for run_name, run in runs.items()}
+        if len(given) > 1:
+            told = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())
+            yield f"tracking.{name}: is one for all runs, but they name several: {told}. Set it in the common section `tracking`."
+    for uri in {run.tracking.uri for run in runs.values()} - {None}:
+        if uri.partition(":")[0].partition("+")[0].lower() not in TRACKING_SCHEMES or ("://" not in uri and uri != "databricks"):
+            yield (
+                f"tracking.uri: {uri!r} is no address of a server or database. Write one such as http://host:5000 or "
+                "sqlite:////absolute/path/mlflow.db, or leave it out."
+            )
+
+
+def _once(problems: Iterable[str]) -> list[str]:
     """The same problem of several runs once, with the first of them."""
     first: dict[str, str] = {}
     for problem in problems:

@@ -1,0 +1,134 @@
+"""What is wrong with how a configuration is written: told with its line, and never with a traceback."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain.configuration import read_runs
+from snaketrain.configuration_files import read_configuration
+from snaketrain.expanding import changes_by_run
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.workflow.preflight import examine
+
+ROOT = Path(__file__).parents[2]
+
+WRITTEN = [
+    (b"data: {name: x}\ntrain:\n  seed: 1\ndata: {name: y}\n", "lines 1 and 4: `data` stands twice"),
+    (b"train:\n  seed: 1\n  epochs: 2\n  seed: 2\n", "lines 2 and 4: `train.seed` stands twice"),
+    (b"runs:\n  a: {}\n  b: {}\n  a: {train.seed: 2}\n", "lines 2 and 4: `runs.a` stands twice"),
+    (b"train: {groups: [{match: a, match: b}]}\n", "lines 1 and 1: `train.groups.0.match` stands twice"),
+    (b"data: {labels: {1: a, 0x1: b}}\n", "`data.labels.1` stands twice"),
+    (b'{"train": {"seed": 1,\n"seed": 2}}', "lines 1 and 2: `train.seed` stands twice"),
+    (b"data:\n  name: x\n\tseed: 1\n", "line 3, column 1: not YAML"),
+    (b"data: {name: x\ntrain: 1\n", "line 2"),
+    (b"data: *nothing\n", "line 1, column 7: not YAML: found undefined alias"),
+    (b"data: {name: caf\xe9}\n", "line 1: byte 0xe9 is not UTF-8"),
+    ("data: {name: x}\n".encode("utf-16"), "line 1: byte 0xff is not UTF-8"),
+    (b"a: 1\ndata: {name: a\x00b}\n", "line 2: not YAML"),
+    (b"data: " + b"[" * 3000 + b"]" * 3000, "nested deeper than 60"),
+    (b"data: " + b"{a: " * 3000 + b"1" + b"}" * 3000, "nested deeper than 60"),
+    (b"- a\n- b\n", 'expects settings with their values, such as `train:`, at the top level, not ["a", "b"]'),
+    (b"? [a, b]\n: 1\n", "line 1, column 3: not YAML: found unhashable key"),
+    (b"a: !!python/object:os.system {}\n", "line 1, column 4: not YAML: could not determine a constructor"),
+    (b"a: 1\n---\nb: 2\n", "line 2, column 1: not YAML"),
+    (b"train: {since: 2024-13-45}\n", "holds a value that is none"),
+]
+
+
+@pytest.mark.parametrize(("written", "told"), WRITTEN)
+def test_mistakes_in_the_writing_are_told_with_their_line(tmp_path, written, told):
+    (tmp_path / "my.yaml").write_bytes(written)
+    with pytest.raises(BadConfiguration) as error:
+        read_configuration([tmp_path / "my.yaml"])
+    assert [told in problem for problem in error.value.problems] == [True], error.value.problems
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "folder", "x" * 5000, "a\0b"])
+def test_files_that_cannot_be_read(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadConfiguration, match="cannot be read"):
+        read_configuration([f"{tmp_path}/{name}"])
+
+
+def test_what_merges_anchors_and_repeats_values_is_no_double_key(tmp_path):
+    (tmp_path / "my.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: [*a, *a]\n")
+    assert read_configuration([tmp_path / "my.yaml"])["b"] == {"x": 3, "y": 2}
+
+
+def test_json_is_read_as_json(tmp_path):
+    (tmp_path / "my.json").write_text('{"train":\t{"learning_rate": 1e-4, "clip_norm": null}}')
+    assert read_configuration([tmp_path / "my.json"]) == {"train": {"learning_rate": 1e-4, "clip_norm": None}}
+
+
+def test_the_command_line_is_read_as_yaml_and_comes_last(tmp_path):
+    (tmp_path / "one.yaml").write_text("train: {epochs: 2, seed: 1, batch_size: 8}\nselect: {metric: loss}\n")
+    (tmp_path / "two.yaml").write_text("train: {seed: 2}\n")
+    given = ["train={clip_norm: null, steps: 50, compile: true}", "model={arguments: {hidden_size: 128}}", "select="]
+    found = read_configuration([tmp_path / "one.yaml", tmp_path / "two.yaml"], given)
+    assert found == {
+        "train": {"seed": 2, "batch_size": 8, "clip_norm": None, "steps": 50, "compile": True},  # steps in place of epochs
+        "select": None,
+        "model": {"arguments": {"hidden_size": 128}},
+    }
+    with pytest.raises(BadConfiguration, match=r"--config train, lines 1 and 1: `train.seed` stands twice"):
+        read_configuration([], ["train={seed: 1, seed: 2}"])
+
+
+def test_a_run_may_say_in_another_way_what_the_common_sections_say():
+    data = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
+    runs = read_runs({"data": data, "train": {"epochs": 5}, "runs": {"a": {"train.steps": 7}, "b": {"train": {"steps": 8}}, "c": {}}})
+    assert {name: (run.train.steps, run.train.epochs) for name, run in runs.items()} == {"a": (7, 3), "b": (8, 3), "c": (None, 5)}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "a: &a [*a]\n",
+        "a: &a [1,2,3,4,5,6,7,8,9]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(8)),
+    ],
+)
+def test_aliases_without_end_are_told(tmp_path, config):
+    (tmp_path / "my.yaml").write_text(config)
+    with pytest.raises(BadConfiguration, match=r"nested deeper than|more than 1,000,000 values"):
+        examine(read_configuration([tmp_path / "my.yaml"]))
+
+
+def test_a_sweep_of_a_million_points_is_refused_at_once():
+    axes = {f"train.{name}": list(range(1, 101)) for name in ("seed", "batch_size", "batch_tokens")}
+    started = time.process_time()
+    with pytest.raises(BadConfiguration, match=r"sweeps.s: makes 1,000,000 runs \(100 x 100 x 100\)"):
+        read_runs({"sweeps": {"s": axes}})
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("axes", [{"train.seed": 40_000}, {"train.seed": 200, "train.batch_size": 200}])
+def test_expanding_takes_as_long_as_there_are_points(axes):
+    def seconds(share: float) -> float:
+        values = {key: list(range(1, 1 + round(count * share))) for key, count in axes.items()}
+        started = time.process_time()
+        runs, problems = changes_by_run({"sweeps": {"s": values}, "max_runs": 10**6})
+        assert not problems
+        return (time.process_time() - started) / len(runs)
+
+    assert seconds(1) < 3 * min(seconds(0.1) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "told"),
+    [
+        ("config/config.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "config/config.yaml, lines 1 and 2: `train` stands twice"),
+        ("config/config.yaml", b"data: {name: caf\xe9}\n", "config/config.yaml, line 1: byte 0xe9 is not UTF-8"),
+        ("my.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "my.yaml, lines 1 and 2: `train` stands twice"),
+    ],
+)
+def test_snakemake_tells_it_without_a_traceback(tmp_path, name, written, told):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(written)
+    command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
+    command += ["--configfile", tmp_path / name] if name == "my.yaml" else []
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    printed = done.stdout + done.stderr
+    assert done.returncode and told in printed and "Traceback" not in printed, printed

@@ -1,0 +1,412 @@
+"""A battery of wrong configurations, made from the settings themselves: every setting with every kind of mistake."""
+
+import time
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+
+from snaketrain.mistakes import BadConfiguration
+from snaketrain.module_settings import ModuleSettings
+from snaketrain.settings import Section, Settings
+from snaketrain.workflow.preflight import examine
+
+ROWS = 40
+SOURCE = {"path": "train.csv"}
+BASE = {
+    "data": {"train": SOURCE, "tokenizer": {"path": "tokenizer"}},
+    "model": {
+        "use": "transformers.BertForSequenceClassification",
+        "arguments": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8},
+    },
+}
+OF_MODULE = {
+    "data": {"train": {"use": "mine.py:Images", "arguments": {"count": 3}}},
+    "model": {"use": "mine.py:Net"},
+    "train": {
+        "task": {"use": "module", "arguments": {"losses": {"output": {"use": "torch.nn.MSELoss"}}, "metrics": {"error": "mine.py:error"}}}
+    },
+    "select": {"metric": "loss"},
+}
+MINE = """
+import torch
+
+
+class Images(torch.utils.data.Dataset):
+    def __init__(self, count: int, shift=0):
+        pass
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 3):
+        pass
+
+
+def error(prediction, target, power=1):
+    pass
+
+
+class Task:
+    metrics = {"loss": "min"}
+
+    def __init__(self, strength: float):
+        pass
+"""
+TAKEN = {"train.task.arguments.regularisers.0.weight: negative"}  # it may be meant: what is to become larger
+TAKEN_BY_HAND = {"train.optimizer os.system"}  # of functions that are not written in Python nothing can be read
+
+
+# one mistake each: where it is, what is put there, and perhaps beside what else
+LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": {"hidden_size": 8}}
+BY_HAND: list[tuple[str, Any, dict]] = [
+    # arguments of optimizers, schedules, strategies, tasks, models, data sets, losses and metrics
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"lr": 0.5}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"weight_decay": 50}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"ep": 1e-8}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": "small"}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"betas": 0.9}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"amsgrad": 3}}, {}),
+    ("train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"params": []}}, {}),
+    ("train.optimizer", {"use": "torch.optim.SGD", "arguments": {"momentun": 0.9}}, {}),
+    ("train.optimizer", {"use": "torch.optim.SGD", "arguments": {"betas": [0.9, 0.99]}}, {}),
+    ("train.optimizer", {"use": "torch.optim.SGD", "arguments": {"nesterov": "yes please"}}, {}),
+    ("train.optimizer", "torch.nn.Linear", {}),
+    ("train.optimizer", "torch.optim.lr_scheduler.StepLR", {}),
+    ("train.optimizer", "torch.optim", {}),
+    ("train.optimizer", "", {}),
+    ("train.optimizer", ":", {}),
+    ("train.optimizer", "...", {}),
+    ("train.optimizer", "os.system", {}),
+    ("train.schedule", {"use": "cosine", "arguments": {"lowest": "low"}}, {}),
+    ("train.schedule", {"use": "cosine", "arguments": {"lowst": 0.1}}, {}),
+    ("train.schedule", {"use": "constant", "arguments": {"lowest": 0.1}}, {}),
+    ("train.schedule", {"use": "linear", "arguments": {"done": 1}}, {}),
+    ("train.schedule", {"use": "inverse_square_root", "arguments": {"stable": [1]}}, {}),
+    ("train.schedule", "torch.optim.lr_scheduler.StepLR", {}),
+    ("train.schedule", "inverse_sqrt", {}),
+    ("train.strategy", {"use": "ddp", "arguments": {"bucket": 1}}, {}),
+    ("train.strategy", {"use": "ddp", "arguments": {"static_graph": "maybe"}}, {}),
+    ("train.strategy", {"use": "ddp", "arguments": {"device": "cpu"}}, {}),
+    ("train.strategy", {"use": "hsdp", "arguments": {"shard": "two"}}, {}),
+    ("train.task", {"use": "text_classification", "arguments": {"strength": 3}}, {}),
+    ("train.task", {"use": "causal_lm", "arguments": {"learn_prompt": True}}, {"data": {**BASE["data"], "label": None}, "model": LLAMA}),
+    ("train.task", {"use": "mine.py:Task"}, {"select": {"metric": "loss"}}),
+    ("train.task", {"use": "mine.py:Task", "arguments": {"strengh": 1.0}}, {"select": {"metric": "loss"}}),
+    ("train.task", {"use": "mine.py:Task", "arguments": {"strength": "strong"}}, {"select": {"metric": "loss"}}),
+    ("model.arguments", {"hiden_size": 8}, {}),
+    ("model.arguments", {"num_layers": 2}, {}),
+    ("model.arguments", {"hidden_size": "big"}, {}),
+    ("model.arguments", {"hidden_size": -8}, {}),
+    ("model.arguments", {"hidden_size": 7, "num_attention_heads": 2}, {}),
+    ("model.arguments", {"num_attention_heads": 0}, {}),
+    ("model.arguments", {"hidden_dropout_prob": "half"}, {}),
+    ("model.arguments", {"num_labels": 7}, {}),
+    ("model.arguments", {"is_decoder": "sometimes"}, {}),
+    ("model.use", "transformers.BertModel", {}),
+    ("model.use", "transformers.BertTokenizer", {}),
+    ("model.use", "torch.nn.Linear", {}),
+    ("model.use", "transformers", {}),
+    ("model.use", "bert-base-uncased", {}),
+    ("model.use", "mine.py", {}),
+    ("model.use", "mine.py:", {}),
+    ("model.use", "tokenizer:Net", {}),
+    ("model.use", "x" * 5000 + ".Net", {}),
+    ("model.use", "x" * 5000 + ".py:Net", {}),
+    ("model.arguments", {"d_model": 8}, {"model": LLAMA, "train": {"task": "causal_lm"}, "data": {**BASE["data"], "label": None}}),
+    ("model.arguments", {"wdth": 3}, OF_MODULE),
+    ("model.arguments", {"width": "wide"}, OF_MODULE),
+    ("data.train.arguments", {}, OF_MODULE),
+    ("data.train.arguments", {"count": 3, "shft": 1}, OF_MODULE),
+    ("data.train.arguments", {"count": "three"}, OF_MODULE),
+    ("train.task.arguments.losses.output.arguments", {"reductoin": "sum"}, OF_MODULE),
+    ("train.task.arguments.losses.output.arguments", {"reduction": 3}, OF_MODULE),
+    ("train.task.arguments.losses.output.use", "torch.nn.MSELos", OF_MODULE),
+    ("train.task.arguments.losses.other", "torch.nn.MSELoss", OF_MODULE),
+    ("train.task.arguments.metrics.error", {"use": "mine.py:error", "arguments": {"powr": 2}}, OF_MODULE),
+    ("train.task.arguments.metrics.r2", {"use": "torchmetrics.R2Score", "arguments": {"adjustd": 2}}, OF_MODULE),
+    ("train.task.arguments.metrics.r2", {"use": "torchmetrics.R2Score", "prediction": "outptu"}, OF_MODULE),
+    # contradictions
+    ("train", {"steps": 10, "epochs": 2}, {}),
+    ("train", {"evaluate_every": 10, "evaluations_per_epoch": 2}, {}),
+    ("train", {"batch_size": 10, "batch_tokens": 2000}, {}),
+    ("train", {"steps": 10, "warmup": 20}, {}),
+    ("train", {"steps": 10, "warmup": 10}, {}),
+    ("train", {"warmup": 500}, {"data": {**BASE["data"], "limit_train": 30}}),
+    ("train", {"freeze": ["a", "a"]}, {}),
+    ("train", {"groups": [{"match": "a"}, {"match": "a"}]}, {}),
+    ("train", {"precision": "tf32"}, {"compute": {"device": "cpu"}}),
+    ("train", {"strategy": "data_parallel"}, {"compute": {"processes": 2}}),
+    ("train", {"strategy": "fairscale_fsdp"}, {"compute": {"device": "cpu"}}),
+    ("train", {"packing": True}, {}),
+    ("compute", {"device": "cpu", "gpus": 2}, {}),
+    ("compute", {"processes": 4, "gpus": 2}, {}),
+    ("compute", {"launch_command": "aprun -n 4"}, {}),
+    ("compute", {"minutes": 1, "save_before_limit_seconds": 60}, {}),
+    ("compute", {"launcher": "torchrun", "nodes": 2}, {}),
+    ("compute", {"nodes": 0}, {}),
+    ("compute", {"nodes": "4-2"}, {}),
+    ("compute", {"nodes": "many"}, {}),
+    ("compute", {"nodes": -1}, {}),
+    ("compute", {"sbatch": "--gres=gpu:1"}, {}),
+    ("compute", {"sbatch": "--comment='x"}, {}),
+    ("data", {"dev_fraction": 0, **BASE["data"]}, {}),
+    ("data", {"columns": [], **BASE["data"]}, {}),
+    ("data", {"columns": ["text", "text"], **BASE["data"]}, {}),
+    ("data", {"text": ["text", "text"], **BASE["data"]}, {}),
+    ("data", {"text": ["a", "b", "c"], **BASE["data"]}, {}),
+    ("data", {"text": "label", **BASE["data"]}, {}),
+    ("data", {"label": "text", **BASE["data"]}, {}),
+    ("data", {"label": None, "labels": {0: "a"}, **BASE["data"]}, {}),
+    ("data", {"labels": {}, **BASE["data"]}, {}),
+    ("data", {"labels": {0: "a", 1: "a"}, **BASE["data"]}, {}),
+    ("data", {"test": SOURCE, **BASE["data"]}, {}),
+    ("data", {"dev": {"path": "*.csv"}, **BASE["data"]}, {}),
+    ("data", {"encoding": "utf-99", **BASE["data"]}, {}),
+    ("data", {"encoding": "", **BASE["data"]}, {}),
+    ("data", {"encoding": "hex", **BASE["data"]}, {}),
+    ("data", {"format": "parquet", **BASE["data"]}, {}),
+    ("data", {"format": "jsonl", **BASE["data"]}, {}),
+    ("data", {"where": {"colour": "red"}, **BASE["data"]}, {}),
+    ("data", {"limit_train": 0, **BASE["data"]}, {}),
+    ("data", {"name": "a" * 300, **BASE["data"]}, {}),
+    ("data", {"name": "", **BASE["data"]}, {}),
+    # files and hubs
+    ("data.train", {"path": ""}, {}),
+    ("data.train", {"path": "."}, {}),
+    ("data.train", {"path": "weights"}, {}),
+    ("data.train", {"path": "nowhere.csv"}, {}),
+    ("data.train", {"path": "x" * 5000}, {}),
+    ("data.train", {"path": "~nobody-of-this-name/train.csv"}, {}),
+    ("data.train", {"path": "/dev/null"}, {}),
+    ("data.train", {"path": "train.csv/inside"}, {}),
+    ("data.train", {"path": "[train.csv"}, {}),
+    ("data.train", {"package": "no-such-package"}, {}),
+    ("data.train", {"package": ""}, {}),
+    ("data.train", {"package": "os"}, {}),
+    ("data.train", {"hub": "owner/name", "revision": "main"}, {}),
+    ("data.train", {"hub": "owner/name", "revision": "v1.0"}, {}),
+    ("data.train", {"hub": "owner/name", "revision": ""}, {}),
+    ("data.train", {"hub": "https://huggingface.co/owner/name", "revision": "a" * 40}, {}),
+    ("data.train", {"path": "train.csv", "revision": "a" * 40}, {}),
+    ("data.train", {"path": "train.csv", "hub_type": "dataset"}, {}),
+    ("data.train", {"path": "train.csv", "sha256": {"train.csv": "abc"}}, {}),
+    ("data.train", {"path": "train.csv", "sha256": {"test.csv": "a" * 64}}, {}),
+    ("data.train", {"path": "binary.csv"}, {}),
+    ("data.train", {"path": "broken.jsonl"}, {}),
+    ("data.tokenizer", {"path": "weights"}, {}),
+    ("data.tokenizer", {"path": "train.csv"}, {}),
+    ("data.tokenizer", {"path": "bad_tokenizer"}, {}),
+    ("data.tokenizer", None, {}),
+    ("model.source", {"path": "tokenizer"}, {}),
+    ("model.initial_weights", {"source": {"path": "train.csv"}}, {}),
+    ("model.initial_weights", {"source": {"path": "weights"}, "part": ""}, {}),
+    # where and how it runs, what is shown
+    ("tracking.uri", "file:./mlruns", {}),
+    ("tracking.uri", "./mlruns", {}),
+    ("tracking.uri", "mlflow.example.com", {}),
+    ("tracking.uri", "", {}),
+    ("compute.partition", "", {}),
+    ("compute.launch_command", "", {"compute": {"launcher": "env"}}),
+    ("select.metric", "acuracy", {}),
+    ("select.metric", "", {}),
+    ("select.mode", "higher", {}),
+    ("train.freeze", "bert.*", {}),
+    ("train.freeze", [""], {}),
+    ("train.groups", [{"match": ""}], {}),
+    ("train.groups", [{"mach": "a"}], {}),
+    ("train.groups", [{}], {}),
+    ("train.groups", {"match": "a"}, {}),
+    # runs, sweeps, data sets
+    ("runs", {"a": {"tracking.uri": "http://a:1"}, "b": {"tracking.uri": "http://b:1"}}, {}),
+    ("runs", {"a": {"tracking.register_models": False}, "b": {}}, {}),
+    ("runs", {"a": {"train.steps": 3, "train.epochs": 1}}, {}),
+    ("runs", {"a/b": {}}, {}),
+    ("runs", {"a": {"": 1}}, {}),
+    ("runs", {"a": {".": 1}}, {}),
+    ("runs", {"a": {"train.": 1}}, {}),
+    ("runs", {"a": {"train..seed": 1}}, {}),
+    ("runs", {"a": {"train.seed.deep": 1}}, {}),
+    ("runs", {"a": {"train": 3}}, {}),
+    ("runs", {"a": [1]}, {}),
+    ("runs", {None: {}}, {}),
+    ("runs", "all", {}),
+    ("runs", {"x" * 300: {}}, {}),
+    ("sweeps", {"s": {"train.seed": [1, 1]}}, {}),
+    ("sweeps", {"s": {"train.seed": "1, 2"}}, {}),
+    ("sweeps", {"s": {"seed": [1, 2]}}, {}),
+    ("sweeps", {"s": {"train.seed": [[1], [2]]}}, {}),
+    ("sweeps", {"s": {f"train.{name}": list(range(1, 101)) for name in ("seed", "batch_size", "accumulate")}}, {}),
+    ("sweeps", {"s": {}}, {}),
+    ("sweeps", {"s": None}, {}),
+    ("sweeps", [{"train.seed": [1]}], {}),
+    ("max_runs", 0, {}),
+    ("max_runs", "many", {}),
+    ("max_runs", 1, {"sweeps": {"s": {"train.seed": [1, 2]}}}),
+    ("datasets", {"a": {"trian": {}}}, {}),
+    ("datasets", {"a b": BASE["data"]}, {}),
+    ("data", "nowhere", {"datasets": {"somewhere": BASE["data"]}}),
+    ("trian", {}, {}),
+    ("train", [], {}),
+    ("train", "fast", {}),
+    ("data", [], {}),
+    (7, {}, {}),
+    # what is no value at all
+    ("train.task.arguments", {"a": object()}, {}),
+    ("train.task.arguments", {"a": b"bytes"}, {}),
+    ("tracking.notes", "a\0b", {}),
+    ("train.seed", 10**400, {}),
+]
+
+
+def put(config: Any, path: tuple, value: Any) -> Any:
+    """A copy with the value at a place, whose sections are made where there are none."""
+    if not path:
+        return value
+    key, *rest = path
+    if isinstance(config, list):
+        return [put(each, tuple(rest), value) if number == key else each for number, each in enumerate(config)]
+    config = config if isinstance(config, dict) else {}
+    return config | {key: put(config.get(key), tuple(rest), value)}
+
+
+def leaves(section: type[Section], path: tuple = ()) -> Iterator[tuple[tuple, str, Any, list]]:
+    """Every setting: where it is, its name, its type and its limits; of lists and of names with values the first one."""
+    for name, field in section.model_fields.items():
+        kind, limits = plain(field.annotation, field.metadata)
+        yield (*path, name), name, kind, limits
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from leaves(kind, (*path, name))
+        elif get_origin(kind) is list and isinstance(get_args(kind)[0], type) and issubclass(get_args(kind)[0], Section):
+            yield from leaves(get_args(kind)[0], (*path, name, 0))
+
+
+def plain(annotation: Any, limits: list) -> tuple[Any, list]:
+    """A type without `None` and without what is annotated."""
+    if hasattr(annotation, "__metadata__"):
+        inner = [limit for given in annotation.__metadata__ for limit in getattr(given, "metadata", [given])]
+        return plain(get_args(annotation)[0], [*limits, *inner])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return plain(next(each for each in get_args(annotation) if each is not type(None)), limits)
+    return annotation, limits
+
+
+def mistakes(kind: Any, limits: list) -> Iterator[tuple[str, Any]]:
+    """Values that are wrong for any setting of the type."""
+    if kind in (int, float):
+        yield from (("a text", "some"), ("a list", [1, 2]), ("names", {"a": 1}), ("a switch", True), ("not a number", float("nan")))
+        yield from (("infinite", float("inf")), ("huge", 10**30), ("negative", -1), ("a NUL byte", "1\0"), ("text of exponent", "1e400"))
+        for limit in limits:
+            for sign, beyond in (("gt", 0), ("ge", -1), ("lt", 0), ("le", 1)):
+                if getattr(limit, sign, None) is not None:
+                    yield f"beyond {sign}", getattr(limit, sign) + beyond
+    elif kind is str:
+        yield from (("a list", ["a"]), ("names", {"a": "b"}), ("a switch", True), ("a NUL byte", "a\0b"), ("half a character", "a\ud800"))
+    elif kind is bool:
+        yield from (("a text", "perhaps"), ("a number", 7), ("a list", [True]), ("names", {"a": True}))
+    elif get_origin(kind) is Literal:
+        yield from (
+            ("another choice", "nonsense"),
+            ("a list", [get_args(kind)[0]]),
+            ("upper case", get_args(kind)[0].upper() + "X"),
+            ("empty", ""),
+        )
+    elif get_origin(kind) is list:
+        yield from (("a number", 3), ("names", {"a": 1}), ("a list in it", [[["a"]]]), ("a NUL byte", ["a\0"]), ("a date", [object()]))
+    elif get_origin(kind) is dict:
+        yield from (("a list", ["a"]), ("a number", 3), ("a text", "a"), ("a NUL byte", {"a": "\0"}), ("a NUL byte in a name", {"\0": "a"}))
+    elif isinstance(kind, type) and issubclass(kind, Section):
+        yield from (("a number", 3), ("a list", ["a"]), ("an unknown setting", {"pth": "x"}), ("a switch", False))
+
+
+def of_the_schema() -> Iterator[tuple[str, str, dict]]:
+    for path, name, kind, limits in leaves(Settings):
+        base = prepared(path)
+        where = ".".join(map(str, path))
+        yield from ((where, what, put(base, path, value)) for what, value in mistakes(kind, limits))
+        if len(name) > 3:
+            yield f"{where[: -len(name)]}{name[:2] + name[3:]}", "misspelt", put(base, (*path[:-1], name[:2] + name[3:]), 1)
+            yield f"{where[: -len(name)]}{name.upper()}", "upper case", put(base, (*path[:-1], name.upper()), 1)
+    for path, _, kind, limits in leaves(ModuleSettings):
+        arguments = ("train", "task", "arguments")
+        where = ".".join(map(str, (*arguments, *path)))
+        base = put(OF_MODULE, (*arguments, "regularisers"), [{"use": "mine.py:error"}])
+        yield from ((where, what, put(base, (*arguments, *path), value)) for what, value in mistakes(kind, limits))
+
+
+def prepared(path: tuple) -> dict:
+    """A right configuration in which the section of the setting is given."""
+    base = BASE
+    if path[-2:-1] == (0,):
+        base = put(base, path[:-2], [{"match": "classifier.*"}])
+    if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:
+        base = put(base, path[:2], {"path": f"{path[1]}.csv"})
+    if path[:2] == ("model", "source") and len(path) > 2:
+        base = put(put(base, path[:2], {"path": "weights"}), ("model", "arguments"), {})
+    if path[:2] == ("model", "initial_weights") and len(path) > 2:
+        base = put(base, path[:2], {"source": {"path": "weights"}})
+    return base
+
+
+def test_of_every_setting_with_every_mistake_hardly_one_is_taken(folder):
+    battery = list(of_the_schema())
+    taken, failed, slowest = tried(battery)
+    assert failed == []
+    assert len(battery) > 1000
+    assert set(taken) == TAKEN
+    assert slowest < 2
+
+
+def test_of_mistakes_by_hand_hardly_one_is_taken(folder):
+    battery = []
+    for where, value, beside in BY_HAND:
+        path = tuple(where.split(".")) if isinstance(where, str) else (where,)
+        section = {"runs": "run", "sweeps": "sweeps"}.get(where, str(path[0]))
+        battery.append((section, f"{where} {str(value)[:60]}", put(BASE | beside, path, value)))
+    taken, failed, slowest = tried(battery)
+    assert failed == []
+    assert {name.partition(" ")[2] for name in taken} == TAKEN_BY_HAND
+    assert slowest < 2
+
+
+def tried(battery: list[tuple[str, str, dict]]) -> tuple[list[str], list[str], float]:
+    """Which were taken, which were told otherwise than in a line that says where, and the longest time of the processor."""
+    taken, failed, slowest = [], [], 0.0
+    for where, what, config in battery:
+        started = time.process_time()
+        try:
+            examine(config)
+            taken.append(f"{where}: {what}")
+        except BadConfiguration as error:
+            if not any(where in problem for problem in error.problems):
+                failed.append(f"{where}: {what}: not told: {error.problems}")
+            if not all(problem.isprintable() and len(problem) < 1000 for problem in error.problems):
+                failed.append(f"{where}: {what}: told in more than a line: {error.problems}")
+        except Exception as error:
+            failed.append(f"{where}: {what}: {type(error).__name__}: {error}")
+        slowest = max(slowest, time.process_time() - started)
+    return taken, failed, slowest
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, tiny_tokenizer):
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(ROWS)))
+    for split in ("dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"movie {i},{i % 2}\n" for i in range(ROWS)))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "weights/model.safetensors").write_bytes(b"")
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "broken.jsonl").write_text('{"text": "a", "label": 1}\n{"text": ')
+    (tmp_path / "bad_tokenizer").mkdir()
+    (tmp_path / "bad_tokenizer/tokenizer.json").write_text("<html>404</html>")
+    (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_the_battery_begins_with_is_right(folder):
+    for path in {path[:-1]: path for path, *_ in leaves(Settings)}.values():
+        assert list(examine(prepared(path))) == ["default"]
+    assert list(examine(OF_MODULE)) == ["default"]
