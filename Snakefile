@@ -17,7 +17,6 @@ from snaketrain.workflow.rule_values import untracked, varying
 from snaketrain.workflow.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
-KEEP_LOG = launching.keep_log()  # what jobs say, without passwords; and so what Snakemake says of them
 logger.addFilter(Concealing())
 
 # `--configfile` replaces the default. Snakemake has read it too, but does not mind equal keys, and takes all in `--config` for texts
@@ -45,7 +44,6 @@ wildcard_constraints:
 report: "workflow/report/workflow.rst"
 
 
-# `PS4=; set -x` in the rules: the log of a job begins with its command, quoted so that a shell takes it again
 include: "workflow/rules/look_at_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"

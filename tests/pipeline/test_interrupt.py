@@ -63,7 +63,7 @@ def test_ctrl_c_saves_and_the_next_start_goes_on(workspace, tmp_path):
     assert (folder / f"results/runs/long/training/checkpoints/step-{stopped['step']:08}").is_dir()
     assert not (folder / TARGET).exists()
     log = (folder / "logs/train_model/long.log").read_text()
-    assert f"stopped by SIGINT at step {stopped['step']}" in log  # tee outlives the signal
+    assert f"stopped by SIGINT at step {stopped['step']}" in log  # what keeps the log outlives the signal
 
     snakemake(folder, TARGET)
     found = events(folder)

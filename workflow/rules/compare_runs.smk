@@ -32,4 +32,4 @@ rule compare_runs:
         command=untracked(stage_command, pipeline, "compare_runs"),
         runs=list(pipeline.runs),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

@@ -35,4 +35,4 @@ rule evaluate_model:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "evaluate_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

@@ -12,4 +12,4 @@ rule fetch_data:
         *pipeline.tracked("fetch_data", pipeline.datasets),
         command=untracked(stage_command, pipeline, "fetch_data"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

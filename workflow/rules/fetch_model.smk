@@ -12,4 +12,4 @@ rule fetch_model:
         *pipeline.tracked("fetch_model", pipeline.models),
         command=untracked(stage_command, pipeline, "fetch_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

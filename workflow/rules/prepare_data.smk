@@ -15,4 +15,4 @@ rule prepare_data:
         *pipeline.tracked("prepare_data", pipeline.datasets),
         command=untracked(stage_command, pipeline, "prepare_data"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

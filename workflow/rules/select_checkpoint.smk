@@ -15,4 +15,4 @@ rule select_checkpoint:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
         command=untracked(stage_command, pipeline, "select_checkpoint"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} {log:q}"
+        "{params.command} {log:q}"

@@ -18,4 +18,4 @@ rule train_model:
         *pipeline.tracked("train_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "train_model"),
     shell:
-        "(PS4=; set -x; {params.command}) 2>&1 | {KEEP_LOG} -a {log:q}"
+        "{params.command} -a {log:q}"

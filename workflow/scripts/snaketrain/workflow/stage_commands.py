@@ -16,12 +16,12 @@ from snaketrain.workflow.pipeline import RESULTS, Pipeline
 
 def stage_command(pipeline: Pipeline, stage: str, wildcards: Any, input: Any, output: Any, threads: int) -> str:
     """The `command` of a rule, as Snakemake asks for its params."""
-    return shell_command(pipeline, stage, next(iter(wildcards), ""), output[0], dict(input.items()), threads)
+    return logged(shell_command(pipeline, stage, next(iter(wildcards), ""), output[0], dict(input.items()), threads))
 
 
-def logged(command: str, log: str) -> str:
-    """As the rules run it: what it prints goes to the log as well, which begins with the command."""
-    return f"set -o pipefail; (PS4=; set -x; {command}) 2>&1 | {launching.keep_log()} {shlex.quote(log)}"
+def logged(command: str) -> str:
+    """What it prints goes to a log too, without passwords: its path is to follow. First, by `set -x`, the command, as a shell takes it again."""
+    return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log()}"
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
@@ -30,7 +30,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     runs = [run for run in pipeline.runs if run not in unfinished]
     told = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
     command = shell_command(pipeline, "compare_runs", "", output, told)
-    return f"mkdir -p logs; {logged(command, 'logs/compare_runs.log')}"
+    return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
 
 
 def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> str:
