@@ -28,33 +28,40 @@ class Words:
     def __init__(self, tokenizer: Any):
         self.tokenizer, self.odd = tokenizer, odd(tokenizer)
         self.added = frozenset(tokenizer.get_added_tokens_decoder())
-        self.known: dict[str, bytes | None] = {}  # None: the word holds an added token, which may change what stands beside it
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known: dict[str, int] = {}  # their numbers; below, the tokens of all
+        self.ids, self.starts = array("i"), array("i", [0])
+        self.special = bytearray()  # whether a word holds an added token, which may change what stands beside it
         self.size = 0
 
     def tokens(self, texts: pyarrow.StringArray) -> pyarrow.ListArray:
         parted = ~match_substring_regex(texts, self.odd).to_numpy(zero_copy_only=False)
         words = split_pattern(binary_join_element_wise(START, texts.filter(parted), ""), " ")
-        numbered = words.flatten().dictionary_encode()
-        known = self._of_words(numbered.dictionary.to_pylist())
-        tokens = lists([found or b"" for found in known]).take(numbered.indices)
+        counted = words.flatten().dictionary_encode()
+        numbers = self._numbers(counted.dictionary.to_pylist())[counted.indices]
+        tokens = pyarrow.ListArray.from_arrays(numpy.array(self.starts), numpy.array(self.ids)).take(pyarrow.array(numbers))
         made = pyarrow.ListArray.from_arrays(tokens.offsets.take(words.offsets), tokens.values)
-        if None in known:
-            special = numpy.array([found is None for found in known])[numbered.indices]
+        special = numpy.array(self.special, bool)[numbers]
+        if special.any():
             fit = ~numpy.logical_or.reduceat(special, words.offsets[:-1])
             made, parted[parted] = made.filter(fit), fit
         if parted.all():
             return made
         return by_turns(parted, made, lists(list(map(as_bytes, self._encoded(texts.filter(~parted).to_pylist())))))
 
-    def _of_words(self, words: list[str]) -> list[bytes | None]:
+    def _numbers(self, words: list[str]) -> numpy.ndarray:
         if self.size > REMEMBERED:
-            self.known, self.size = {}, 0
+            self._forget()
         new = [word for word in words if word not in self.known]
         self.size += sum(map(len, new))
-        tokens = self._encoded([word[1:] if word[0] == START else " " + word for word in new])
-        for word, found in zip(new, tokens, strict=True):
-            self.known[word] = as_bytes(found) if self.added.isdisjoint(found) else None
-        return list(map(self.known.__getitem__, words))
+        self.known.update(zip(new, range(len(self.known), len(self.known) + len(new)), strict=True))
+        for tokens in self._encoded([word[1:] if word[0] == START else " " + word for word in new]):
+            self.ids.extend(tokens)
+            self.starts.append(len(self.ids))
+            self.special.append(not self.added.isdisjoint(tokens))
+        return numpy.fromiter(map(self.known.__getitem__, words), numpy.int32, len(words))
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
