@@ -9,9 +9,8 @@ from evaluate_model import scores_key
 from snaketrain.manifests import Manifest
 
 ARGUMENTS = Namespace(settings=["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], code=["code.a=1"], device="cpu")
-TRAINING = Manifest(
-    "train_model", "t", ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="fp32"'], {}, {}, {"precision": "fp32"}
-)
+TRAINED = ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="auto"']
+TRAINING = Manifest("train_model", "t", TRAINED, {}, {}, {"precision": "fp32"})
 SELECTION = Manifest("select_checkpoint", "s", [], {}, {}, {"weights": {"model.safetensors": "0123"}})
 DATA = Manifest("prepare_data", "d", [], {}, {"dev.arrow": "4567"})
 MODEL = Manifest("fetch_model", "m", [], {}, {"config.json": "89ab"})
