@@ -13,25 +13,27 @@ SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from snaketrain.training.background import Background
-from snaketrain.training.endings import WorthAnotherStart, run
+from argparse import Namespace
+from snaketrain import stages
+from snaketrain.training.endings import WorthAnotherStart, leave
 
 def saved():
     time.sleep(0.3)
     print("saved to the end", flush=True)
 
-def tell(error):
+def tell(args, error):
     print("told", type(error).__name__, error, flush=True)
     if "untold" in str(error):
         raise OSError("the disk is full")
 
-def main():
+def main(args):
     atexit.register(time.sleep, 600)
     pool = ThreadPoolExecutor(1)
     pool.submit(int).result()
     Background().start(saved)
     {}
 
-run(main, tell)
+stages.run(main, Namespace(output="out/manifest.json"), tell, leave)
 """
 
 
