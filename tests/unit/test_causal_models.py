@@ -3,6 +3,7 @@
 import pyarrow
 import pytest
 import torch
+import transformers
 
 from snaketrain.data.examples import Examples
 from snaketrain.data.layouts import Blocks, Packed
@@ -69,7 +70,9 @@ def test_models_that_cannot_be_trained_so(changes, message):
 @pytest.mark.parametrize("use", ["LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM", "GPTNeoXForCausalLM"])
 def test_usual_models_are_causal_and_can_be_packed(examples, use):
     task = CausalLm()
-    task.build({"use": f"transformers.{use}", "arguments": SIZE | {"num_key_value_heads": 2}}, None, FACTS)
+    known = getattr(transformers, use).config_class()
+    arguments = {name: value for name, value in (SIZE | {"num_key_value_heads": 2}).items() if hasattr(known, name)}
+    task.build({"use": f"transformers.{use}", "arguments": arguments}, None, FACTS)
     assert task.count(Packed(examples).batch([0, 1])) == 29 + 3
 
 

@@ -106,14 +106,15 @@ def test_a_sweep_of_a_million_points_is_refused_at_once():
 
 @pytest.mark.parametrize("axes", [{"train.seed": 40_000}, {"train.seed": 200, "train.batch_size": 200}])
 def test_expanding_takes_as_long_as_there_are_points(axes):
-    def seconds(share: float) -> float:
+    def seconds_each(share: float) -> float:
         values = {key: list(range(1, 1 + round(count * share))) for key, count in axes.items()}
         started = time.process_time()
         runs, problems = changes_by_run({"sweeps": {"s": values}, "max_runs": 10**6})
         assert not problems
         return (time.process_time() - started) / len(runs)
 
-    assert seconds(1) < 3 * min(seconds(0.1) for _ in range(3))
+    # of forty thousand and of four hundred or four thousand; where every name was compared with all others it was 100 and 10 times as much
+    assert min(seconds_each(1) for _ in range(2)) < 5 * max(seconds_each(0.1) for _ in range(3))
 
 
 @pytest.mark.parametrize(
