@@ -53,7 +53,7 @@ def test_mpiexec_trains_as_one_process_does(data, tmp_path):
 
 
 def test_a_launcher_that_starts_nothing_is_told(data, tmp_path):
-    done = start(Compute(processes=2, launcher="env", launch_command="", device="cpu"), data, tmp_path)
+    done = start(Compute(processes=2, launcher="env", launch_command="env", device="cpu"), data, tmp_path)
     assert done.returncode == 1
     assert "none of OMPI_COMM_WORLD_RANK, PMI_RANK" in done.stderr
 

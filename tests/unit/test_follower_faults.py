@@ -96,7 +96,7 @@ def once(results: Path, uri: str, **environment: str) -> str:
     assert done.returncode == 0 and time.monotonic() - began < 60
     if done.stderr:
         assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("warning: ")
-        assert f"--uri {uri} --once" in done.stderr  # what to do
+        assert f"--uri={uri} --once" in done.stderr  # what to do
     return done.stderr
 
 
