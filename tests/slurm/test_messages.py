@@ -18,7 +18,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, slurm, until
         ),
         ({"memory_mb": 9_000_000}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*lower compute\.memory_mb"),
         ({"nodes": "9", "processes": 1}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.nodes"),
-        ({"gpus": 8}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
+        ({"gpus": 8, "device": "auto"}, r"train_model patient: SLURM would refuse it: .*not available\. Remedy: .*compute\.gpus"),
         ({"sbatch": "--constraint=a100"}, r"train_model patient: SLURM would refuse it: Invalid feature.*Remedy: correct compute\.sbatch"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

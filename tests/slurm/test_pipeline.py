@@ -35,7 +35,7 @@ def test_a_second_time_there_is_nothing_to_do(undisturbed):
 
 
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):
-    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, gpus=1)
+    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, gpus=1, device="auto")
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
     write_configuration(folder, config)
