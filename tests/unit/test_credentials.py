@@ -142,11 +142,11 @@ def test_ordinary_words_of_the_environment_stay(monkeypatch):
         "SSH_KEY": "/home/anna/.ssh/id_ed25519",
         "A_TOKEN": "short",
         "DB_PASS": "123456",
-        "PWD": "/work/here4711",
+        "PWD": "/data/here4711",
     }
     for name, value in ordinary.items():
         monkeypatch.setenv(name, value)
-    text = "accuracy /home/anna/.ssh/id_ed25519 short 0.123456 /work/here4711"
+    text = "accuracy /home/anna/.ssh/id_ed25519 short 0.123456 /data/here4711"
     assert hidden(text) == text and hidden("pin 123456") == "pin ***"
 
 
