@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from snaketrain.data.fetching import model_config
 from snaketrain.mistakes import BadConfiguration
 from snaketrain.workflow.preflight import examine
 
@@ -304,3 +305,10 @@ def test_what_is_wrong_hides_nothing_else(folder):
     found = problems_of(changes)
     assert [place for place in places if not any(problem.startswith(place) for problem in found)] == [], found
     assert len(found) <= len(places) + 1, found  # and what only follows is not told
+
+
+def test_the_description_of_a_model_is_the_one_beside_its_weights():
+    """A sentence transformer has others below, of its pooling and the like."""
+    names = ["1_Pooling/config.json", "config.json", "2_Normalize/config.json", "model.safetensors"]
+    assert model_config({name: Path("model") / name for name in names}) == Path("model/config.json")
+    assert model_config({"model.safetensors": Path("model/model.safetensors")}) is None

@@ -83,6 +83,12 @@ def describe(source: Source) -> str:
     return f"package {source.package!r}{inside}" if source.package else f"path {path!r}"
 
 
+def model_config(files: dict[str, Path]) -> Path | None:
+    """A model's config.json among `named_files`; folders below it may have others, of a pooling layer and the like."""
+    found = sorted((name for name in files if Path(name).name == "config.json"), key=lambda name: (len(Path(name).parts), name))
+    return files[found[0]] if found else None
+
+
 def named_files(source: Source) -> dict[str, Path]:
     """Absolute paths by the name that each file gets in the fetched folder, in sorted order."""
     if source.hub:

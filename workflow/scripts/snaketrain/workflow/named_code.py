@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from snaketrain import module_settings
-from snaketrain.data.fetching import named_files
+from snaketrain.data.fetching import model_config, named_files
 from snaketrain.loading import NotFound, find, module_file
 from snaketrain.metric_modes import mode_of
 from snaketrain.settings import Settings
@@ -138,9 +138,8 @@ def model_arguments(setting: str, run: Settings) -> Iterator[str]:
         yield f"model.use: {task} needs a model for sequence classification, and {model.use} is none. Name one such as transformers.BertForSequenceClassification."
         return
     try:
-        weights = (
-            next((file.parent for file in named_files(model.source).values() if file.name == "config.json"), None) if model.source else None
-        )
+        config = model_config(named_files(model.source)) if model.source else None
+        weights = config and config.parent
     except ValueError:  # told where the files are looked at
         weights = None
     if weights is None and ".Auto" in model.use:

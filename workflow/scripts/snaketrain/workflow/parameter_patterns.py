@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from snaketrain.data.fetching import named_files
+from snaketrain.data.fetching import model_config, named_files
 from snaketrain.loading import NotFound, find
 from snaketrain.manifests import digest, write_text
 from snaketrain.mistakes import near
@@ -61,9 +61,9 @@ def _request(run: Settings) -> dict[str, Any] | None:
     try:
         file, _ = find(model.use)
         code = code_strings(file) if file else []
-        described = [each for each in named_files(model.source).values() if each.name == "config.json"] if model.source else []
-        folder = str(described[0].parent) if described else None
-        said = described[0].read_text(encoding="utf-8") if described else ""
+        described = model_config(named_files(model.source)) if model.source else None
+        folder = str(described.parent) if described else None
+        said = described.read_text(encoding="utf-8") if described else ""
     except (NotFound, ValueError, OSError, SyntaxError):  # told where names and files are looked at
         return None
     if model.source and folder is None:
