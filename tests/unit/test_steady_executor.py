@@ -69,7 +69,7 @@ class contextless:
 
 
 def submitted(number: str, *output: str) -> SubmittedJobInfo:
-    job = types.SimpleNamespace(output=output, attempt=1, restart_times=2)
+    job = types.SimpleNamespace(output=list(output), attempt=1, restart_times=2)
     return SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
 
 
@@ -102,6 +102,16 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, tmp_path):
     assert executor.reported[0] == ("1", "")
     number, message = executor.reported[1]
     assert number == "2" and "left no result" in message
+
+
+def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, tmp_path):
+    """SLURM has lost a job before it began, and the manifest of the last time is still there."""
+    (tmp_path / "manifest.json").write_text("old")
+    job = submitted("1", "manifest.json")
+    executor.report_job_submission(job)
+    for _ in range(2):
+        look(executor, [job])
+    assert "left no result" in executor.reported[0][1]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,7 @@ def submission(slurm, executor, monkeypatch):
     monkeypatch.setattr(steady_executor.Executor, "format_job_exec", lambda self, job: "true", raising=False)
     executor.slurm_logdir = Path("logs")
     return types.SimpleNamespace(
-        name="train_model", jobid=7, wildcards=[], is_group=lambda: False, resources={"runtime": 1, "mem_mb": 1}, rule=types.SimpleNamespace(name="x")
+        name="train_model", output=[], jobid=7, wildcards=[], is_group=lambda: False, resources={"runtime": 1, "mem_mb": 1}, rule=types.SimpleNamespace(name="x")
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a mom
 class SteadyExecutor(Executor):
     def __init__(self, *arguments: Any) -> None:
         self.settled: set[int] = set()  # jobs whose end was reported, by the identity of their records
+        self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
         self.looks_without: dict[str, int] = {}  # how often squeue has answered without a job
         self.silent_since: float | None = None  # SLURM does not answer
         self.submission = threading.local()  # what came of the submission that this thread is at
@@ -40,6 +41,10 @@ class SteadyExecutor(Executor):
         super().__init__(*arguments)  # last: it starts the thread that asks for states
 
     # --- jobs that were submitted
+
+    def report_job_submission(self, job_info: Any, *args: Any, **kwargs: Any) -> None:
+        self.outputs_before[job_info.external_jobid] = stamps(job_info)
+        super().report_job_submission(job_info, *args, **kwargs)
 
     def report_job_success(self, job_info: Any) -> None:
         self.settled.add(id(job_info))
@@ -66,7 +71,7 @@ class SteadyExecutor(Executor):
         for job_info in unsettled:
             if listed is None or not self.has_vanished(job_info, listed):
                 yield job_info
-            elif all(Path(path).exists() for path in job_info.job.output):
+            elif self.has_written(job_info):
                 self.logger.info(f"SLURM no longer knows job {job_info.external_jobid}; its results are there, so it is complete.")
                 self.report_job_success(job_info)
             else:
@@ -97,6 +102,12 @@ class SteadyExecutor(Executor):
         number = job_info.external_jobid
         self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
         return self.looks_without[number] >= LOOKS_UNTIL_GONE
+
+    def has_written(self, job_info: Any) -> bool:
+        """Whether all results are there, and none is what an earlier job had left when this one was submitted."""
+        found = stamps(job_info)
+        before = self.outputs_before.get(job_info.external_jobid, [None] * len(found))
+        return all(now is not None and now != then for now, then in zip(found, before, strict=True))
 
     # --- jobs that are being submitted
 
@@ -150,6 +161,12 @@ class SteadyExecutor(Executor):
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
         self.cancelling.set()  # submissions that wait give up
         super().cancel_jobs(active_jobs)
+
+
+def stamps(job_info: Any) -> list[tuple[int, int] | None]:
+    """Of each result, what differs once it is written again; None where there is none."""
+    paths = [Path(path) for path in job_info.job.output]
+    return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]
 
 
 def jobs_ahead() -> bool:
