@@ -33,7 +33,7 @@ demo: .venv/installed
 	@echo "MLflow UI:     make ui"
 
 ui: .venv/installed
-	$(BIN)/python workflow/scripts/show_runs.py
+	$(BIN)/python workflow/scripts/tools/show_runs.py
 
 # the second suite runs also where the first one failed, so that all failures are seen at once
 test: .venv/installed

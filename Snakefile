@@ -7,14 +7,14 @@ sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
-from snaketrain.configuration_files import read_configuration
-from snaketrain.credentials import Concealing
-from snaketrain.workflow import launching
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow.pipeline import Pipeline
-from snaketrain.workflow.preflight import examine
-from snaketrain.workflow.rule_values import untracked, varying
-from snaketrain.workflow.stage_commands import stage_command
+from snaketrain.config.files import read_configuration
+from snaketrain.runtime.credentials import Concealing
+from snaketrain.orchestration import launching
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.preflight import examine
+from snaketrain.orchestration.rule_values import untracked, varying
+from snaketrain.orchestration.stage_commands import stage_command
 
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 logger.addFilter(Concealing())

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, set_seed  # noqa: E402
 
-from snaketrain.manifests import read_manifest  # noqa: E402
+from snaketrain.runtime.manifests import read_manifest  # noqa: E402
 
 
 class Told:

@@ -60,8 +60,8 @@ class Alone:
 
 
 def arguments(data: Path, folder: Path, seed: int, **train: Any) -> list[str]:
-    from snaketrain.configuration import strings
-    from snaketrain.settings import Model, Train
+    from snaketrain.config.runs import strings
+    from snaketrain.config.schema import Model, Train
 
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
     settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments=SMALL))
@@ -73,7 +73,7 @@ def result(folder: Path) -> Result:
     """The final weights, and everything that the journal says about steps: what came first counts."""
     from safetensors.numpy import load_file
 
-    from snaketrain.journal import read_events
+    from snaketrain.runtime.journal import read_events
 
     told: dict[tuple[str, int], dict] = {}
     for event in read_events(folder / "journal.jsonl")[0]:
@@ -100,7 +100,7 @@ def leave_alone(data: Path, folder: Path, processes: int, seed: int) -> Alone:
 
 
 def events(folder: Path, kind: str | None = None) -> list[dict]:
-    from snaketrain.journal import read_events
+    from snaketrain.runtime.journal import read_events
 
     return [event for event in read_events(folder / "journal.jsonl")[0] if kind in (None, event["event"])]
 
@@ -114,7 +114,7 @@ def kind_of(resumed_from: list[int], steps: int) -> str:
 
 def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, seed: int, script: Path) -> Found:
     """One training: first killed at any moment after its first checkpoint, then perhaps at any other, and at last left alone."""
-    from snaketrain.training.training_folder import last_saved
+    from snaketrain.runtime.run_folder import last_saved
 
     draw, log, words = random.Random(number), folder.with_suffix(".log"), arguments(data, folder, seed)
     kills, moments, resumed_from, problems = draw.randint(1, 3), [], [], []

@@ -25,7 +25,7 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 
 from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts  # noqa: E402
 
-from snaketrain.settings import Train, Use  # noqa: E402
+from snaketrain.config.schema import Train, Use  # noqa: E402
 from snaketrain.training.learner import Learner  # noqa: E402
 from snaketrain.training.loop import take_step  # noqa: E402
 

@@ -22,10 +22,10 @@ import torch
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.data.batches import Batches, Piece  # noqa: E402
-from snaketrain.data.examples import Examples  # noqa: E402
-from snaketrain.data.layouts import Blocks, Packed  # noqa: E402
-from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.data.loading.batches import Batches, Piece  # noqa: E402
+from snaketrain.data.loading.examples import Examples  # noqa: E402
+from snaketrain.data.loading.layouts import Blocks, Packed  # noqa: E402
 from snaketrain.strategies import make_strategy  # noqa: E402
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
 from snaketrain.training.learner import Learner, build, make_learner  # noqa: E402

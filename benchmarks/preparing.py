@@ -29,10 +29,10 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from snaketrain.configuration import strings  # noqa: E402
-from snaketrain.data.fetching import source_files  # noqa: E402
-from snaketrain.manifests import Manifest, write_manifest  # noqa: E402
-from snaketrain.settings import Data, Source  # noqa: E402
+from snaketrain.config.runs import strings  # noqa: E402
+from snaketrain.config.schema import Data, Source  # noqa: E402
+from snaketrain.data.sources.fetching import source_files  # noqa: E402
+from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
 
 DEFAULT = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["data"]
 MAX_LENGTH = 128

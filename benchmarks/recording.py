@@ -28,10 +28,10 @@ from torch import nn  # noqa: E402
 from training_loop import Rows, training_of  # noqa: E402
 from workspace import make_workspace  # noqa: E402
 
-from snaketrain.settings import Train  # noqa: E402
+from snaketrain.config.schema import Train  # noqa: E402
 
 WIDTH, BATCH = 512, 64  # about 5 ms on one thread
-FOLLOW = REPOSITORY / "workflow/scripts/follow_runs.py"
+FOLLOW = REPOSITORY / "workflow/scripts/tools/follow_runs.py"
 
 
 def steps_of(results: Path, count: int) -> tuple[object, Iterator[Callable[[], None]]]:

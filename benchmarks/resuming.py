@@ -24,17 +24,17 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 
 from pipeline.workspace import configuration, prepared  # noqa: E402
 
-from snaketrain.configuration import strings  # noqa: E402
-from snaketrain.journal import read_events  # noqa: E402
-from snaketrain.manifests import file_digest, read_manifest, write_json  # noqa: E402
-from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.config.runs import strings  # noqa: E402
+from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.runtime.journal import read_events  # noqa: E402
+from snaketrain.runtime.manifests import file_digest, read_manifest, write_json  # noqa: E402
 from snaketrain.training.plan import folder_name  # noqa: E402
 
 FEW, LOG_EVERY, GOAL_SECONDS = 10, 10, 1.0
 MODEL = Model(**configuration()["model"])
 BARE = """
 import time
-from snaketrain.provenance import seconds_alive
+from snaketrain.runtime.provenance import seconds_alive
 {imports}
 from torch.utils.tensorboard import SummaryWriter
 import torch._dynamo  # the first step of an optimizer imports it

@@ -19,7 +19,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from snaketrain.strategies.single import Single  # noqa: E402
-from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
+from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 
 WIDTH = 1024
 

@@ -25,9 +25,9 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 
 from pipeline.workspace import prepared  # noqa: E402
 
-from snaketrain.configuration import strings  # noqa: E402
-from snaketrain.journal import read_events  # noqa: E402
-from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.config.runs import strings  # noqa: E402
+from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.runtime.journal import read_events  # noqa: E402
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
 # what is freed is given back at once, and not kept for later: else the order of what came and went would count

@@ -25,23 +25,23 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from snaketrain.data.batches import Batches  # noqa: E402
-from snaketrain.journal import Journal  # noqa: E402
-from snaketrain.schedules import linear  # noqa: E402
-from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.data.loading.batches import Batches  # noqa: E402
+from snaketrain.runtime.goodput import Clock  # noqa: E402
+from snaketrain.runtime.journal import Journal  # noqa: E402
+from snaketrain.runtime.stopping import Stopping  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.bad_steps import BadSteps  # noqa: E402
-from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
-from snaketrain.training.goodput import Clock  # noqa: E402
+from snaketrain.training.callbacks.progress import Progress  # noqa: E402
+from snaketrain.training.callbacks.stall_watchdog import Watch  # noqa: E402
+from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
+from snaketrain.training.early_stopping import Patience  # noqa: E402
 from snaketrain.training.learner import build, make_learner  # noqa: E402
 from snaketrain.training.loop import Training  # noqa: E402
 from snaketrain.training.out_of_memory import Pieces  # noqa: E402
-from snaketrain.training.patience import Patience  # noqa: E402
 from snaketrain.training.plan import Plan, make_schedule  # noqa: E402
-from snaketrain.training.progress import Progress  # noqa: E402
-from snaketrain.training.stopping import Stopping  # noqa: E402
-from snaketrain.training.watching import Watch  # noqa: E402
+from snaketrain.training.schedules import linear  # noqa: E402
 from snaketrain.training.window import Window  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}

@@ -25,9 +25,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from snaketrain.journal import all_events  # noqa: E402
-from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
-from snaketrain.workflow.stage_commands import shell_command  # noqa: E402
+from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
+from snaketrain.orchestration.stage_commands import shell_command  # noqa: E402
+from snaketrain.runtime.journal import all_events  # noqa: E402
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
 PAIRS = {

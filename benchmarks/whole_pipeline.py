@@ -24,8 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from snaketrain.workflow.pipeline import Pipeline  # noqa: E402
-from snaketrain.workflow.stage_commands import script_words  # noqa: E402
+from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
+from snaketrain.orchestration.stage_commands import script_words  # noqa: E402
 
 
 def configuration(folder: Path, times: float) -> Path:

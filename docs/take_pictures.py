@@ -20,11 +20,13 @@ def main() -> None:
         sys.exit("There is nothing to show yet: make demo")
     store = ["--uri", f"sqlite:///{database}"]
     told = subprocess.run(
-        [sys.executable, SCRIPTS / "follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"], capture_output=True, text=True
+        [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"],
+        capture_output=True,
+        text=True,
     ).stdout
     addresses = {line.split()[0]: line.split()[-1].replace(":5000", f":{PORT}") for line in told.splitlines()[1:]}
     server = subprocess.Popen(
-        [sys.executable, SCRIPTS / "show_runs.py", *store, "--port", str(PORT), "--no-browser"],
+        [sys.executable, SCRIPTS / "tools/show_runs.py", *store, "--port", str(PORT), "--no-browser"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     try:

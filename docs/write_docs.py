@@ -17,8 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
-from snaketrain.module_settings import ModuleSettings  # noqa: E402
-from snaketrain.settings import Section, Settings  # noqa: E402
+from snaketrain.config.schema import Section, Settings  # noqa: E402
+from snaketrain.config.schema.module_task import ModuleSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from distributed import forking
 
-from snaketrain.configuration import strings
-from snaketrain.journal import read_events
-from snaketrain.settings import Model, Train
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.journal import read_events
 
 REPOSITORY = Path(__file__).parents[2]
 MODEL = Model(

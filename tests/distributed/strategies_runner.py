@@ -18,19 +18,19 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "wor
 
 import fairscale_on_cpu  # noqa: E402
 
-from snaketrain.data.batches import Batches, Piece  # noqa: E402
-from snaketrain.loading import load  # noqa: E402
-from snaketrain.settings import Model, Train  # noqa: E402
+from snaketrain.config.references import load  # noqa: E402
+from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.data.loading.batches import Batches, Piece  # noqa: E402
+from snaketrain.runtime.goodput import Clock  # noqa: E402
 from snaketrain.strategies import OF_ONE_PROCESS  # noqa: E402
+from snaketrain.strategies.shards import local_part  # noqa: E402
 from snaketrain.training.bad_steps import BadSteps  # noqa: E402
-from snaketrain.training.checkpoints import Checkpoints  # noqa: E402
-from snaketrain.training.goodput import Clock  # noqa: E402
+from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
+from snaketrain.training.early_stopping import Patience  # noqa: E402
 from snaketrain.training.learner import Learner, build, loaded, make_learner, make_task  # noqa: E402
 from snaketrain.training.loop import Training, evaluate, take_step  # noqa: E402
 from snaketrain.training.out_of_memory import Pieces  # noqa: E402
-from snaketrain.training.patience import Patience  # noqa: E402
 from snaketrain.training.plan import Plan, folder_name, make_schedule  # noqa: E402
-from snaketrain.training.shards import local_part  # noqa: E402
 from snaketrain.training.window import Window  # noqa: E402
 
 VOCABULARY, PAD, END = 24, 0, 2

@@ -28,7 +28,7 @@ def test_a_training_that_always_begins_anew_does_not_pass_for_one_that_resumes(d
     anew = tmp_path / "anew.py"
     anew.write_text(f"""
 import runpy
-from snaketrain.training.checkpoints import Checkpoints
+from snaketrain.training.checkpoints.store import Checkpoints
 
 Checkpoints.restore = lambda self, learner, memory: 0
 runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")

@@ -10,9 +10,9 @@ import pytest
 from distributed.running import REPOSITORY, losses, train
 from grammar import END, write_texts, write_word_tokenizer
 
-from snaketrain.configuration import strings
-from snaketrain.journal import read_events
-from snaketrain.settings import Data, Model
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Data, Model
+from snaketrain.runtime.journal import read_events
 
 LLAMA = Model(
     use="transformers.LlamaForCausalLM",

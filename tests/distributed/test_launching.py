@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from distributed.running import MODEL, REPOSITORY
 
-from snaketrain.configuration import strings
-from snaketrain.journal import read_events
-from snaketrain.settings import Compute, Train
-from snaketrain.training.ranks import Ranks
-from snaketrain.workflow import launching
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Compute, Train
+from snaketrain.orchestration import launching
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.ranks import Ranks
 
 
 def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedProcess:

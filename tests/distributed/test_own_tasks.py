@@ -12,10 +12,10 @@ import torch
 from distributed.running import REPOSITORY, command, losses, train
 from safetensors.numpy import load_file
 
-from snaketrain.data.item_splits import prepare_items
-from snaketrain.journal import read_events
-from snaketrain.manifests import Manifest, write_manifest
-from snaketrain.settings import Data, Model
+from snaketrain.config.schema import Data, Model
+from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import Manifest, write_manifest
 
 EXAMPLES = REPOSITORY / "config/examples"
 CNN = Model(use=f"{EXAMPLES}/digits.py:SmallCnn", arguments={"channels": 4})

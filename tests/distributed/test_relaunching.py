@@ -1,4 +1,4 @@
-"""start_here.py: what is started again, with how many processes, and when it gives up. Real processes, which really are killed."""
+"""launch_local.py: what is started again, with how many processes, and when it gives up. Real processes, which really are killed."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.journal import read_events
+from snaketrain.runtime.journal import read_events
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -18,11 +18,11 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 import kill_anywhere  # noqa: E402
 from distributed import forking  # noqa: E402
 
-START = [sys.executable, str(REPOSITORY / "workflow/scripts/start_here.py"), "--processes", "2", "--first-pause", "0.2"]
+START = [sys.executable, str(REPOSITORY / "workflow/scripts/tools/launch_local.py"), "--processes", "2", "--first-pause", "0.2"]
 
 
 class Started:
-    """start_here.py with a script and its arguments, and what it has printed so far."""
+    """launch_local.py with a script and its arguments, and what it has printed so far."""
 
     def __init__(self, log: Path, options: list[str], command: list[str], path: Path | None = None):
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
@@ -71,7 +71,7 @@ def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(dat
     assert started.wait() == 0
     attempts = started.of("attempt")
     assert [event["processes"] for event in attempts] == [2, 2, 1, 2] and all(event["resume_step"] for event in attempts[1:])
-    assert re.search(r"start_here: process 0 was ended by SIGKILL; going on from step \d+ in 0.2 seconds", started.told())
+    assert re.search(r"launch_local: process 0 was ended by SIGKILL; going on from step \d+ in 0.2 seconds", started.told())
     assert "there are more GPUs again; going on from step" in started.told()
     assert set(range(3, 220, 3)) < {event["step"] for event in started.of("train")}  # none is missing
 

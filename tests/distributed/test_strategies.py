@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import running
 
-from snaketrain.journal import read_events
+from snaketrain.runtime.journal import read_events
 
 RUNNER = Path(__file__).with_name("strategies_runner.py")
 BERT_PLAN = {

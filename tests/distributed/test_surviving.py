@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.journal import read_events
+from snaketrain.runtime.journal import read_events
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.journal import read_events
-from snaketrain.settings import Model
-from snaketrain.training.goodput import ACTIVITIES, goodput
+from snaketrain.config.schema import Model
+from snaketrain.runtime.goodput import ACTIVITIES, goodput
+from snaketrain.runtime.journal import read_events
 
 
 @pytest.fixture(scope="module")

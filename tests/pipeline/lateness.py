@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 
-from snaketrain.journal import read_events
+from snaketrain.runtime.journal import read_events
 
 
 def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:

@@ -17,7 +17,7 @@ from grammar import WORDS, texts, write_texts, write_word_tokenizer
 from sklearn.metrics import r2_score
 
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, sentences, snakemake, write_tokenizer
-from snaketrain.workflow.preflight import examine
+from snaketrain.orchestration.preflight import examine
 
 EXAMPLES = REPOSITORY / "config/examples"
 

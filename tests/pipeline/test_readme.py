@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from pipeline.workspace import REPOSITORY, snakemake
-from snaketrain.module_settings import ModuleSettings
-from snaketrain.settings import Settings
+from snaketrain.config.schema import Settings
+from snaketrain.config.schema.module_task import ModuleSettings
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 

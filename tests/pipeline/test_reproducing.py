@@ -52,7 +52,7 @@ def uri(finished) -> str:
 
 
 def follow(folder: Path, project: Path = REPOSITORY) -> None:
-    command = [sys.executable, project / SCRIPTS / "follow_runs.py", "--results", folder / "results", "--once", "--no-models"]
+    command = [sys.executable, project / SCRIPTS / "tools/follow_runs.py", "--results", folder / "results", "--once", "--no-models"]
     subprocess.run(command, check=True)
 
 
@@ -64,7 +64,7 @@ def run_id(uri: str, name: str) -> str:
 
 def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess.CompletedProcess:
     run = run_id(f"sqlite:///{folder}/mlflow.db", name)
-    command = [sys.executable, project / SCRIPTS / "reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
+    command = [sys.executable, project / SCRIPTS / "tools/reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 

@@ -29,7 +29,15 @@ def uri(workspace, tmp_path_factory):
 
 
 def follow(workspace: Path, uri: str) -> None:
-    command = [sys.executable, REPOSITORY / "workflow/scripts/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once"]
+    command = [
+        sys.executable,
+        REPOSITORY / "workflow/scripts/tools/follow_runs.py",
+        "--results",
+        workspace / "results",
+        "--uri",
+        uri,
+        "--once",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

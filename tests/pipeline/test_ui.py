@@ -22,12 +22,12 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
 def addresses(workspace, tmp_path_factory):
     """The addresses that the follower prints, served by what `make ui` starts."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    command = [sys.executable, SCRIPTS / "follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
+    command = [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, SCRIPTS / "show_runs.py", "--uri", uri, "--port", port, "--no-browser"]
+    command = [sys.executable, SCRIPTS / "tools/show_runs.py", "--uri", uri, "--port", port, "--no-browser"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
     try:
         view = server.stdout.readline().split()[-1]

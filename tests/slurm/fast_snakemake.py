@@ -8,7 +8,7 @@ import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain.workflow import cluster_watch
+from snaketrain.slurm import monitor
 
 
 async def sleep(self):
@@ -16,6 +16,6 @@ async def sleep(self):
 
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
-cluster_watch.SECONDS_BETWEEN_LOOKS = 1
+monitor.SECONDS_BETWEEN_LOOKS = 1
 sys.argv[0] = "snakemake"
 main()

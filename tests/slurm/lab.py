@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.workspace import configuration, make_workspace, read_configuration, write_configuration
 from safetensors.numpy import load_file
 
-from snaketrain.journal import read_events
+from snaketrain.runtime.journal import read_events
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]

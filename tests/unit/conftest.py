@@ -3,9 +3,9 @@
 import pyarrow
 import pytest
 
-from snaketrain.data.preparing import prepare
-from snaketrain.data.tokenizing import copy_tokenizer
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.text.preparing import prepare
+from snaketrain.data.text.tokenizing import copy_tokenizer
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from snaketrain import schedules
-from snaketrain.data.batches import Batches
-from snaketrain.settings import Train
+from snaketrain.config.schema import Train
+from snaketrain.data.loading.batches import Batches
+from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.training import schedules
 from snaketrain.training.bad_steps import BadSteps
-from snaketrain.training.checkpoints import Checkpoints
-from snaketrain.training.goodput import Clock
+from snaketrain.training.checkpoints.store import Checkpoints
+from snaketrain.training.early_stopping import Patience
 from snaketrain.training.learner import build, make_learner
 from snaketrain.training.loop import Training
 from snaketrain.training.out_of_memory import Pieces
-from snaketrain.training.patience import Patience
 from snaketrain.training.plan import Plan
 from snaketrain.training.window import Window
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.data.fetching import model_config
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow.preflight import examine
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.data.sources.fetching import model_config
+from snaketrain.orchestration.preflight import examine
 
 ROOT = Path(__file__).parents[2]
 DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from snaketrain import schedules
-from snaketrain.data.batches import Batches, deal, in_order
-from snaketrain.settings import Train
+from snaketrain.config.schema import Train
+from snaketrain.data.loading.batches import Batches, deal, in_order
+from snaketrain.training import schedules
 from snaketrain.training.plan import Plan, make_schedule
 
 SIZES = [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (103, 8), (1000, 3), (257, 1)]

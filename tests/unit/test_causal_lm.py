@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from snaketrain.data.batches import Piece
-from snaketrain.data.examples import Examples
-from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.data.loading.batches import Piece
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.evaluation.predicting import predict
 from snaketrain.models import token_losses
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.learner import Learner
 from snaketrain.training.loop import take_step
-from snaketrain.training.predicting import predict
 
 VOCABULARY = 40
 FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}

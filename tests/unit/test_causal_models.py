@@ -5,8 +5,8 @@ import pytest
 import torch
 import transformers
 
-from snaketrain.data.examples import Examples
-from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.tasks.causal_lm import CausalLm
 
 FACTS = {"vocab_size": 40, "end_token_id": 3}

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from select_checkpoint import rank_checkpoints
-from snaketrain.metric_modes import mode_of, modes_of
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.tasks.metric_modes import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
-from snaketrain.training.checkpoints import Checkpoints
+from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.learner import Learner
 
 

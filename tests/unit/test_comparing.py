@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from workspace import make_workspace
 
-from snaketrain.journal import read_events
-from snaketrain.judging import comparing
-from snaketrain.judging.curves import curves, seconds_training
-from snaketrain.judging.verdicts import verdict
+from snaketrain.evaluation import comparing
+from snaketrain.evaluation.curves import curves, seconds_training
+from snaketrain.evaluation.verdicts import verdict
+from snaketrain.runtime.journal import read_events
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
 

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from snaketrain.configuration import from_strings, read_runs, strings
-from snaketrain.settings import Data, Settings, Train
+from snaketrain.config.runs import from_strings, read_runs, strings
+from snaketrain.config.schema import Data, Settings, Train
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.configuration import read_runs
-from snaketrain.configuration_files import read_configuration
-from snaketrain.expanding import changes_by_run
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow.preflight import examine
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.expanding import changes_by_run
+from snaketrain.config.files import read_configuration
+from snaketrain.config.runs import read_runs
+from snaketrain.orchestration.preflight import examine
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,13 +12,13 @@ import pytest
 from pydantic import ValidationError
 from workspace import make_workspace
 
-from snaketrain.configuration import from_strings
-from snaketrain.credentials import CONCEALED, CannotTellApart, Concealing, conceal, hidden, hidden_setting
-from snaketrain.journal import Journal
-from snaketrain.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.provenance import copy_of
-from snaketrain.settings import Tracking
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Tracking
+from snaketrain.runtime.credentials import CONCEALED, CannotTellApart, Concealing, conceal, hidden, hidden_setting
+from snaketrain.runtime.journal import Journal
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
+from snaketrain.runtime.provenance import copy_of
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import Store, folder_name
 
@@ -199,7 +199,7 @@ def test_two_runs_that_differ_in_a_password_alone_are_refused(monkeypatch):
 
 def test_what_a_stage_says_and_logs(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    script = Path(__file__).parents[2] / "workflow/scripts/keep_log.py"
+    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
     said = f"epoch 1\r{ADDRESS}\rdone\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
     done = subprocess.run([sys.executable, script, tmp_path / "log"], input=said, capture_output=True)
     assert done.stdout == b"epoch 1\rhttps://***@data.example/reviews.csv\rdone\n+ DB_PASS=***\nTraceback: ***\n\xff unfinished"

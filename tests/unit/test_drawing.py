@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import compare_runs
-from snaketrain.judging.drawing import plt, shown
-from snaketrain.judging.plots import draw
+from snaketrain.evaluation.drawing import plt, shown
+from snaketrain.evaluation.plots import draw
 
 ODD = r"$_{bad$ \frac{"
 NAMES = [ODD, "_hidden", "x" * 100_000, "of two\nlines\x00 \ud800", "50 % & <b>"]

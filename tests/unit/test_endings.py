@@ -12,10 +12,10 @@ SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from snaketrain.training.background import Background
+from snaketrain.runtime.background import Background
 from argparse import Namespace
-from snaketrain import stages
-from snaketrain.training.endings import WorthAnotherStart, leave
+from snaketrain.runtime import stages
+from snaketrain.runtime.exit_codes import WorthAnotherStart, leave
 
 def saved():
     time.sleep(0.3)

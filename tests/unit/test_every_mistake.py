@@ -7,10 +7,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.module_settings import ModuleSettings
-from snaketrain.settings import Section, Settings
-from snaketrain.workflow.preflight import examine
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.schema import Section, Settings
+from snaketrain.config.schema.module_task import ModuleSettings
+from snaketrain.orchestration.preflight import examine
 
 ROWS = 40
 SOURCE = {"path": "train.csv"}

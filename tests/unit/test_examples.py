@@ -4,7 +4,7 @@ import pyarrow
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.data.examples import Examples
+from snaketrain.data.loading.examples import Examples
 
 
 def test_padding_changes_no_logits(tmp_path):

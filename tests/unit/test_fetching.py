@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from snaketrain.data.fetching import fetch, source_files
-from snaketrain.settings import Source
+from snaketrain.config.schema import Source
+from snaketrain.data.sources.fetching import fetch, source_files
 
 COMMIT = "ab" * 20
 

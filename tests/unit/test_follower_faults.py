@@ -21,7 +21,7 @@ from workspace import make_workspace
 from snaketrain.tracking.mlflow_store import Store
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "workflow/scripts/follow_runs.py"
+SCRIPT = ROOT / "workflow/scripts/tools/follow_runs.py"
 sys.path.append(str(ROOT / "benchmarks"))
 
 import follower as benchmark  # noqa: E402

@@ -16,14 +16,14 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 import follow_runs
-from snaketrain.manifests import Manifest, write_json, write_manifest, write_text
+from snaketrain.runtime import ownership
+from snaketrain.runtime.goodput import ACTIVITIES
+from snaketrain.runtime.manifests import Manifest, write_json, write_manifest, write_text
 from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store, cut
-from snaketrain.training import ownership
-from snaketrain.training.goodput import ACTIVITIES
 
-SCRIPT = Path(__file__).parents[2] / "workflow/scripts/follow_runs.py"
+SCRIPT = Path(__file__).parents[2] / "workflow/scripts/tools/follow_runs.py"
 TRAINING = """
 import itertools, json, sys, time
 with open(sys.argv[1], "a") as journal:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.settings import Tracking
-from snaketrain.workflow import follower
-from snaketrain.workflow.follower import NOTE, FollowerProcess
+from snaketrain.config.schema import Tracking
+from snaketrain.orchestration import follower
+from snaketrain.orchestration.follower import NOTE, FollowerProcess
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # as one whose registration takes long: told to end, it goes on
@@ -27,8 +27,8 @@ while True:
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from snaketrain.settings import Tracking
-from snaketrain.workflow import follower
+from snaketrain.config.schema import Tracking
+from snaketrain.orchestration import follower
 follower.SCRIPT, follower.QUIET_SECONDS = Path(sys.argv[1]), 0.1
 waiting = follower.FollowerProcess(Path(sys.argv[2]), Tracking(wait_seconds=600))
 waiting.start()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.full_disk import explained
-from snaketrain.manifests import write_text
+from snaketrain.runtime.full_disk import explained
+from snaketrain.runtime.manifests import write_text
 
 
 def caused_by(error: BaseException) -> BaseException:

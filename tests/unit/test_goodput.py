@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from snaketrain.training.goodput import ACTIVITIES, Clock, goodput
+from snaketrain.runtime.goodput import ACTIVITIES, Clock, goodput
 
 
 def attempt(began: float, resume_step: int = 0, **more) -> dict:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain import integrity, manifests, stages
-from snaketrain.integrity import damage, digests, verify
-from snaketrain.manifests import Manifest, read_manifest, write_manifest, write_text
-from snaketrain.settings import Source
-from snaketrain.training.training_folder import set_aside_from_damage
-from snaketrain.workflow import pipeline
+from snaketrain.config.schema import Source
+from snaketrain.orchestration import pipeline
+from snaketrain.runtime import integrity, manifests, stages
+from snaketrain.runtime.integrity import damage, digests, verify
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest, write_text
+from snaketrain.runtime.run_folder import set_aside_from_damage
 
 LONG_AGO = time.time() - 1000
 

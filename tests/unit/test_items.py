@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from snaketrain.data.formats import BadData
-from snaketrain.data.item_splits import prepare_items
-from snaketrain.data.items import Items, make_dataset, open_items
-from snaketrain.manifests import Manifest
-from snaketrain.settings import Data, Model, Train
+from snaketrain.config.schema import Data, Model, Train
+from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.data.loading.items import Items, make_dataset, open_items
+from snaketrain.data.sources.formats import BadData
+from snaketrain.orchestration import code_digest
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.preflight import examine
+from snaketrain.runtime.manifests import Manifest
 from snaketrain.tracking import tracked
 from snaketrain.training.learner import build, make_task
-from snaketrain.workflow import meaning
-from snaketrain.workflow.pipeline import Pipeline
-from snaketrain.workflow.preflight import examine
 
 SOURCE = """
 import random
@@ -177,7 +177,7 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
     (here / "loss.py").write_text("def f(x): return x\n")
 
     def strings(stage):
-        meaning._reading.cache_clear()
+        code_digest._reading.cache_clear()
         pipeline = Pipeline(config)
         examine(config)
         (dataset,) = pipeline.datasets

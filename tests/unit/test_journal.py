@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from snaketrain.journal import Journal, read_events
+from snaketrain.runtime.journal import Journal, read_events
 
 
 def train(step: int) -> str:

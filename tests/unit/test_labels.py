@@ -8,12 +8,12 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from snaketrain.data.examples import Examples
-from snaketrain.data.formats import BadData
-from snaketrain.data.labels import label_kind
-from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import check, rows
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.sources.data_issues import Oddities
+from snaketrain.data.sources.formats import BadData
+from snaketrain.data.sources.reading import check, rows
+from snaketrain.labels.parsing import label_kind
 
 WHOLE = {"dev_fraction": 0, "test_fraction": 0}
 TOPICS = [["plot", "actor"], [], ["music"], ["actor"], ["actor", "music", "plot"]]

@@ -5,11 +5,11 @@ import re
 import pytest
 from tokenizers import Tokenizer, processors
 
-from snaketrain.data.examples import Examples
-from snaketrain.data.formats import BadData
-from snaketrain.data.preparing import prepare
-from snaketrain.data.tokenizing import load_tokenizer
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.sources.formats import BadData
+from snaketrain.data.text.preparing import prepare
+from snaketrain.data.text.tokenizing import load_tokenizer
 
 UNCUT = {"label": None, "dev_fraction": 0, "test_fraction": 0}
 TEXTS = "this was good\n\nthe plot\nwhat a very very boring story that was\n"

@@ -10,66 +10,31 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
 FILES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__"): path for path in SCRIPTS.rglob("*.py")}
+GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "data.sources")  # and all below them
 GROUND = {
     "snaketrain",
-    *(name for name in FILES if name.startswith("snaketrain.settings")),
-    "snaketrain.configuration",
-    "snaketrain.configuration_files",
-    "snaketrain.expanding",
-    "snaketrain.plain_values",
-    "snaketrain.validating",
-    "snaketrain.workflow.model_fields",
-    "snaketrain.workflow.named_code",
-    "snaketrain.workflow.signatures",
-    "snaketrain.mistakes",
-    "snaketrain.credentials",
-    "snaketrain.secret_forms",
-    "snaketrain.manifests",
-    "snaketrain.metric_modes",
-    "snaketrain.module_settings",
-    "snaketrain.workflow.meaning",
-    "snaketrain.workflow.metrics_in_files",
-    "snaketrain.loading",
-    "snaketrain.journal",
-    "snaketrain.workflow.inheriting",
-    "snaketrain.workflow.follower",
-    "snaketrain.workflow.launching",
-    "snaketrain.workflow.cluster",
-    "snaketrain.workflow.cluster_watch",
-    "snaketrain.workflow.parameter_patterns",
-    "snaketrain.workflow.pipeline",
-    "snaketrain.workflow.preflight",
-    "snaketrain.training.ranks",
-    "snaketrain.workflow.reasons",
-    "snaketrain.remembering",
-    "snaketrain.full_disk",
-    "snaketrain.integrity",
-    "snaketrain.workflow.repairing",
-    "snaketrain.workflow.rule_values",
-    "snaketrain.workflow.stage_commands",
-    "snaketrain.workflow.unfinished",
-    "snaketrain.schedules",
+    *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
+    "snaketrain.training",
+    "snaketrain.training.schedules",
     "snaketrain.strategies",
     "snaketrain.data",
-    "snaketrain.data.fetching",
-    "snaketrain.data.formats",
-    "snaketrain.data.labels",
-    "snaketrain.data.oddities",
-    "snaketrain.data.plain_text",
-    "snaketrain.data.reading",
-    "snaketrain.data.tables",
+    "snaketrain.data.cells",
+    "snaketrain.tasks",
+    "snaketrain.tasks.metric_modes",
+    "snaketrain.labels",
+    "snaketrain.labels.parsing",
 }
 MLFLOW = {
-    "follow_runs",
-    "register_model",
-    "reproduce_run",
+    "tools.follow_runs",
+    "tools.register_model",
+    "tools.reproduce_run",
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
     "snaketrain.tracking.registering",
     "snaketrain.tracking.run_keys",
     "snaketrain.tracking.served_classifier",
     "snaketrain.tracking.shared_runs",
-    "show_runs",
+    "tools.show_runs",
 }
 
 
@@ -101,7 +66,7 @@ def module_of(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(GROUND))
 def test_the_ground_floor_stands_on_the_standard_library_and_pydantic(name):
     found = of(name, inside_functions=False)
-    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "yaml", "snaketrain"}
+    assert tops(found) <= sys.stdlib_module_names | {"pydantic", "yaml", "snaketrain", "snakemake_executor_plugin_slurm"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
 
 
@@ -119,7 +84,7 @@ def test_tasks_and_data_know_one_process_only(name):
 
 def test_only_the_follower_knows_mlflow():
     assert {name for name in FILES if "mlflow" in tops(of(name))} <= MLFLOW
-    assert "mlflow" not in tops(of("follow_runs", inside_functions=False))
+    assert "mlflow" not in tops(of("tools.follow_runs", inside_functions=False))
 
 
 def test_training_never_reaches_mlflow():
@@ -140,10 +105,15 @@ def test_the_loop_is_handed_what_it_needs():
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("snaketrain.")))
-def test_what_trains_knows_nothing_of_judging_tracking_and_snakemake(name):
+def test_what_trains_knows_nothing_of_evaluation_tracking_and_snakemake(name):
     own = name.split(".")[1]
-    above = {"workflow": {"training", "judging", "tracking"}, "tracking": set(), "judging": {"workflow", "training", "tracking"}}
-    forbidden = above.get(own, {"workflow", "judging", "tracking"})
+    above = {
+        "orchestration": {"evaluation", "tracking"},
+        "slurm": {"evaluation", "tracking"},
+        "tracking": set(),
+        "evaluation": {"orchestration", "tracking"},
+    }
+    forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})
     assert [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden] == []
 
 
@@ -155,11 +125,11 @@ def test_rules_know_the_ground_floor_only():
     for line in lines:
         if line[:1] == ["import"] or (line[:1] == ["from"] and "import" in line):
             found |= set(imports(ast.parse(" ".join(line))))
-    assert "snaketrain.workflow.pipeline.Pipeline" in found
+    assert "snaketrain.orchestration.pipeline.Pipeline" in found
     assert tops(found) <= sys.stdlib_module_names | {"snaketrain", "snakemake"}
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
 
 
 def test_pictures_are_drawn_in_one_way():
     """`drawing.py` sees to it that no name is read as a formula."""
-    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.judging.drawing"]
+    assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.evaluation.drawing"]

@@ -10,9 +10,9 @@ import pyarrow
 import pytest
 import torch
 
-from snaketrain.data.batches import Batches, deal
-from snaketrain.data.examples import Examples
-from snaketrain.data.layouts import Blocks, Packed, in_rows
+from snaketrain.data.loading.batches import Batches, deal
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.layouts import Blocks, Packed, in_rows
 
 
 def write(path, texts: list[list[int]], batch: int) -> Examples:
@@ -110,8 +110,8 @@ def test_budgets_count_real_tokens_where_nothing_is_padded():
 READS = """
 import sys
 import pyarrow
-from snaketrain.data.examples import Examples
-from snaketrain.data.layouts import Blocks, Packed
+from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.layouts import Blocks, Packed
 
 examples = Examples(sys.argv[1], pad_token_id=0)
 batches = examples.batch([5, 1999]), Blocks(examples, 64).batch([3, 20_000]), Packed(examples).batch([7, 8])

@@ -3,7 +3,7 @@
 import os
 import time
 
-from snaketrain.training.machine_load import figures, watched
+from snaketrain.training.callbacks.machine_load import figures, watched
 
 
 def test_figures_meanwhile_and_none_after(monkeypatch):

@@ -7,10 +7,10 @@ import torch
 import torchmetrics
 from torch.nn import functional
 
-from snaketrain.mistakes import BadConfiguration
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
 from snaketrain.tasks.module import Module
-from snaketrain.workflow.preflight import examine
 
 MINE = """
 import torch

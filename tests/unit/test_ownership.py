@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from snaketrain.training import ownership
+from snaketrain.runtime import ownership
 
 WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(60)"
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from snaketrain.training.patience import Patience
+from snaketrain.training.early_stopping import Patience
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import torch
 
 import evaluate_model
 from snaketrain import strategies
-from snaketrain.configuration import strings
-from snaketrain.manifests import Manifest
-from snaketrain.settings import Model, Train
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.manifests import Manifest
 from snaketrain.strategies.base import Distributed, Strategy
 from snaketrain.strategies.fsdp import Fsdp
-from snaketrain.training.shards import PartsScaler
+from snaketrain.strategies.shards import PartsScaler
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.configuration import strings
-from snaketrain.data import spooling
-from snaketrain.data.fetching import fetch
-from snaketrain.data.formats import BadData
-from snaketrain.data.tokenizing import copy_tokenizer, pad_token_id
-from snaketrain.data.workers import MUCH
-from snaketrain.manifests import read_manifest
-from snaketrain.settings import Data, Examples, Source
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Data, Examples, Source
+from snaketrain.data.sources.fetching import fetch
+from snaketrain.data.sources.formats import BadData
+from snaketrain.data.text import spooling
+from snaketrain.data.text.tokenizing import copy_tokenizer, pad_token_id
+from snaketrain.data.text.workers import MUCH
+from snaketrain.runtime.manifests import read_manifest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
 CLASSES = {"0": "negative", "1": "positive"}

@@ -3,7 +3,7 @@
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from snaketrain.training.progress import Progress
+from snaketrain.training.callbacks.progress import Progress
 
 
 @pytest.fixture

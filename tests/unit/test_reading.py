@@ -9,12 +9,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from snaketrain.data.formats import BadData
-from snaketrain.data.oddities import Oddities
-from snaketrain.data.reading import check, rows
-from snaketrain.data.tables import records, table
-from snaketrain.settings import Data
-from snaketrain.settings.cells import as_text
+from snaketrain.config.schema import Data
+from snaketrain.data.cells import as_text
+from snaketrain.data.sources.data_issues import Oddities
+from snaketrain.data.sources.formats import BadData
+from snaketrain.data.sources.reading import check, rows
+from snaketrain.data.sources.tables import records, table
 
 TABLE = [{"text": "good film", "label": 1}, {"text": "bad, very bad", "label": 0}, {"text": "it\u2019s\nlong", "label": 1}]
 
@@ -250,7 +250,7 @@ def test_plain_text_by_paragraphs_and_files(tmp_path, ends):
 
 
 def test_a_text_has_an_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("snaketrain.data.plain_text.LONGEST", 30)
+    monkeypatch.setattr("snaketrain.data.sources.plain_text.LONGEST", 30)
     file = write(tmp_path / "a.txt", "one two three\n" * 3)
     for unit in ("paragraph", "file"):
         with pytest.raises(BadData, match="a.txt, line 1: a text of more than 30 characters"):

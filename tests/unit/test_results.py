@@ -17,8 +17,8 @@ from sklearn.metrics import (
     recall_score,
 )
 
-from snaketrain.judging.results import write_results
-from snaketrain.judging.scoring import calibration, wilson
+from snaketrain.evaluation.results import write_results
+from snaketrain.evaluation.scoring import calibration, wilson
 
 NAMES = ["bad", "fair", "good", "never"]
 TEXTS = [f'say "{i}",\nagain' for i in range(300)]

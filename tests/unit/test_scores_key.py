@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evaluate_model import scores_key
-from snaketrain.manifests import Manifest
+from snaketrain.runtime.manifests import Manifest
 
 ARGUMENTS = Namespace(settings=["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], code=["code.a=1"], device="cpu")
 TRAINED = ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="auto"']

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from select_checkpoint import rank_checkpoints
-from snaketrain.judging.curves import curves, points
+from snaketrain.evaluation.curves import curves, points
 
 KEPT = {8: 0.70, 12: 0.75}
 

@@ -14,11 +14,11 @@ import yaml
 from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
-import start_on_nodes
-from snaketrain.settings import Compute, Settings
-from snaketrain.training.training_folder import end_of_journal
-from snaketrain.workflow import launching
-from start_on_nodes import Job
+import launch_slurm
+from launch_slurm import Job
+from snaketrain.config.schema import Compute, Settings
+from snaketrain.orchestration import launching
+from snaketrain.runtime.run_folder import end_of_journal
 
 TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
 
@@ -35,7 +35,7 @@ def test_one_process_is_plain_python():
 def test_processes_of_one_machine_share_its_threads():
     found = words(Compute(processes=2, threads=8))
     assert "OMP_NUM_THREADS=4" in found
-    start = next(i for i, word in enumerate(found) if word.endswith("/start_here.py"))
+    start = next(i for i, word in enumerate(found) if word.endswith("/launch_local.py"))
     assert found[start + 1 :] == ["--processes", "2", "--restarts", "3", "--"]
 
 
@@ -43,7 +43,7 @@ def test_processes_of_one_machine_share_its_threads():
 def test_in_a_slurm_job_all_start_on_its_nodes(processes):
     found = words(Compute(nodes="2", processes=processes, threads=4), in_slurm_job=True)
     assert found[-6:] == [found[-6], "--processes", str(processes), "--threads", "4", "--"]
-    assert found[-6].endswith("/start_on_nodes.py")
+    assert found[-6].endswith("/launch_slurm.py")
 
 
 def test_torchrun_can_be_chosen_within_a_slurm_job():
@@ -160,7 +160,7 @@ def test_the_profile_hands_over_a_script():
 
 
 def command_of(job: Job, processes: int = 2) -> list[str]:
-    return start_on_nodes.step(argparse.Namespace(processes=processes, threads=4), job, ["train model.py", "--output", "f/manifest.json"])
+    return launch_slurm.step(argparse.Namespace(processes=processes, threads=4), job, ["train model.py", "--output", "f/manifest.json"])
 
 
 def port(job: Job) -> int:
@@ -187,7 +187,7 @@ def test_each_start_of_a_job_meets_at_a_place_of_its_own():
 def test_the_shell_of_each_node_executes_nothing_of_what_the_script_is_given(tmp_path):
     words = ['-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü"]
     job = Job("7", 0, ("a1",))
-    script = start_on_nodes.step(argparse.Namespace(processes=1, threads=1), job, words)[-1]
+    script = launch_slurm.step(argparse.Namespace(processes=1, threads=1), job, words)[-1]
     script = script.replace(f"exec {shlex.quote(launching.torchrun()[0])}", "printf '%s\\0'")
     environment = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "a1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -224,7 +224,7 @@ def slurm(tmp_path, monkeypatch):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + script.replace("$HERE", str(tmp_path)) + "\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(start_on_nodes, "told", [15])  # SLURM ends it at once when it was queued again
+    monkeypatch.setattr(launch_slurm, "told", [15])  # SLURM ends it at once when it was queued again
     return tmp_path
 
 
@@ -241,31 +241,31 @@ def test_a_job_knows_its_nodes_and_how_often_it_was_started(slurm):
 
 def test_out_of_time_and_saved_is_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) == "its time ran out; saved"
-    start_on_nodes.queue_again(Job.now("7"), "its time ran out; saved")
+    assert launch_slurm.why_again(Job.now("7"), slurm, 0) == "its time ran out; saved"
+    launch_slurm.queue_again(Job.now("7"), "its time ran out; saved")
     assert (slurm / "requeued").read_text() == "7\n"
 
 
 def test_an_earlier_start_that_ran_out_of_time_excuses_nothing(slurm):
     """Else a training that fails at each start would be queued again for ever."""
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert start_on_nodes.why_again(Job.now("7"), slurm, end_of_journal(slurm)) is None
+    assert launch_slurm.why_again(Job.now("7"), slurm, end_of_journal(slurm)) is None
 
 
 def test_a_node_that_does_not_answer_is_a_reason(slurm):
     (slurm / "lost").write_text("a2\n")
-    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
+    assert launch_slurm.why_again(Job.now("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
 
 
 def test_a_script_that_fails_by_itself_is_not_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, {"event": "end", "status": "FAILED"})
-    assert start_on_nodes.why_again(Job.now("7"), slurm, 0) is None
+    assert launch_slurm.why_again(Job.now("7"), slurm, 0) is None
 
 
 def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
     before = Job.now("7")
     (slurm / "restarts").write_text("3")
-    start_on_nodes.queue_again(before, "a2 does not answer")
+    launch_slurm.queue_again(before, "a2 does not answer")
     assert not (slurm / "requeued").exists()
     assert "SLURM has started it elsewhere already" in capsys.readouterr().out
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.mistakes import BadConfiguration
-from snaketrain.workflow import launching, stage_commands
-from snaketrain.workflow.pipeline import Pipeline, plain_name, source_name
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.orchestration import launching, stage_commands
+from snaketrain.orchestration.pipeline import Pipeline, plain_name, source_name
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
@@ -99,7 +99,7 @@ def test_names_are_of_a_safe_alphabet(text, name):
 
 
 def test_a_digest_tells_apart_what_is_written_alike(pipeline):
-    from snaketrain.settings import Source
+    from snaketrain.config.schema import Source
 
     assert source_name(Source(path="my model")) != source_name(Source(path="my_model"))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.workflow import steady_executor
-from snaketrain.workflow.steady_executor import SteadyExecutor
+from snaketrain.slurm import steady_executor
+from snaketrain.slurm.steady_executor import SteadyExecutor
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"

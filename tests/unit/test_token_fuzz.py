@@ -9,9 +9,9 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, processors, trainers
 from tokenizers import pre_tokenizers as parts
 
-from snaketrain.data.preparing import prepare
-from snaketrain.data.tokens import Tokens, WordsDiffer, load_tokens
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.text.preparing import prepare
+from snaketrain.data.text.tokens import Tokens, WordsDiffer, load_tokens
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<mask>"]
 SPACES = [*[" "] * 12, "  ", "   ", "\n", "\n\n", " \t", "\u00a0", "\u2003", "\u3000", "\u200b", " \u0301", "\r\n", "\x1f", "▁", ""]
@@ -193,8 +193,8 @@ def test_a_difference_far_into_the_data_is_noticed(tiny_tokenizer, tmp_path, mon
     tokenizer.no_truncation()
     tokenizer.normalizer = normalizers.Replace("never good", "great")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr("snaketrain.data.spooling.BATCH_ROWS", 2000)
-    monkeypatch.setattr("snaketrain.data.tokens.COMPARED", 500)
+    monkeypatch.setattr("snaketrain.data.text.spooling.BATCH_ROWS", 2000)
+    monkeypatch.setattr("snaketrain.data.text.tokens.COMPARED", 500)
     rows = ["this movie was good", "that was boring"] * 2000 + ["what a story", "it was never good"] * 1000
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(rows)))
     data = Data(train={"path": "x"}, tokenizer={"path": "x"}, dev_fraction=0, test_fraction=0, **limit)

@@ -8,10 +8,10 @@ import pyarrow
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from snaketrain.data import words
-from snaketrain.data.tokens import Tokens, WordsDiffer
-from snaketrain.data.words import parts_words
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.text import words
+from snaketrain.data.text.tokens import Tokens, WordsDiffer
+from snaketrain.data.text.words import parts_words
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
 SPACES = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n ", " \t", "\u00a0", " \u3000"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import get_linear_schedule_with_warmup
 
-from snaketrain.data.batches import Batches
+from snaketrain.data.loading.batches import Batches
 from snaketrain.tasks.base import Batch, Modules
 from snaketrain.training.loop import Training
 

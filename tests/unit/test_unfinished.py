@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snaketrain.workflow.unfinished import last_error, unfinished_runs
+from snaketrain.orchestration.unfinished import last_error, unfinished_runs
 
 STAGES = ("train_model", "select_checkpoint", "evaluate_model")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snaketrain.data.batches import Piece
+from snaketrain.data.loading.batches import Piece
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.bad_steps import BadSteps

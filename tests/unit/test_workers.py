@@ -11,12 +11,12 @@ import psutil
 import pyarrow
 import pytest
 
-from snaketrain.data import workers as module
-from snaketrain.data.formats import BadData
-from snaketrain.data.tokenizing import copy_tokenizer
-from snaketrain.data.tokens import load_tokens
-from snaketrain.data.workers import Workers
-from snaketrain.settings import Data
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.formats import BadData
+from snaketrain.data.text import workers as module
+from snaketrain.data.text.tokenizing import copy_tokenizer
+from snaketrain.data.text.tokens import load_tokens
+from snaketrain.data.text.workers import Workers
 
 WORDS = ["was", "it", "good", "what", "that", "story", "very", "boring", "never", "this", "movie", "great"]
 
@@ -92,9 +92,9 @@ sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts"
 import pyarrow
 from functools import partial
 from pathlib import Path
-from snaketrain.data.tokens import load_tokens
-from snaketrain.data.workers import Workers
-from snaketrain.settings import Data
+from snaketrain.data.text.tokens import load_tokens
+from snaketrain.data.text.workers import Workers
+from snaketrain.config.schema import Data
 
 def endless():
     while True:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import f1_score
 
-from snaketrain.judging.results import write_results
-from snaketrain.manifests import Manifest, digest, read_manifest, write_json, write_manifest
+from snaketrain.evaluation.results import write_results
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json, write_manifest
 
 START = 1_700_000_000.0
 LABELS = ["negative", "positive"]

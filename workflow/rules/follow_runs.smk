@@ -1,7 +1,7 @@
 # Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
-from snaketrain.workflow.follower import FollowerProcess
-from snaketrain.workflow.reasons import note_reasons
-from snaketrain.workflow.unfinished import compare_finished
+from snaketrain.orchestration.follower import FollowerProcess
+from snaketrain.orchestration.reasons import note_reasons
+from snaketrain.orchestration.unfinished import compare_finished
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 

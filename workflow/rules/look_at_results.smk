@@ -1,5 +1,5 @@
 # When Snakemake plans a job, it looks at what the job made before: a stage whose files are missing or changed runs again.
-from snaketrain.workflow.repairing import Repairs
+from snaketrain.orchestration.repairing import Repairs
 
 
 def as_input(stage, name):

@@ -1,9 +1,9 @@
 # Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
 # thread tells why jobs wait or have ended, and asks for a range of nodes anew.
-from snaketrain.workflow import cluster, cluster_watch
+from snaketrain.slurm import checks, monitor
 
 if workflow.is_main_process:
-    cluster.outlast_outages()
+    checks.outlast_outages()
 
 
 def tell(line):
@@ -24,7 +24,7 @@ def see_to_cluster():
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]
             problems = launching.misquoted(handed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
-            problems = problems or cluster.refusals(submitted, workflow.executor_settings)
+            problems = problems or checks.refusals(submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         for job in computes:
@@ -33,9 +33,9 @@ def see_to_cluster():
         if problems:
             raise BadConfiguration(problems)
         if under_slurm:
-            cluster.end_left_over(submitted, tell)
+            checks.end_left_over(submitted, tell)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
-            ranges = {cluster.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
-            cluster_watch.Watch(logs, tell, ranges).start()
-    except (BadConfiguration, cluster.SlurmMissing) as error:
+            ranges = {checks.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
+            monitor.Watch(logs, tell, ranges).start()
+    except (BadConfiguration, checks.SlurmMissing) as error:
         raise WorkflowError(str(error)) from None

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import jinja2
 
-from snaketrain import stages
-from snaketrain.integrity import verify
-from snaketrain.judging import comparing
-from snaketrain.judging.drawing import plt, shown
-from snaketrain.judging.verdicts import verdict as verdict_on
-from snaketrain.manifests import read_manifest, write_text
+from snaketrain.evaluation import comparing
+from snaketrain.evaluation.drawing import plt, shown
+from snaketrain.evaluation.verdicts import verdict as verdict_on
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.manifests import read_manifest, write_text
 
 # distinct for the colour-blind (Okabe and Ito) and dark enough on white
 COLOURS = ("#0072B2", "#D55E00", "#007A5A", "#A8508A", "#8A6D00", "#2F8FC4", "#444444")

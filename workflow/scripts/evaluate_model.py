@@ -8,13 +8,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from snaketrain import stages
-from snaketrain.configuration import from_strings
-from snaketrain.integrity import verify
-from snaketrain.manifests import Manifest, digest, read_manifest, write_json
-from snaketrain.settings import Evaluate, Model, Train
-from snaketrain.training.endings import leave
-from snaketrain.training.ranks import Ranks
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.runtime import stages
+from snaketrain.runtime.exit_codes import leave
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.runtime.ranks import Ranks
 
 SPLITS = ("dev", "test")
 REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
@@ -53,7 +53,7 @@ def main(args: Namespace) -> None:
 
     import numpy as np
 
-    from snaketrain.judging.results import write_results
+    from snaketrain.evaluation.results import write_results
 
     files = []
     for split in SPLITS:
@@ -94,11 +94,11 @@ def score(
     import numpy as np
     import torch
 
-    from snaketrain.data.opening import open_split
+    from snaketrain.data.loading.opening import open_split
+    from snaketrain.evaluation.predicting import predict
     from snaketrain.strategies import make_strategy
+    from snaketrain.training.callbacks.stall_watchdog import Watch
     from snaketrain.training.learner import Learner, build, loaded, make_task
-    from snaketrain.training.predicting import predict
-    from snaketrain.training.watching import Watch
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])

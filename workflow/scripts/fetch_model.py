@@ -4,10 +4,10 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from snaketrain import stages
-from snaketrain.configuration import from_strings
-from snaketrain.data.fetching import describe, fetch
-from snaketrain.settings import Source
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Source
+from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.runtime import stages
 
 
 def main(args: Namespace) -> None:

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from snaketrain import stages
-from snaketrain.configuration import from_strings
-from snaketrain.integrity import verify
-from snaketrain.manifests import read_manifest, write_json
-from snaketrain.settings import Data
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Data
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.manifests import read_manifest, write_json
 
 
 def main(args: argparse.Namespace) -> None:
@@ -47,9 +47,9 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
 ) -> tuple[dict, dict, list[str]]:
-    from snaketrain.data.preparing import prepare
-    from snaketrain.data.reading import check
-    from snaketrain.data.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.sources.reading import check
+    from snaketrain.data.text.preparing import prepare
+    from snaketrain.data.text.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
@@ -72,7 +72,7 @@ def _prepare(
 
 
 def _split(data: Data, output: Path) -> tuple[dict, dict, list[str]]:
-    from snaketrain.data.item_splits import prepare_items
+    from snaketrain.data.loading.item_splits import prepare_items
 
     facts = prepare_items(data, output)
     return facts, facts, [f"{split}.npy" for split in facts["splits"]]

@@ -5,14 +5,14 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from snaketrain import stages
-from snaketrain.configuration import from_strings
-from snaketrain.integrity import verify
-from snaketrain.journal import all_events
-from snaketrain.manifests import read_manifest, write_json
-from snaketrain.metric_modes import mode_of
-from snaketrain.settings import Select
-from snaketrain.training.ranking import Evaluated, best_first, evaluated
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Select
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.journal import all_events
+from snaketrain.runtime.manifests import read_manifest, write_json
+from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 
 WEIGHTS = (".safetensors", "task.memory.pt")
 

@@ -11,19 +11,19 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from snaketrain import stages
-from snaketrain.configuration import from_strings
-from snaketrain.integrity import verify
-from snaketrain.manifests import digest, read_manifest
-from snaketrain.metric_modes import mode_of, modes_of
-from snaketrain.provenance import place, seconds_alive
-from snaketrain.settings import Model, Train
-from snaketrain.training.endings import STOPPED_EARLY, leave
-from snaketrain.training.goodput import Clock
-from snaketrain.training.ownership import check, end_previous_owner, sign
-from snaketrain.training.ranks import Ranks
-from snaketrain.training.stopping import Stopping
-from snaketrain.training.training_folder import WAYS, claim, log_to, record_failure, record_start, set_aside_from_damage, ways_of
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Model, Train
+from snaketrain.runtime import stages
+from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
+from snaketrain.runtime.goodput import Clock
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.manifests import digest, read_manifest
+from snaketrain.runtime.ownership import check, end_previous_owner, sign
+from snaketrain.runtime.provenance import place, seconds_alive
+from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.run_folder import WAYS, claim, log_to, record_failure, record_start, set_aside_from_damage, ways_of
+from snaketrain.runtime.stopping import Stopping
+from snaketrain.tasks.metric_modes import mode_of, modes_of
 
 LENGTH = ("train.epochs=", "train.steps=")
 
@@ -62,21 +62,21 @@ def main(args: argparse.Namespace) -> int:
 
     import torch
 
-    from snaketrain.data.batches import Batches
-    from snaketrain.data.opening import open_split
-    from snaketrain.journal import Journal
-    from snaketrain.loading import load
+    from snaketrain.config.references import load
+    from snaketrain.data.loading.batches import Batches
+    from snaketrain.data.loading.opening import open_split
+    from snaketrain.runtime.journal import Journal
     from snaketrain.strategies import make_strategy
     from snaketrain.training.bad_steps import BadSteps
-    from snaketrain.training.checkpoints import Checkpoints
+    from snaketrain.training.callbacks.machine_load import watched
+    from snaketrain.training.callbacks.progress import Progress
+    from snaketrain.training.callbacks.stall_watchdog import Watch
+    from snaketrain.training.checkpoints.store import Checkpoints
+    from snaketrain.training.early_stopping import Patience
     from snaketrain.training.learner import build, make_learner, make_task
     from snaketrain.training.loop import Training
-    from snaketrain.training.machine_load import watched
     from snaketrain.training.out_of_memory import Pieces
-    from snaketrain.training.patience import Patience
     from snaketrain.training.plan import Plan, make_schedule
-    from snaketrain.training.progress import Progress
-    from snaketrain.training.watching import Watch
     from snaketrain.training.window import Window
 
     if settings.deterministic:  # to say no would make torch load its compiler
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
     first, about = strategy.rank == 0, {}
     train_data, dev_data = (open_split(data, split, settings) for split in ("train", "dev"))
     batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
-    plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "schedules"), settings.schedule.arguments))
+    plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "training.schedules"), settings.schedule.arguments))
     if first:
         indifferent = (*WAYS, *LENGTH) if plan.open_ended else WAYS
         purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snaketrain.loading import load
+from snaketrain.config.references import load
 
 
 def names_of(use: str, arguments: dict[str, Any], folder: str | None) -> list[str]:

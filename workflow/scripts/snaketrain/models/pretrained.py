@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snaketrain.loading import load
-from snaketrain.mistakes import nearest
-from snaketrain.settings import OF_LOADING
+from snaketrain.config.errors import nearest
+from snaketrain.config.references import load
+from snaketrain.config.schema import OF_LOADING
 
 
 def make_model(model: dict[str, Any], folder: Path | None, always: dict[str, Any], at_random: dict[str, Any]) -> nn.Module:

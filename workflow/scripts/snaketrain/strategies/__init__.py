@@ -6,8 +6,8 @@ Ground floor: what the workflow must know before anything starts. Only `make_str
 from pathlib import Path
 from typing import Any
 
-from snaketrain.loading import find, load
-from snaketrain.training.ranks import Ranks
+from snaketrain.config.references import find, load
+from snaketrain.runtime.ranks import Ranks
 
 OF_ONE_PROCESS = ("single", "data_parallel")
 ON_GPUS_ONLY = ("fairscale_fsdp",)

@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.runtime.ranks import Ranks
+from snaketrain.strategies.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.training.parameters import norm_of
-from snaketrain.training.ranks import Ranks
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import Distributed
-from snaketrain.training.shards import PartsScaler
+from snaketrain.strategies.shards import PartsScaler
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # in the names of what is inside
 

@@ -8,9 +8,9 @@ from fairscale.optim.oss import OSS
 from torch import Tensor, nn
 
 from snaketrain.strategies.base import MakeOptimizer
+from snaketrain.strategies.optimizer_state import Parameters
+from snaketrain.strategies.shards import PartsScaler
 from snaketrain.strategies.zero1 import SharedOptimizer
-from snaketrain.training.optimizer_state import Parameters
-from snaketrain.training.shards import PartsScaler
 
 
 class FairscaleOss(SharedOptimizer):

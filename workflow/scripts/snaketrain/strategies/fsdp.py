@@ -13,7 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from snaketrain.models.blocks import blocks
 from snaketrain.models.without_memory import give_memory, has_memory
 from snaketrain.strategies.base import PRECISIONS, Distributed
-from snaketrain.training.shards import PartsScaler, clip_parts
+from snaketrain.strategies.shards import PartsScaler, clip_parts
 
 
 class Fsdp(Distributed):

@@ -8,7 +8,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from snaketrain.strategies.base import Distributed, Keep, MakeOptimizer
 from snaketrain.strategies.ddp import Ddp
-from snaketrain.training.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.strategies.optimizer_state import Parameters, load_named, named_groups, named_state
 
 
 class SharedOptimizer(Distributed):

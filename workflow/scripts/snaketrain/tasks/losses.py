@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snaketrain.loading import load
+from snaketrain.config.references import load
 
 Parameters = Mapping[str, inspect.Parameter]
 

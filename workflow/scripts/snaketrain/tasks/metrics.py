@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snaketrain.loading import load
+from snaketrain.config.references import load
 
 Sums = dict[str, Tensor]
 

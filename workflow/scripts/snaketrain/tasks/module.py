@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snaketrain.loading import load
-from snaketrain.metric_modes import MODES
+from snaketrain.config.references import load
+from snaketrain.config.schema.module_task import ModuleSettings
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.module_settings import ModuleSettings
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.baselines import constant_answer
 from snaketrain.tasks.losses import Summed, arguments_of, beside, call
+from snaketrain.tasks.metric_modes import MODES
 from snaketrain.tasks.metrics import make_metric
 
 Predictions = dict[str, Tensor]  # by name

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snaketrain.labels.losses import KINDS
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.tasks.label_kinds import KINDS
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 

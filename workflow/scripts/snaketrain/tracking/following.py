@@ -9,10 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snaketrain.journal import CHUNK_BYTES, all_events, read_events
-from snaketrain.judging.curves import points, seconds_training, standing
-from snaketrain.manifests import Manifest, digest, write_json
-from snaketrain.provenance import copy_of, own_files
+from snaketrain.evaluation.curves import points, seconds_training, standing
+from snaketrain.orchestration.reasons import read_reasons
+from snaketrain.runtime.goodput import goodput
+from snaketrain.runtime.journal import CHUNK_BYTES, all_events, read_events
+from snaketrain.runtime.manifests import Manifest, digest, write_json
+from snaketrain.runtime.ownership import gone, job_of
+from snaketrain.runtime.provenance import copy_of, own_files
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import PARENT, Store
 from snaketrain.tracking.registering import is_due
@@ -20,9 +23,6 @@ from snaketrain.tracking.run_keys import former_key, run_key, training_run
 from snaketrain.tracking.shared_runs import SharedRuns
 from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import Row
-from snaketrain.training.goodput import goodput
-from snaketrain.training.ownership import gone, job_of
-from snaketrain.workflow.reasons import read_reasons
 
 LOOK_EVERY_SECONDS = 30  # whether what MLflow was told is still there
 FEW = 5  # runs that can be named one by one

@@ -33,8 +33,8 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
-from snaketrain.credentials import hidden
-from snaketrain.manifests import digest
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.manifests import digest
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250

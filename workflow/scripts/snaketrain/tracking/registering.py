@@ -11,7 +11,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
-from snaketrain.manifests import read_manifest, write_json
+from snaketrain.runtime.manifests import read_manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
 from snaketrain.tracking.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut

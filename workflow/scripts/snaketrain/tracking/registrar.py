@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "register_model.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/register_model.py"
 
 
 class Registrar:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlflow.entities import Run
 
-from snaketrain.manifests import write_json
+from snaketrain.runtime.manifests import write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from snaketrain.manifests import Manifest, write_json
+from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import ExperimentDeleted, Store
 from snaketrain.tracking.run_keys import former_key, run_key

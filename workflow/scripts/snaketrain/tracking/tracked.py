@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from snaketrain.manifests import Manifest
+from snaketrain.runtime.manifests import Manifest
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that has written nothing for so long was killed without a word

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snaketrain.data.batches import Piece, deal, in_order
+from snaketrain.data.loading.batches import Piece, deal, in_order
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.training.learner import Learner
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snaketrain.data.batches import Piece
+from snaketrain.data.loading.batches import Piece
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.training.bad_steps import poisoned
 from snaketrain.training.learner import Learner

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from snaketrain.settings import InitialWeights
+from snaketrain.config.schema import InitialWeights
 
 MOST_NAMES = 10  # that are told of each kind
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_model
 from torch import nn
 
-from snaketrain.loading import load
+from snaketrain.config.references import load
+from snaketrain.config.schema import Model, Train
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.without_memory import without_memory
-from snaketrain.settings import Model, Train
 from snaketrain.tasks.base import Task
 from snaketrain.training.initial_weights import start_from
 from snaketrain.training.optimizers import optimizer_of

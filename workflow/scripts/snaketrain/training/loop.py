@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from snaketrain.data.batches import Batches, deal
+from snaketrain.data.loading.batches import Batches, deal
+from snaketrain.runtime.exit_codes import WorthAnotherStart
 from snaketrain.tasks.base import Batch
 from snaketrain.training.bad_steps import BadSteps
-from snaketrain.training.endings import WorthAnotherStart
+from snaketrain.training.early_stopping import Patience
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.gradients import Cut, Losses, Objective, add_up, clear, gradients_of, seed_step
 from snaketrain.training.learner import Learner
 from snaketrain.training.out_of_memory import Buffers, Pieces, explain, explain_update, is_out_of_memory
 from snaketrain.training.parameters import norm_of, set_rate
-from snaketrain.training.patience import Patience
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.window import Window
 

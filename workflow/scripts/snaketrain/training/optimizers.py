@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from snaketrain.loading import load
-from snaketrain.settings import OF_THEIR_OWN, Train
+from snaketrain.config.references import load
+from snaketrain.config.schema import OF_THEIR_OWN, Train
 
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)  # on CPUs and GPUs alike
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from snaketrain.data.batches import Batches
+from snaketrain.data.loading.batches import Batches
 
 Schedule = Callable[[int, int], float]
 

@@ -1,0 +1,112 @@
+"""What of the code makes results stale: what it means, not how it looks; and all that it imports."""
+
+import os
+
+import pytest
+
+from snaketrain.orchestration import code_digest
+from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
+from snaketrain.runtime.digest_cache import Remembered
+
+ORIGINAL = '''"""A module."""
+RATE = 3
+
+
+class A:
+    """A class."""
+
+    def f(self, x):
+        """A function."""
+        return x * RATE  # comment
+'''
+LAYOUT = "RATE=3\nclass A:\n\n  # another comment\n  def f(self,\n      x): return (x*RATE)\n"
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    code_digest._reading.cache_clear()
+
+
+def digests(path) -> dict[str, str]:
+    return dict(string.removeprefix("code.").rsplit("=", 1) for string in code_strings(path))
+
+
+def digest_of(path, text) -> str:
+    path.write_text(text)
+    code_digest._reading.cache_clear()
+    return digests(path)[str(path)]
+
+
+@pytest.mark.parametrize("same", [LAYOUT, ORIGINAL.replace("A class.", "Other words."), ORIGINAL.replace("# comment", "")])
+def test_comments_docstrings_and_layout_change_nothing(tmp_path, same):
+    assert digest_of(tmp_path / "a.py", ORIGINAL) == digest_of(tmp_path / "a.py", same)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("RATE = 3", "RATE = 4"), ("x * RATE", "x + RATE"), ("class A:", "class A(dict):"), ("(self, x)", "(self, x=1)")]
+)
+def test_a_change_of_meaning_changes_it(tmp_path, old, new):
+    assert digest_of(tmp_path / "a.py", ORIGINAL) != digest_of(tmp_path / "a.py", ORIGINAL.replace(old, new))
+
+
+def test_a_function_of_nothing_but_a_docstring_can_be_read(tmp_path):
+    assert digest_of(tmp_path / "a.py", 'def f():\n    """Words."""\n') == digest_of(tmp_path / "a.py", "def f():\n    pass\n")
+
+
+def test_all_project_modules_that_are_imported_count_wherever_the_import_stands():
+    found = digests(SCRIPTS / "train_model.py")
+    assert {
+        "train_model",
+        "snaketrain.training.loop",
+        "snaketrain.training.plan",
+        "snaketrain.data.loading.batches",
+        "snaketrain.tasks.base",
+    } <= found.keys()
+    assert not {"torch", "evaluate_model", "snaketrain.evaluation.comparing", "snaketrain.tracking.mlflow_store"} & found.keys()
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+def test_modules_without_effect_are_left_out(script):
+    assert [name for name in digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)] == []
+
+
+def test_packages_without_effect_exist():
+    modules = {code_digest.module_name(path) for path in SCRIPTS.rglob("*.py")}
+    assert modules >= set(WITHOUT_EFFECT_ON_RESULTS)
+
+
+def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
+    mine, beside = tmp_path / "mine.py", tmp_path / "beside.py"
+    mine.write_text("import beside\nfrom snaketrain.tasks.text_classification import TextClassification\n")
+    beside.write_text("SIZE = 1\n")
+    before = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
+    assert {f"code.{mine}", f"code.{beside}", "code.snaketrain.tasks.text_classification"} <= before.keys()
+    beside.write_text("SIZE = 2\n")
+    code_digest._reading.cache_clear()
+    after = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
+    assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
+
+
+def test_what_was_read_is_remembered_until_the_file_changes(tmp_path):
+    reads, file, store = [], tmp_path / "a.py", tmp_path / "store.json"
+
+    def words(path):
+        reads.append(path)
+        return path.read_text().split()
+
+    def found(version="1"):
+        remembered = Remembered(store, version)
+        words_found = remembered.of(file, words)
+        remembered.save()
+        return words_found, len(reads)
+
+    file.write_text("one two")
+    assert [found(), found()] == [(["one", "two"], 1), (["one", "two"], 2)]  # too young to be trusted
+    os.utime(file, (1, 1))
+    assert [found(), found()] == [(["one", "two"], 3), (["one", "two"], 3)]
+    file.write_text("six two")  # of the same size
+    assert found() == (["six", "two"], 4)
+    os.utime(file, (2, 2))
+    assert [found(), found("2"), found("2")] == [(["six", "two"], 5), (["six", "two"], 6), (["six", "two"], 6)]
+    store.write_text('{"version": "2", "fou')
+    assert found("2") == (["six", "two"], 7)

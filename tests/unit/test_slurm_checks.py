@@ -1,0 +1,165 @@
+"""What is told of the jobs of a workflow under SLURM, and when."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from snaketrain.config.schema import Compute
+from snaketrain.slurm import checks, monitor
+from snaketrain.slurm.checks import Row
+from snaketrain.slurm.monitor import Watch
+
+ROW = Row("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def watch(told):
+    return Watch(Path("logs/slurm"), told.append, {})
+
+
+def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(watch, told):
+    for minute in (0, 5, 9):
+        watch.look([ROW], minute * 60)
+    assert told == []
+    watch.look([ROW], 600)
+    watch.look([ROW], 900)
+    assert told == [
+        "SLURM job 12 (train_model small) waits since 10 minutes (Resources): the cluster is full. Log: logs/slurm/rule_train_model/small/12.log"
+    ]
+    watch.look([replace(ROW, reason="Priority")], 1200)
+    assert "20 minutes (Priority): other jobs come first" in told[-1] and len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("PartitionTimeLimit", "lower compute.minutes"),
+        ("PartitionNodeLimit", "lower compute.nodes"),
+        ("JobHeldAdmin", "`scontrol release 12`"),
+        ("launch failed requeued held", "`scontrol release 12`"),
+        ("InvalidAccount", "account"),
+    ],
+)
+def test_what_waiting_does_not_help_is_told_at_once(watch, told, reason, advice):
+    watch.look([replace(ROW, reason=reason)], 0)
+    assert len(told) == 1 and advice in told[0]
+
+
+def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told, monkeypatch):
+    monkeypatch.setattr(monitor, "ask", lambda *command: "a1 mixed\na2 down*\n")
+    watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
+    watch.look([replace(ROW, reason="BeginTime")], 30)
+    assert told == [
+        "SLURM job 12 (train_model small) was queued again, since a2 died; a training goes on from its last checkpoint. "
+        "Log: logs/slurm/rule_train_model/small/12.log"
+    ]
+    watch.look([replace(ROW, reason="BeginTime")], 60)
+    assert len(told) == 1
+
+
+def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told, monkeypatch):
+    """SLURM does not answer at first; the next look asks again, and other jobs are looked at meanwhile."""
+    asked, answers = [], ["", checks.SlurmMissing("no answer"), ""]
+
+    def ask(*command):
+        asked.append(command)
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(monitor, "ask", ask)
+    watch = Watch(Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
+    watch.look([replace(ROW, state="RUNNING", nodes="a[1-6]")], 0)
+    for second in (30, 60, 90):
+        watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
+    assert asked[1:] == 2 * [("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")]
+    assert ["was queued again" in line for line in told] == [True, False] and "`scontrol release 13`" in told[1]
+
+
+def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
+    monkeypatch.setattr(monitor, "ask", lambda *command: "")
+    watch.look([ROW], 0)
+    watch.look([replace(ROW, state="RUNNING")], 500)
+    watch.look([ROW], 5000)
+    watch.look([ROW], 5500)
+    assert not any("waits" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("state", "advice"), [("OUT_OF_MEMORY", "compute.memory_mb"), ("TIMEOUT", "compute.minutes"), ("NODE_FAIL", "died")]
+)
+def test_how_a_job_ended(watch, told, state, advice):
+    watch.look([replace(ROW, state="RUNNING")], 0)
+    for second in (30, 60):
+        watch.look([replace(ROW, state=state)], second)
+    assert len(told) == 1 and f"ended as {state}" in told[0] and advice in told[0]
+
+
+def test_success_and_what_was_over_before_are_not_told(watch, told):
+    watch.look([replace(ROW, state="FAILED"), replace(ROW, number="13", state="RUNNING")], 0)
+    watch.look([replace(ROW, state="FAILED"), replace(ROW, number="13", state="COMPLETED")], 30)
+    assert told == []
+
+
+def test_a_job_without_wildcards_has_its_log_too():
+    row = Row("3", "RUNNING", "None", "rule_compare_runs", "")
+    assert (str(row), row.log(Path("l"))) == ("SLURM job 3 (compare_runs)", Path("l/rule_compare_runs/3.log"))
+
+
+def test_jobs_of_other_folders_are_not_ours(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    shown = f"1|RUNNING|None|rule_train_model_wildcards_a|n1|{tmp_path}\n2|RUNNING|None|rule_train_model_wildcards_a|n1|/elsewhere\n3|RUNNING|None|mine|n1|{tmp_path}\n"
+    monkeypatch.setattr(checks, "ask", lambda *command: shown)
+    assert [row.number for row in checks.jobs_here()] == ["1"]
+
+
+def test_slurm_that_is_not_here_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(checks.SlurmMissing, match="squeue is not installed here"):
+        checks.jobs_here()
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("sbatch: error: invalid partition specified: nowhere\nallocation failure: Invalid partition name specified", "compute.partition"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified", "slurm_account"),
+        ("allocation failure: Requested node configuration is not available", "compute.memory_mb"),
+        ("sbatch: error: Memory specification can not be satisfied", "compute.memory_mb"),
+        ("sbatch: error: Invalid generic resource (gres) specification", "compute.gpus"),
+        ("allocation failure: Requested time limit is invalid (missing or exceeds some limit)", "compute.minutes"),
+        ("allocation failure: Requested nodes are busy", None),
+    ],
+)
+def test_what_slurm_would_refuse_is_told_with_a_remedy_once_for_all_jobs_alike(monkeypatch, error, advice):
+    asked = []
+
+    def run(command, **options):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 1, "", error)
+
+    monkeypatch.setattr(checks.subprocess, "run", run)
+    monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
+    monkeypatch.setattr(checks, "comment", lambda job: job.comment)
+    jobs = [
+        type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
+        for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
+    ]
+    found = checks.refusals(jobs, SimpleNamespace(array_jobs=None))
+    assert asked == [f"sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
+    assert len(found) == (2 if advice else 0)
+    assert all(advice in line and "\n" not in line for line in found)
+    assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
+
+
+def test_job_arrays_are_refused():
+    (found,) = checks.refusals([], SimpleNamespace(array_jobs="train_model"))
+    assert found.startswith("slurm-array-jobs: ") and "Remove it" in found

@@ -1,0 +1,134 @@
+"""What a user reads when the configuration is wrong: where, what, and what to do."""
+
+import difflib
+import functools
+import itertools
+import json
+import re
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from snaketrain.config.schema import Name, Section, Settings
+from snaketrain.runtime.credentials import hidden
+
+LONGEST = 900  # characters of a problem
+PLAINER = {
+    "a valid dictionary": "names with their values",
+    "List should have": "a list of",
+    "Dictionary should have": "names with values below them,",
+    "String should have": "a text of",
+    " after validation": "",
+    "greater than": "a number greater than",
+    "less than": "a number less than",
+}
+
+
+class BadConfiguration(Exception):
+    """All problems of a configuration, each with its path, what is wrong and what to do."""
+
+    def __init__(self, problems: list[str]):
+        self.problems = list(dict.fromkeys(map(one_line, problems)))
+        several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {hidden(p)}" for p in self.problems))
+
+
+def one_line(text: str) -> str:
+    """Without what would break the line or move the cursor, and no longer than can be read; values are the user's."""
+    text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode() for letter in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST * 2 // 3]} ... {text[-LONGEST // 3 :]}"
+
+
+def problem(item: dict) -> str:
+    path = ".".join(shown(str(part))[1:-1] for part in item["loc"])
+    given = item["input"]
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = fields_at(item["loc"][:-1])
+        return f"{path}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
+    if kind == "missing":
+        return f"{path}: is missing, and has no default. See config/README.md for what it means."
+    if kind == "value_error":
+        return f"{path}: {context['error']}." if path else f"{context['error']}."
+    if kind == "literal_error":
+        known = re.findall(r"'(.*?)'", context["expected"])
+        return f"{path}: {shown(given)} is not one of {context['expected']}{nearest(given, known)}"
+    if kind == "model_type" and path == "data" and isinstance(given, str):
+        return f"data: there is no {given!r} among the `datasets`. Name one of them, or write the section here."
+    if kind in ("model_type", "dict_type"):
+        known = fields_at(item["loc"])
+        below = f"its settings ({', '.join(known)})" if known else "names with their values"
+        return f"{path}: expects {below} below it, not {shown(given)}."
+    if kind == "string_pattern_mismatch":
+        return f"{path}: {bad_name(str(given))}"
+    return f"{path}: {expectation(item)}."
+
+
+def expectation(item: dict) -> str:
+    """What pydantic finds wrong with a value, in plainer words."""
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
+    expected = item["msg"].removeprefix("Input should be ")
+    for theirs, ours in PLAINER.items():
+        expected = expected.replace(theirs, ours)
+    return f"expects {expected}, not {shown(item['input'])}"
+
+
+def fields_at(location: tuple) -> list[str]:
+    """The settings known at a place of the configuration."""
+    model: Any = Settings
+    for part in location:
+        if isinstance(part, int) or part.isdecimal():
+            continue  # in a list
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+        if model is None:
+            return []
+    return list(model.model_fields)
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(_short(value), ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _short(value: Any) -> Any:
+    """No more of a value than is shown, in characters that can be printed."""
+    if isinstance(value, dict):
+        return {str(_short(key)): _short(inner) for key, inner in itertools.islice(value.items(), 20)}
+    if isinstance(value, list | tuple | set):
+        return [_short(inner) for inner in itertools.islice(value, 20)]
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of some {int(value.bit_length() * 0.301)} digits"
+    return value[:100].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def nearest(key: Any, known: Any) -> str:
+    found = near(key, known)
+    return f". Did you mean '{found[0]}'?" if found else "."
+
+
+def near(key: Any, known: Any) -> list[str]:
+    """The nearest known name, if any is near."""
+    key, known = str(key), sorted(map(str, known))
+    words = set(key.lower().split("_"))
+    return (
+        [name for name in known if name.lower() == key.lower()]  # `Batch_Size`
+        or difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
+        or [name for name in known if len(words) > 1 and words <= set(name.split("_"))]  # `num_layers` for `num_hidden_layers`
+        or difflib.get_close_matches(key[:100], known, n=1)
+    )
+
+
+@functools.cache
+def _names() -> TypeAdapter:
+    return TypeAdapter(Name)  # making it takes longer than all names of a large sweep
+
+
+def bad_name(name: str) -> str | None:
+    try:
+        _names().validate_python(name)
+    except ValidationError:
+        return f"{name!r} cannot be a name: it names a folder, so use letters, digits and . _ - = + only, beginning with a letter or digit."
+    return None

@@ -1,0 +1,119 @@
+"""From the `runs` and `sweeps` of a configuration to what each single run changes."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+from snaketrain.config.errors import bad_name, shown
+
+MOST_RUNS = 10_000  # unless `max_runs` says otherwise
+
+
+class Change(NamedTuple):
+    """What a run changes of the common sections, and where in the file it says so."""
+
+    run: str
+    where: str
+    settings: dict[str, Any]
+
+
+def changes_by_run(config: dict[str, Any]) -> tuple[dict[str, Change], list[str]]:
+    """Of every run by its name; and what is wrong with names and number."""
+    problems: list[str] = []
+    entries = {kind: config.get(kind) for kind in ("runs", "sweeps")}
+    for kind, given in entries.items():
+        if given is not None and not isinstance(given, dict):
+            problems.append(f"{kind}: expects names with their settings below them, not {shown(given)}.")
+            entries[kind] = None
+    changes = [Change(str(name), f"runs.{name}", {} if change is None else change) for name, change in (entries["runs"] or {}).items()]
+    most, more = _most_runs(config)
+    problems += more
+    for sweep, axes in (entries["sweeps"] or {}).items():
+        found = _mistakes(str(sweep), axes)
+        if not found and len(changes) + math.prod(map(len, axes.values())) > most:
+            found = [_too_many(str(sweep), axes, len(changes), most)]
+            axes = {key: values[:1] for key, values in axes.items()}  # so that what else is wrong shows
+            changes += _points(str(sweep), axes)
+        elif not found:
+            changes += _points(str(sweep), axes)
+        problems += found
+    if not changes and not problems:
+        changes = [Change("default", "runs.default", {})]
+    named, more = _by_name(changes)
+    return named, problems + more
+
+
+def _most_runs(config: dict[str, Any]) -> tuple[int, list[str]]:
+    most = config.get("max_runs")
+    if most is None:
+        return MOST_RUNS, []
+    if isinstance(most, str) and most.isdecimal():
+        most = int(most[:20])
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        return MOST_RUNS, [f"max_runs: expects a number greater than 0, not {shown(most)}."]
+    return most, []
+
+
+def _too_many(sweep: str, axes: dict[str, list], others: int, most: int) -> str:
+    counts = [len(values) for values in axes.values()]
+    product = f" ({' x '.join(map(str, counts))})" if len(counts) > 1 else ""
+    beside = f" beside {others} other runs" if others else ""
+    return (
+        f"sweeps.{sweep}: makes {math.prod(counts):,} runs{product}{beside}, and more than {most:,} are taken for a mistake. "
+        "Give fewer values, or set max_runs."
+    )
+
+
+def _by_name(changes: list[Change]) -> tuple[dict[str, Change], list[str]]:
+    named: dict[str, Change] = {}
+    lower: dict[str, str] = {}  # file systems and eyes do not tell Wide from wide
+    problems = []
+    for change in changes:
+        if change.run in ("None", "True", "False"):
+            problems.append(f"{change.where}: YAML takes this name for a value and not for a text. Put it in quotes, or name it otherwise.")
+        elif message := bad_name(change.run):
+            problems.append(f"{shown(change.where)[1:-1]}: {message}")
+        elif not isinstance(change.settings, dict):
+            problems.append(f"{change.where}: expects settings such as `train.seed: 1`, not {shown(change.settings)}.")
+        elif change.run.lower() in lower:
+            problems.append(
+                f"{change.where}: there is already a run named {change.run!r}; names must differ in more than upper and lower case."
+            )
+        else:
+            named[change.run] = change
+            lower[change.run.lower()] = change.run
+    return named, problems
+
+
+def _mistakes(sweep: str, axes: Any) -> list[str]:
+    where = f"sweeps.{sweep}"
+    if message := bad_name(sweep):
+        return [f"{shown(where)[1:-1]}: {message}"]
+    if not isinstance(axes, dict) or not axes:
+        return [f"{where}: expects settings with lists of values, such as `train.seed: [0, 1, 2]`, not {shown(axes)}."]
+    found = [
+        f"{where}.{key}: expects a list of values, not {shown(values)}."
+        for key, values in axes.items()
+        if not isinstance(values, list) or not values
+    ]
+    for key, values in axes.items():
+        texts = Counter(map(repr, values)) if isinstance(values, list) else {}
+        found += [f"{where}.{key}: has {text} {count} times. Name each value once." for text, count in texts.items() if count > 1]
+    return found
+
+
+def _points(sweep: str, axes: dict[str, list]) -> list[Change]:
+    labels = [_labels(key, values) for key, values in axes.items()]
+    return [
+        Change("-".join([sweep, *names]), f"sweeps.{sweep}", dict(zip(axes, point, strict=True)))
+        for names, point in zip(itertools.product(*labels), itertools.product(*axes.values()), strict=True)
+    ]
+
+
+def _labels(key: str, values: list) -> list[str]:
+    """Of each value of a sweep, in a run's name: the value, or its place in the list where it makes no good name."""
+    texts = [str(value) for value in values]
+    names = [text if re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text) else str(place) for place, text in enumerate(texts)]
+    return [f"{str(key).rpartition('.')[2]}={name}" for name in names]

@@ -1,0 +1,182 @@
+"""Turns a name in the configuration into the object it names, or says what is wrong with the name.
+
+`find` looks at files only and imports nothing, so that a misspelt name shows before any job starts.
+"""
+
+import ast
+import difflib
+import functools
+import importlib
+import importlib.util
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class NotFound(Exception):
+    """A name in the configuration that leads nowhere; the message says where it stopped and what was near."""
+
+
+def load(name: str, short_names_in: str | None = None) -> Any:
+    """The class or function behind `short_name`, `package.module.Class` or `path/to/file.py:Class`."""
+    file, attribute = find(name, short_names_in)
+    if file is not None and PACKAGE not in file.parents:
+        return getattr(_module_from(file), attribute)
+    if "." not in name:
+        module = (
+            f"snaketrain.{short_names_in}" if file.stem == str(short_names_in).rpartition(".")[2] else f"snaketrain.{short_names_in}.{name}"
+        )
+        return getattr(importlib.import_module(module), attribute)
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFound(f"cannot load `{name}`: {error}") from error
+
+
+@functools.cache
+def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str]:
+    """The file that defines the name (None: a library's own business) and the attribute in it."""
+    if ":" in name or name.endswith(".py"):
+        path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+        if not path or not attribute:
+            raise NotFound(f"`{name}` is not complete: write `path/to/file.py:Name`, with the name of the class or function in the file")
+        return _attribute_in(Path(path), attribute, name)
+    if "." not in name:
+        return _short_name(name, short_names_in)
+    module, _, attribute = name.rpartition(".")
+    file = module_file(module, name)
+    if file is not None:
+        public = _top_level_names(file)
+        if public is None and "_import_structure" in file.read_text(encoding="utf-8"):
+            public = _names_below(file.parent, attribute)
+        if public is not None and attribute not in public:
+            raise NotFound(f"`{module}` has no `{attribute}`{_nearest(attribute, public)}")
+    return None, attribute
+
+
+def _short_name(name: str, place: str | None) -> tuple[Path, str]:
+    folder = PACKAGE.joinpath(*str(place).split("."))
+    file = folder.with_suffix(".py")
+    if file.is_file():  # short names are the functions of one file
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_"))
+        if name in names:
+            return file, name
+    else:  # or the files of a folder, each with the class of that name
+        classes = {path: "".join(map(str.capitalize, path.stem.split("_"))) for path in folder.glob("[a-z]*.py") if path.stem != "base"}
+        names = sorted(path.stem for path, made in classes.items() if f"class {made}" in path.read_text(encoding="utf-8"))
+        if name in names:
+            return folder / f"{name}.py", classes[folder / f"{name}.py"]
+    raise NotFound(f"`{name}` is not one of {', '.join(names)}{_nearest(name, names)} (your own: `path/to/file.py:Name`)")
+
+
+def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
+    if not os.path.isfile(path):  # which takes a name that is too long for one of no file
+        raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
+    try:
+        names = _top_level_names(path.resolve())
+    except SyntaxError as error:
+        raise NotFound(f"`{name}`: {path}, line {error.lineno}: {error.msg}. Correct the file") from None
+    except ValueError as error:  # not a text
+        raise NotFound(f"`{name}`: {path} cannot be read as Python: {error}. Correct the file") from None
+    if names is not None and attribute not in names:
+        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names) or '. Correct the name, or define it there'}")
+    return path, attribute
+
+
+@functools.cache
+def module_file(module: str, name: str) -> Path | None:
+    """The file of an installed module; `name` is what is asked for, for messages."""
+    top, *rest = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise NotFound(f"`{name}`: no package `{top}` is installed. Install it into this environment, or correct its name")
+    if not spec.submodule_search_locations:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    places = [Path(place).joinpath(*rest) for place in spec.submodule_search_locations]
+    for place in places:
+        for file in (place / "__init__.py", place.with_suffix(".py")):
+            if file.is_file():
+                return file
+    if rest and not any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places):
+        beside = {file.name.partition(".")[0] for place in places for file in place.parent.glob("[a-z]*")}
+        raise NotFound(f"`{name}`: there is no module `{module}`{_nearest(rest[-1], beside) or '. Correct the name'}")
+    return None
+
+
+@functools.cache
+def _top_level_names(path: Path) -> set[str] | None:
+    """Names that a module defines or imports; None where that cannot be told by reading it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            below = _imported_file(node, path)
+            more = _top_level_names(below) if below not in (None, path) else None
+            if more is None:
+                return None
+            names |= more
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if any(isinstance(target, ast.Name) and target.id == "_import_structure" for target in node.targets):
+                return None  # a lazy package, as transformers is
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return None if "__getattr__" in names else names
+
+
+def _imported_file(statement: ast.ImportFrom, path: Path) -> Path | None:
+    if statement.level:
+        module = path.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
+        return next((file for file in (module / "__init__.py", module.with_suffix(".py")) if file.is_file()), None)
+    try:
+        return module_file(str(statement.module), str(statement.module))
+    except NotFound:
+        return None
+
+
+def _names_below(folder: Path, wanted: str) -> set[str]:
+    """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
+    names: set[str] = set()
+    for file in itertools.chain(likely_files(folder, wanted), folder.rglob("*.py")):
+        names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        if wanted in names:
+            break
+    return names
+
+
+def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
+    """Those of folders that the wanted name begins with, `models/bert` for BertModel: listing thousands of files takes a while."""
+    for below in folder.glob("*/*/"):
+        if wanted.lower().startswith(below.name.replace("_", "")):
+            yield from below.glob("*.py")
+
+
+def _module_from(file: Path) -> Any:
+    """Import a user's own file; the modules beside it can be imported by it."""
+    if str(file.parent.resolve()) not in sys.path:
+        sys.path.append(str(file.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _nearest(name: str, names: set[str] | list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f". Did you mean `{near[0]}`?" if near else ""

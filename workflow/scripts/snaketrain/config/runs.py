@@ -1,0 +1,167 @@
+"""From the configuration file to the settings of every run, or to a list of all that is wrong with it.
+
+Runs start from the common sections and change some of them; a sweep makes one run of each combination of its values.
+"""
+
+import copy
+import functools
+import json
+from typing import Any, NamedTuple
+
+from snaketrain.config.errors import BadConfiguration, bad_name, nearest, shown
+from snaketrain.config.expanding import Change, changes_by_run
+from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
+from snaketrain.config.plain_values import Endless, dotted, not_plain, without
+from snaketrain.config.schema import Section, Settings
+from snaketrain.config.validating import Validated, validated
+from snaketrain.runtime.credentials import conceal, reveal
+
+SECTIONS = tuple(Settings.model_fields)
+TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "max_runs")
+CORRECTABLE = ("missing", "value_error")  # what depends on several settings, so that a run can make it right
+
+
+class Reading(NamedTuple):
+    """A configuration as far as it can be read."""
+
+    runs: dict[str, Validated]
+    problems: list[str]
+
+
+def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
+    """The settings of every run by its name."""
+    reading = read(config)
+    if reading.problems:
+        raise BadConfiguration(reading.problems)
+    return {run: found.settings for run, found in reading.runs.items()}
+
+
+def read(config: dict[str, Any]) -> Reading:
+    """The settings of every run, without those that are wrong, and all that is wrong with them."""
+    try:
+        strange = list(not_plain(config))
+    except Endless as error:
+        return Reading({}, [str(error)])
+    if strange:
+        config = without(config, {place for place, _ in strange})
+    problems = [f"{dotted(place)}: {why}." for place, why in strange]
+    problems += [
+        f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
+    ]
+    datasets, mistakes = _datasets(config)
+    changes, found = changes_by_run(config)
+    common = _with_named_data({key: config[key] for key in SECTIONS if config.get(key) is not None}, datasets)
+    runs: dict[str, Validated] = {}
+    for run, change in changes.items():
+        raw, more = _changed(common, change, datasets)
+        runs[run] = validated(raw)
+        runs[run].problems.update(dict.fromkeys(_doubly_told(raw), "value_error"))
+        found += more
+    alone = validated(common)
+    alone.problems.update(dict.fromkeys(_doubly_told(common), "value_error"))
+    known = {f"data{problem.partition(name)[2]}" for name in datasets for problem in mistakes if problem.startswith(f"datasets.{name}.")}
+    problems += mistakes + found + _told_once(alone, runs, changes, known)
+    return Reading(runs or {"default": alone}, problems)
+
+
+def _told_once(alone: Validated, runs: dict[str, Validated], changes: dict[str, Change], known: set[str]) -> list[str]:
+    """A mistake in the common sections is told once, not for every run; but what a run corrects or completes there is none."""
+    everywhere = set.intersection(*(set(found.problems) for found in runs.values())) if runs else None
+    common = {p for p, kind in alone.problems.items() if kind not in CORRECTABLE or everywhere is None or p in everywhere}
+    told = [p for p in alone.problems if p in common and p not in known]
+    return told + [f"{changes[run].where}.{p}" for run, found in runs.items() for p in found.problems if p not in common and p not in known]
+
+
+def _doubly_told(raw: dict[str, Any]) -> list[str]:
+    return [
+        f"{one}: is given instead of {other}, which is given as well. Keep one of the two."
+        for one, other in ALTERNATIVES.items()
+        if value_at(raw, one) is not None and value_at(raw, other) is not None
+    ]
+
+
+def strings(name: str, section: Section | None) -> list[str]:
+    """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records; without passwords."""
+    return _strings(name, json.dumps(section.model_dump(mode="json")))
+
+
+@functools.cache  # the points of a sweep differ in one section, if at all
+def _strings(name: str, section: str) -> list[str]:
+    return [conceal(key, value) for key, value in flatten(name, json.loads(section))]
+
+
+def flatten(name: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value and all(key.isidentifier() for key in value):
+        return [pair for key, inner in value.items() for pair in flatten(f"{name}.{key}", inner)]
+    return [(name, value)]
+
+
+def from_strings(items: list[str]) -> dict[str, Any]:
+    """The nested sections again, from their `name.key=json` strings."""
+    nested: dict[str, Any] = {}
+    for item in items:
+        key, _, value = reveal(item).partition("=")
+        *parents, last = key.split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = json.loads(value)
+    return nested
+
+
+def _changed(common: dict, change: Change, datasets: dict) -> tuple[dict, list[str]]:
+    """The common sections with a run's changes: a dotted key replaces what stands there, nested ones are merged in."""
+    problems, own = [], {}
+    for key, value in change.settings.items():
+        if str(key).split(".")[0] not in SECTIONS:
+            problems.append(f"{change.where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
+        else:
+            own[str(key)] = value
+    changed = functools.reduce(_set, own.items(), {})
+    raw = copy.deepcopy(without_alternatives(common, changed))
+    for key, value in own.items():
+        if key == "data" and isinstance(value, str):
+            raw |= _with_named_data({"data": value}, datasets)
+        else:
+            raw = _set(raw, (key, value))
+    return raw, problems
+
+
+def _set(raw: dict, setting: tuple[str, Any]) -> dict:
+    """Put a value where its key says."""
+    key, value = setting
+    *parents, last = key.split(".")
+    place = raw
+    for parent in parents:
+        if not isinstance(place.get(parent), dict):
+            place[parent] = {}
+        place = place[parent]
+    # a copy, since a later key may change it, and the points of a sweep share it
+    place[last] = copy.deepcopy(value) if parents else merged(place.get(last), copy.deepcopy(value))
+    return raw
+
+
+def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
+    """The `datasets` by name, and what is wrong with them, used or not; what is missing shows where one is used."""
+    entries = config.get("datasets") or {}
+    if not isinstance(entries, dict):
+        return {}, [f"datasets: expects names with the settings of a `data` section below them, not {shown(entries)}."]
+    found, problems = {}, []
+    for name, entry in entries.items():
+        if message := bad_name(str(name)):
+            problems.append(f"datasets.{name}: {message}")
+        elif not isinstance(entry, dict):
+            problems.append(f"datasets.{name}: expects the settings of a `data` section, not {shown(entry)}.")
+        else:
+            found[str(name)] = {"name": str(name)} | entry
+            wrong = validated({"data": found[str(name)]}).problems
+            wrong = [p for p, kind in wrong.items() if kind != "missing" and p.startswith("data.")]
+            problems += [f"datasets.{name}{p.removeprefix('data')}" for p in wrong]
+    return found, problems
+
+
+def _with_named_data(raw: dict, datasets: dict[str, dict]) -> dict:
+    """`data: imdb` picks one of the `datasets`."""
+    if isinstance(raw.get("data"), str) and raw["data"] in datasets:
+        return raw | {"data": copy.deepcopy(datasets[raw["data"]])}
+    return raw

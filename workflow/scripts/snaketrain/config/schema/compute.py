@@ -1,0 +1,110 @@
+"""The section `compute`."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+
+SBATCH_SETTINGS = {
+    **dict.fromkeys(("--nodes", "-N"), "compute.nodes"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node", "--ntasks-per-gpu"), "compute.processes"),
+    **dict.fromkeys(("--cpus-per-task", "-c", "--cpus-per-gpu"), "compute.threads"),
+    **dict.fromkeys(("--gres", "--gpus", "-G"), "compute.gpus"),
+    **dict.fromkeys(("--mem", "--mem-per-cpu"), "compute.memory_mb"),
+    **dict.fromkeys(("--time", "-t"), "compute.minutes"),
+    **dict.fromkeys(("--partition", "-p"), "compute.partition"),
+    **dict.fromkeys(("--signal",), "compute.save_before_limit_seconds"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e"), "slurm-logdir of the profile"),
+    **dict.fromkeys(("--clusters", "-M"), "slurm_cluster of the profile"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), "slurm-requeue of the profile"),
+}
+
+
+class Compute(Section):
+    """Where and on how much it runs. Changing it makes nothing stale."""
+
+    nodes: str = Field(
+        "1", description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts"
+    )
+    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
+    threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
+    gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
+    launcher: Literal["auto", "torchrun", "srun", "env"] = Field(
+        "auto",
+        description="`srun` starts torchrun on each node of a SLURM job, and `auto` does so inside of one; with `env`, `launch_command` starts the "
+        "processes, which find their ranks in the environment, as under mpiexec or aprun",
+    )
+    launch_command: str = Field(
+        "mpiexec -n {processes}",
+        description="for the launcher `env`: what stands in front of python, as shell text: `$NAME` and quotes mean there what they mean in a shell",
+        min_length=1,
+    )
+    memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
+    minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
+    save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
+    partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile", min_length=1)
+    sbatch: str = Field(
+        "", description="further options of sbatch, `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed"
+    )
+    stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
+        1800, description="a training or an evaluation in which nothing moves for so long says which process is where, and ends"
+    )
+    restarts: NotNegative = Field(
+        3,
+        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot when one was lost",
+    )
+    reduce_batch_on_oom: bool = Field(
+        False, description="work off each batch in more pieces when the memory runs out; the result is the same"
+    )
+    keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
+
+    @field_validator("nodes")
+    @classmethod
+    def _in_order(cls, value: str) -> str:
+        if not re.fullmatch(r"[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?", value):
+            raise ValueError(f"{value!r} is no number of machines: write one such as 2, or a range such as 1-4")
+        first, _, last = value.partition("-")
+        if last and int(last) < int(first):
+            raise ValueError(f"{value} goes down: write the smaller number first")
+        return value
+
+    @field_validator("sbatch")
+    @classmethod
+    def _no_other_setting(cls, value: str) -> str:
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"is not what a shell takes: {error}") from None
+        for word in words:
+            if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
+                raise ValueError(f"`{word.partition('=')[0]}` is asked for by {setting}: use that instead")
+        return value
+
+    def contradictions(self) -> Iterator[str]:
+        counts = self.node_counts
+        if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
+            yield (
+                f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM gives no more than {counts[0] * self.threads}: "
+                "ask for a higher first number, or more threads"
+            )
+        if self.device == "cpu" and self.gpus:
+            yield f"`device` is cpu, but `gpus` asks for {self.gpus}: set `gpus` to 0, or `device` to auto"
+        if self.device != "cpu" and 0 < self.gpus < self.processes:
+            yield f"`processes` ({self.processes}) need a GPU each, and `gpus` is {self.gpus}: make them equal"
+        if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
+            yield f"`launch_command` is for the `launcher` env, and that is {self.launcher}: set it to env, or remove `launch_command`"
+        if self.save_before_limit_seconds >= self.minutes * 60:
+            yield (
+                f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is no shorter than the job itself (`minutes`: {self.minutes}): "
+                "it would save and be queued again at once"
+            )
+
+    @property
+    def node_counts(self) -> range:
+        first, _, last = self.nodes.partition("-")
+        return range(int(first), int(last or first) + 1)

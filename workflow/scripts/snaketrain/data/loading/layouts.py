@@ -1,0 +1,84 @@
+"""How texts make up the rows of a language model's batches, where they are not padded one by one.
+
+Like `Examples`, a layout has `lengths` and `batch(ids, epoch)`; an example is a block of the running text, or a whole text.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from snaketrain.data.loading.examples import Examples, padded
+
+
+class Blocks:
+    """The running text, all texts one after another, in blocks of `length` tokens; only the last is shorter.
+
+    Each begins with the last token of the block before, from which its first is predicted: all but the very first token
+    of the text are predicted, each once.
+    """
+
+    def __init__(self, examples: Examples, length: int):
+        # views of the mapped file, of which nothing is read before a block asks for it
+        self.parts = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
+        self.starts = np.cumsum([0, *map(len, self.parts)])
+        self.length, self.pad_token_id = length, examples.pad_token_id
+        self.lengths = np.full(-(-max(0, self.tokens - 1) // length), length)
+        if len(self):
+            self.lengths[-1] = (self.tokens - 1 - length * (len(self) - 1)) or length
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.starts[-1])
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> dict[str, torch.Tensor]:
+        rows = [self.text(i * self.length, min((i + 1) * self.length + 1, self.tokens)) for i in map(int, ids)]
+        return {"input_ids": padded(rows, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, rows)), 0)}
+
+    def text(self, start: int, end: int) -> np.ndarray:
+        """The tokens of the running text from one place to another."""
+        first, last = np.searchsorted(self.starts, [start, end - 1], side="right") - 1
+        pieces = [self.parts[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)]
+        return np.concatenate(pieces)
+
+
+class Packed:
+    """Whole texts one after another, in rows with next to no padding.
+
+    In each text `position_ids` start again from 0, which tells transformers that it must not see those before it in the row.
+    """
+
+    def __init__(self, examples: Examples):
+        self.examples, self.lengths = examples, examples.lengths
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> dict[str, torch.Tensor]:
+        shares = in_rows(self.lengths[np.asarray(ids)])
+        tokens = self.examples.rows("input_ids", ids)
+        batch = {"input_ids": _joined(tokens, shares, self.examples.pad_token_id)}
+        batch["position_ids"] = _joined([np.arange(len(text)) for text in tokens], shares, 0)  # so padding is texts of one token
+        if self.examples.pairs:
+            batch["token_type_ids"] = _joined(self.examples.rows("token_type_ids", ids), shares, 0)
+        return batch
+
+
+def in_rows(lengths: Sequence[int]) -> list[list[int]]:
+    """Which texts share a row: rows about as long as the longest text, since attention costs the square of it, and nearly equal."""
+    rows = max(1, int(sum(lengths)) // max(1, *lengths))
+    shares: list[list[int]] = [[] for _ in range(rows)]
+    filled = [(0, row) for row in range(rows)]
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        used, row = heapq.heappop(filled)  # the emptiest
+        shares[row].append(number)
+        heapq.heappush(filled, (used + int(lengths[number]), row))
+    return shares
+
+
+def _joined(texts: list[np.ndarray], shares: list[list[int]], fill: int) -> torch.Tensor:
+    return padded([np.concatenate([texts[number] for number in share]) for share in shares], fill)

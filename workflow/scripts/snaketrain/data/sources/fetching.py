@@ -1,0 +1,198 @@
+"""Puts the files of a source into a folder, and makes sure that they are the expected ones.
+
+Local files and those of installed packages are linked; files of the Hugging Face hub are downloaded.
+"""
+
+import difflib
+import fnmatch
+import glob
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from snaketrain.config.schema import Source
+from snaketrain.runtime.full_disk import explained
+from snaketrain.runtime.manifests import file_digest
+
+PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
+
+
+def fetch(source: Source, folder: Path) -> list[str]:
+    """Fill the folder with the source's files, verified, replacing what it held; their sorted names in it."""
+    building = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    if source.hub:
+        _download(source, folder.with_name(f".{folder.name}.download"), building)
+    else:
+        for name, file in named_files(source).items():
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            (building / name).symlink_to(file)
+    names = sorted(str(path.relative_to(building)) for path in building.rglob("*") if path.is_file())
+    verify(source, {name: building / name for name in names})
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(building, folder)
+    return names
+
+
+def source_files(source: Source) -> list[Path]:
+    """The files of a local path or an installed package, as absolute paths; nothing is imported or opened."""
+    return list(named_files(source).values())
+
+
+def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
+    """What is wrong with the file names of `source.sha256`, where the source has files of these names."""
+    names = list(names)
+    known = {*names, *(PurePosixPath(name).name for name in names)}
+    return [
+        f"sha256 names {name!r}, but {describe(source)} has no such file{_near(name, sorted(known))} "
+        f"It has: {_some(names)}. Correct the name in `sha256`, or the source."
+        for name in source.sha256
+        if not any(_means(name, file) for file in names)
+    ]
+
+
+def _means(name: str, file: str) -> bool:
+    return name in (file, PurePosixPath(file).name)
+
+
+def verify(source: Source, files: dict[str, Path]) -> None:
+    """End with a message if a file of `source.sha256` is missing or differs."""
+    if problems := misnamed_digests(source, files):
+        raise SystemExit("\n".join(problems))
+    for name, expected in source.sha256.items():
+        same_name = [file for relative, file in files.items() if _means(name, relative)]
+        for file in same_name:
+            found = file_digest(file)
+            if found != expected.strip().lower():
+                raise SystemExit(
+                    f"{file.resolve()}: not the expected file.\n  expected sha256 {expected}\n  found    sha256 {found}\n"
+                    f"It came from {describe(source)}. If the change was intended, put the found digest into the "
+                    "configuration; if not, restore the file."
+                )
+
+
+def describe(source: Source) -> str:
+    """Where the files come from, for messages."""
+    path = source.path if source.path is None or len(source.path) <= 200 else f"{source.path[:100]}...{source.path[-50:]}"
+    inside = f", path {path!r}" if path else ""
+    if source.hub:
+        return f"hub repository {source.hub!r} at {source.revision}{inside}"
+    return f"package {source.package!r}{inside}" if source.package else f"path {path!r}"
+
+
+def model_config(files: dict[str, Path]) -> Path | None:
+    """A model's config.json among `named_files`; folders below it may have others, of a pooling layer and the like."""
+    found = sorted((name for name in files if Path(name).name == "config.json"), key=lambda name: (len(Path(name).parts), name))
+    return files[found[0]] if found else None
+
+
+def named_files(source: Source) -> dict[str, Path]:
+    """Absolute paths by the name that each file gets in the fetched folder, in sorted order."""
+    if source.hub:
+        raise ValueError(f"{describe(source)}: its files are known only once they are downloaded.")
+    try:
+        return _found_files(source)
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody, a folder that one may not open
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{describe(source)}: cannot be looked at ({reason}). Correct the path.") from None
+
+
+def _found_files(source: Source) -> dict[str, Path]:
+    root = _package_folder(source.package) if source.package else Path.cwd()
+    given = Path(source.path or ".").expanduser()
+    start = Path(os.path.normpath(root / given))
+    if start.is_file():
+        return {start.name: start}
+    if start.is_dir():
+        found = {str(path.relative_to(start)): path for path in sorted(start.rglob("*")) if path.is_file()}
+    else:
+        base = root / _fixed_part(Path(os.path.normpath(given)))  # what is above `given` is no pattern, whatever characters it has
+        matches = sorted(Path(os.path.normpath(root / path)) for path in glob.glob(str(given), root_dir=root, recursive=True))
+        found = {os.path.relpath(path, base): path for path in matches if path.is_file()}
+    found = {name: path for name, path in found.items() if _is_content(name)}
+    if not found:
+        raise ValueError(f"{describe(source)}: no file there ({start}){_near_path(start)}")
+    return found
+
+
+def _package_folder(package: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(package.partition(".")[0])  # only a top-level package is located without an import
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(f"package {package!r}: not installed. Install it into this environment, or correct its name.")
+    return Path(next(iter(spec.submodule_search_locations))).resolve().joinpath(*package.split(".")[1:])
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folder above the first wildcard."""
+    parts = pattern.parts
+    wild = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    return Path(*parts[:wild])
+
+
+def _is_content(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return not any(part.startswith(".") or part == "__pycache__" for part in parts)
+
+
+def _download(source: Source, cache: Path, building: Path) -> None:
+    """Download the wanted files of a hub repository; an interrupted download is taken up again."""
+    import huggingface_hub
+
+    repository = {"repo_id": source.hub, "repo_type": source.hub_type, "revision": source.revision}
+    try:
+        names = [name for name in huggingface_hub.HfApi().list_repo_files(**repository) if _is_content(name)]
+        wanted = _wanted(source, names)
+        patterns = [glob.escape(name) for name in wanted]
+        huggingface_hub.snapshot_download(**repository, allow_patterns=patterns, local_dir=str(cache))
+    except ValueError:
+        raise
+    except Exception as error:
+        if (told := explained(error, building)) is not error:
+            raise told from None
+        raise SystemExit(
+            f"{describe(source)}: cannot be downloaded: {type(error).__name__}: {error}\n"
+            "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."
+        ) from None
+    prefix = source.path.strip("/") + "/" if source.path and source.path.strip("/") not in wanted else ""
+    for name in wanted:
+        place = building / (name.removeprefix(prefix) if name.startswith(prefix) else name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(cache / name, place)
+    shutil.rmtree(cache, ignore_errors=True)
+
+
+def _wanted(source: Source, names: list[str]) -> list[str]:
+    path = (source.path or "").strip("/")
+    wanted = [name for name in names if not path or name == path or name.startswith(path + "/") or fnmatch.fnmatch(name, path)]
+    if not wanted:
+        raise ValueError(f"{describe(source)}: no such file{_near(path, names)} The repository has: {_some(names)}.")
+    if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
+        # the same weights in formats that are larger or unsafe to load
+        wanted = [name for name in wanted if name == path or not any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
+    return wanted
+
+
+def _near_path(path: Path) -> str:
+    """A hint at the nearest name, where the path goes wrong."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    if glob.has_magic(missing.name) or not missing.parent.is_dir():
+        return ". Correct the path."
+    return _near(missing.name, os.listdir(missing.parent)) + " Correct the path."
+
+
+def _near(name: str, known) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f". Did you mean {near[0]!r}?" if near else "."
+
+
+def _some(names) -> str:
+    names = list(names)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,144 @@
+"""The rows of one raw file, whatever its format: streamed, so that a file may be larger than the memory."""
+
+import gzip
+import io
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.data_issues import BadData, Oddities
+from snaketrain.data.sources.plain_text import texts
+from snaketrain.data.sources.tables import distinct, records, table
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+
+
+def format_of(path: Path, wanted: str) -> str | None:
+    return FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower()) if wanted == "auto" else wanted
+
+
+def read_rows(
+    path: Path, kind: str, data: Data, odd: Oddities, name: str, only: set[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
+    if kind == "parquet":
+        yield from _parquet(path, only)
+        return
+    lines = _lines(path, data.encoding, odd, name)
+    if kind == "text":
+        yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
+    elif kind == "jsonl":
+        yield from _jsonl(lines, name)
+    else:
+        yield from table(records(kind, lines, odd, name), data.columns, odd, name)
+
+
+def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | None:
+    """The columns of a file, without reading more than its beginning; None: it is empty."""
+    if kind == "text":
+        return ["text"]
+    if kind == "parquet":
+        return distinct(_parquet_file(path).schema_arrow.names, name)
+    if kind in ("csv", "tsv"):
+        return data.columns or next((fields for _, fields in first_records(path, kind, data.encoding, name)), None)
+    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, Oddities(), name), strict=False)]
+    return list(dict.fromkeys(key for row in first for key in row)) if first else None
+
+
+def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The fields of a table from its first line on, whatever they are."""
+    return records(kind, _lines(path, encoding, Oddities(), name), Oddities(), name)
+
+
+def _lines(path: Path, encoding: str, odd: Oddities, name: str) -> Iterator[str]:
+    """Lines with their ends. What cannot be decoded is named and replaced: one bad byte must not cost a night's work."""
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+            # UTF-16 and its like cannot be split into lines before they are decoded
+            decoded = _decoded_by_line(file, encoding) if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole(file, encoding)
+            for number, (line, sound) in enumerate(decoded, 1):
+                if not sound:
+                    odd.add("bad_encoding", f"{name}, line {number}", line.strip())
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"{name}: cannot be read: {error}. Correct the source, or fetch it again.") from None
+
+
+def _decoded_by_line(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+    for raw in file:
+        try:
+            yield raw.decode(encoding), True
+        except UnicodeDecodeError:
+            yield raw.decode(encoding, "replace"), False
+
+
+def _decoded_as_a_whole(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+    with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="") as text:
+        for line in text:
+            yield line, "\ufffd" not in line
+
+
+def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, dict]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if isinstance(row, dict) and line.count(":") > len(row):  # a key may be there twice, of which only the last is left
+                json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise BadData(
+                f"{name}, line {number}: not JSON ({error}). Expected is one object a line; correct or remove the line."
+            ) from None
+        if not isinstance(row, dict):
+            raise BadData(
+                f'{name}, line {number}: expected is one JSON object a line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
+            )
+        yield number, row
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"it has {next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)!r} twice")
+    return made
+
+
+def _parquet_file(path: Path):
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, memory_map=True)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _bad_parquet(path, error) from None
+
+
+def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, dict]]:
+    import pyarrow
+
+    file = _parquet_file(path)
+    wanted = [name for name in distinct(file.schema_arrow.names, str(path)) if only is None or name in only]
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=1000, columns=wanted):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _bad_parquet(path, error) from None
+
+
+def _bad_parquet(path: Path, error: Exception) -> BadData:
+    return BadData(f"{path}: not readable as Parquet ({error}). Is the file complete? If it is of another kind, set `data.format`.")

@@ -1,0 +1,34 @@
+"""The examples of a plain text file: its lines, its paragraphs, or all of it."""
+
+from collections.abc import Iterator
+from itertools import chain, groupby
+
+from snaketrain.data.sources.data_issues import BadData
+
+LONGEST = 2**28  # characters of one text: more do not fit into a column of a batch
+
+
+def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str]]:
+    """The line where each begins, and the text; ends of lines within it are "\\n" whatever they were."""
+    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
+    if unit == "line":
+        yield from numbered
+    elif unit == "paragraph":
+        for filled, some in groupby(numbered, key=lambda line: bool(line[1].strip())):
+            if filled:
+                yield _joined(some, name)
+    elif (first := next(numbered, None)) is not None:
+        yield _joined(chain([first], numbered), name)
+
+
+def _joined(lines: Iterator[tuple[int, str]], name: str) -> tuple[int, str]:
+    begins, kept, size = 0, [], 0
+    for number, line in lines:
+        begins = begins or number
+        kept.append(line)
+        size += len(line) + 1
+        if size > LONGEST:
+            raise BadData(
+                f"{name}, line {begins}: a text of more than {LONGEST:,} characters. Part the file, or choose a smaller `text_unit`."
+            )
+    return begins, "\n".join(kept)

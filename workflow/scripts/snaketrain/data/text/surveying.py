@@ -1,0 +1,171 @@
+"""The rows of the raw files as examples: which can be used, which classes there are, which texts occur twice.
+
+Of every row with a text it keeps nine bytes: a hash of the text and whether the label is usable.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.data_issues import BadData, Oddities
+from snaketrain.data.sources.reading import Row, cell, refuse_strangers, rows
+from snaketrain.labels.parsing import GOOD, MISSING, PERHAPS, UNKNOWN, label_kind
+
+MOST_CLASSES = 10_000
+
+
+class Example(NamedTuple):
+    file: str
+    line: int
+    texts: tuple[str, ...]
+    label: Any  # as `label_kind` reads it; None without a label column, or where it cannot be used
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass
+class Survey:
+    """What is known of the rows with a text of one source, in their order."""
+
+    hashes: numpy.ndarray
+    labels: numpy.ndarray  # GOOD, MISSING or UNKNOWN
+    label_counts: Counter[str]
+    rows: int
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.labels != MISSING).any())
+
+    @property
+    def usable(self) -> numpy.ndarray:
+        return self.labels == GOOD if self.labelled else numpy.ones(len(self.labels), bool)
+
+
+class Surveyor:
+    """Looks at the examples of one source as they pass. `known` are the labels that count; None: every label that occurs."""
+
+    def __init__(self, source: str, data: Data, known: set[str] | None):
+        self.source, self.data, self.known, self.kind = source, data, known, label_kind(data)
+        self.hashes, self.labels = array("q"), array("b")
+        self.label_counts: Counter[str] = Counter()
+        self.first_places: dict[str, str] = {}
+        self.first_lines: Counter[str] = Counter()  # of labels in the first line of a file
+        self.odd = Oddities()
+
+    def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
+        """The rows with a text, without the labels that cannot be used."""
+        for example in examples(files, self.data, self.odd, root):
+            state = self._state(example)
+            if state in (MISSING, UNKNOWN):
+                oddity = "missing_label" if state == MISSING else self.kind.oddity
+                self.odd.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
+                example = example._replace(label=None)
+            elif self.data.label:
+                self._count(example)
+            self.hashes.append(text_hash(example.texts))
+            self.labels.append(state)
+            yield example
+
+    def survey(self, odd: Oddities) -> Survey:
+        """What was seen, once all have passed."""
+        states = numpy.array(self.labels, numpy.int8)
+        withheld = self.source != "train" and not (states == GOOD).any()
+        states[states == PERHAPS] = MISSING if withheld else GOOD
+        rows = len(states) + self.odd.counts["empty_text"]
+        found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
+        if not found.usable.any():
+            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.odd.counts.items()) or "none kept by `where`"
+            raise BadData(
+                f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
+            )
+        if self.source == "train" and self.data.labels is None:
+            self._refuse_headers()
+            single = [name for name, count in self.label_counts.items() if count == 1]
+            self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: Oddities.EXAMPLES]])
+        # in an unlabelled test set the missing labels are nothing odd
+        odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
+        return found
+
+    def _refuse_headers(self) -> None:
+        """Names of columns that are others than `data.columns` says: the first line of each file alone has them for a label."""
+        found = [name for name, count in self.first_lines.items() if count == self.label_counts[name]]
+        if self.data.columns and found and self.label_counts.total() > self.first_lines.total():
+            raise BadData(
+                f"data.columns: is for files without a header, but {self.first_places[found[0]]} looks like one: its label {found[0]!r} is "
+                "that of no other row. Remove `columns`; if it is a row like others, list all classes in `data.labels`."
+            )
+
+    def _state(self, example: Example) -> int:
+        if not self.data.label:
+            return GOOD
+        state = self.kind.state(example.label, self.known)
+        if state == UNKNOWN and self.source != "train" and self.known is not None:
+            strangers = self.kind.strangers(example.label, self.known)
+            refuse_strangers(self.data, self.source, example.place, strangers, self.known)
+        return state
+
+    def _count(self, example: Example) -> None:
+        for name in self.kind.names(example.label):
+            if not self.label_counts[name]:
+                self.first_places[name] = example.place
+            self.first_lines[name] += example.line == 1
+            self.label_counts[name] += 1
+        if len(self.label_counts) > MOST_CLASSES:
+            raise BadData(
+                f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
+                "that is no class label. Name another column, or `label: null` for language modelling."
+            )
+
+
+def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterator[Example]:
+    """The rows with a text."""
+    kind = label_kind(data)
+    for row in rows(files, data, odd, root):
+        texts = tuple([_decodable(row, column, odd) for column in data.text])
+        if all(map(str.strip, texts)):
+            yield Example(row.file, row.line, texts, cell("label", row, data.label, kind.read) if data.label else None)
+        else:
+            odd.add("empty_text", row.place)
+
+
+def text_hash(texts: tuple[str, ...]) -> int:
+    """Equal for texts that differ in case and spacing only; another one in another process."""
+    return hash("\t".join([" ".join(text.lower().split()) for text in texts]))
+
+
+def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
+    """The names of the classes in order, and the class of each label as it stands in the files."""
+    if data.label is None or data.label_kind == "number":
+        return [], {}
+    if data.labels is not None:
+        names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class
+        return names, {label: names.index(name) for label, name in data.labels.items()}
+    names = sorted(train.label_counts, key=_numbers_by_size)
+    return names, {name: number for number, name in enumerate(names)}
+
+
+def _numbers_by_size(label: str) -> tuple:
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def _decodable(row: Row, column: str, odd: Oddities) -> str:
+    """JSON can express halves of characters, which neither UTF-8 nor a tokenizer can take."""
+    value = row.values.get(column)
+    text = value if isinstance(value, str) else cell("text", row, column)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-8", "replace").decode()
+        odd.add("bad_encoding", row.place, text)
+    return text

@@ -1,0 +1,106 @@
+"""The tokenizer of a fetched model: loaded for preparing, and copied so that every later stage finds the same."""
+
+import difflib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.formats import BadData
+from snaketrain.runtime.manifests import write_json
+
+COPIED = (
+    "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
+    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+)  # fmt: skip
+PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # names of transformers for any tokenizer.json
+
+
+def tokenizer_folder(fetched: Path) -> Path:
+    """The one folder below with a `tokenizer.json`."""
+    found = sorted(fetched.rglob("tokenizer.json"), key=lambda path: len(path.parts))
+    if not found:
+        raise BadData(
+            f"data.tokenizer: no tokenizer.json in {fetched}. Name the folder that has one as its `path`; "
+            "`transformers.AutoTokenizer.from_pretrained(...).save_pretrained(folder)` writes one."
+        )
+    if len(found) > 1 and len(found[0].parts) == len(found[1].parts):
+        raise BadData(f"data.tokenizer: several tokenizers: {', '.join(map(str, found))}. Name the folder of one as its `path`.")
+    return found[0].parent
+
+
+def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
+    """Copy the tokenizer, to be used for single texts or pairs, without its own padding and truncation: a caller asks for those."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    write_json(target / "tokenizer.json", _read(source / "tokenizer.json") | {"padding": None, "truncation": None})
+    config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
+    pad = _token(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
+    # without these transformers would look for the model's configuration beside the tokenizer
+    ours = {"tokenizer_class": PLAIN[0]} | ({"pad_token": pad} if pad else {})
+    if pair and config.get("tokenizer_class", PLAIN[0]) in PLAIN and any(_load(target).encode("a", "b").type_ids):
+        # a tokenizer of no special class would not tell a model which text is the second, as training does
+        ours["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    write_json(target / "tokenizer_config.json", ours | config)
+    for name in COPIED:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return sorted(path.name for path in target.iterdir())
+
+
+def load_tokenizer(folder: Path, data: Data):
+    """A copied tokenizer that fits `data`; it cuts nothing, and works on many texts in parallel by itself."""
+    tokenizer = _load(folder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    end = 0 if data.end_token is None else 1
+    if end and tokenizer.token_to_id(data.end_token) is None:
+        raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
+    added = tokenizer.num_special_tokens_to_add(len(data.text) == 2) + end
+    if data.max_length is not None and data.max_length <= added:
+        raise BadData(f"data.max_length: {data.max_length} leaves no room for text, as {added} tokens are added to each. Make it larger.")
+    return tokenizer
+
+
+def end_token_id(folder: Path, data: Data) -> int | None:
+    return None if data.end_token is None else vocabulary(folder)[data.end_token]
+
+
+def _near(token: str, folder: Path) -> str:
+    """What could have been meant: tokens of a like spelling, else those that stand for something else than text."""
+    near = difflib.get_close_matches(token, vocabulary(folder), n=3, cutoff=0.7)
+    special = [added["content"] for added in _read(folder / "tokenizer.json").get("added_tokens") or []]
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return f"Its special tokens are {', '.join(map(repr, special[:20]))}." if special else "Name one that is in it."
+
+
+def vocabulary(folder: Path) -> dict[str, int]:
+    return _load(folder).get_vocab(with_added_tokens=True)
+
+
+def pad_token_id(folder: Path) -> int:
+    known = vocabulary(folder)
+    configured = _token(_read(folder / "tokenizer_config.json").get("pad_token"))
+    return next((known[token] for token in (configured, "[PAD]", "<pad>") if token in known), 0)
+
+
+def _load(folder: Path):
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise BadData(f"data.tokenizer: {folder / 'tokenizer.json'} cannot be loaded: {error}. Fetch it again, or name another.") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadData(f"data.tokenizer: {path} is not JSON ({error}). Fetch it again.") from None
+
+
+def _token(value: Any) -> str | None:
+    return value.get("content") if isinstance(value, dict) else value

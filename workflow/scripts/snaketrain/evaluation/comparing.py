@@ -1,0 +1,163 @@
+"""Puts finished runs side by side, of whatever tasks: one row each, what differs between them, and those that differ in the seed alone."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from snaketrain.evaluation.curves import curves, seconds_training
+from snaketrain.runtime.journal import read_events
+
+# these say nothing that the source beside them does not
+BESIDE_THE_POINT = (".sha256", ".hub_type")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """All that is compared of one run, from its files."""
+    folder = Path(folder)
+    info = _read(folder / "training/run.json")
+    events, _ = read_events(folder / "training/journal.jsonl")
+    return {
+        "run": info["run"],
+        "settings": {key: json.loads(value) for key, _, value in (item.partition("=") for item in info["settings"])},
+        "data": info.get("data") or {},
+        "events": events,
+        "curves": curves(events),
+        "selection": _read(folder / "selection/selection.json"),
+        "dev": _read(folder / "evaluation/dev_results.json"),
+        "test": _read(folder / "evaluation/test_results.json"),
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{path}: cannot be read ({error}). Run the stage that writes it again.") from None
+
+
+def row(run: dict[str, Any]) -> dict[str, Any]:
+    """One run as one line of the table: its settings, then its results."""
+    selection, winner = run["selection"], run["selection"]["winner"]
+    line: dict[str, Any] = {"run": run["run"], "status": "finished", **run["settings"]}
+    line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
+    line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
+    for split in ("dev", "test"):
+        results = run[split]
+        line[f"{split}_examples"] = results.get("examples")
+        line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
+        line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
+        line[f"{split}_baseline"] = baseline(results["baselines"], selection["metric"], selection["mode"])
+    speeds = [value for _, value in run["curves"].get("train/examples_per_second", [])]
+    memory = [event["peak_memory_mb"] for event in run["events"] if event.get("peak_memory_mb") is not None]
+    line["examples_per_second"] = statistics.median(speeds) if speeds else None
+    line["peak_memory_mb"] = max(memory, default=None)
+    line["minutes"] = seconds_training(run["events"]) / 60
+    return line
+
+
+def row_without_result(unfinished: tuple[str, str]) -> dict[str, Any]:
+    """The line of a run that did not come to an end, of which `train_model failed: what its log says` is known."""
+    run, why = unfinished
+    status, _, error = why.partition(": ")
+    return {"run": run, "status": status, "error": error}
+
+
+def baseline(baselines: dict[str, dict[str, Any]], metric: str, mode: str) -> float | None:
+    """What the best of the constant answers gets."""
+    values = [each[metric] for each in baselines.values() if is_number(each.get(metric))]
+    return (max if mode == "max" else min)(values) if values else None
+
+
+def metrics_of(runs: list[dict[str, Any]]) -> list[str]:
+    """All metrics that any run has: first those that chose checkpoints, last the loss."""
+    chosen = {run["selection"]["metric"] for run in runs}
+    names = dict.fromkeys(name for run in runs for split in ("dev", "test") for name in run[split]["metrics"])
+    return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
+
+
+def comparable(lines: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Rows or groups that can be compared, by their data, metric and mode.
+
+    The metric is the one that chose the checkpoints; where on the same data different ones chose, the accuracy, if all have it.
+    """
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for data in sorted({line["data"] for line in lines}):
+        here = [line for line in lines if line["data"] == data]
+        chosen = sorted({(line["selected_by"], line["mode"]) for line in here})
+        if len(chosen) > 1 and all(is_number(line.get("dev_accuracy")) for line in here):
+            found[data, "accuracy", "max"] = here
+        else:
+            found |= {(data, *by): [line for line in here if (line["selected_by"], line["mode"]) == by] for by in chosen}
+    return found
+
+
+def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Best first, by the metric that chose the checkpoints; what cannot be compared stands one after the other."""
+    return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
+
+
+def best_first(lines: list[dict[str, Any]], metric: str, mode: str) -> list[dict[str, Any]]:
+    def key(line: dict[str, Any]) -> tuple[float, str]:
+        value = line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
+        return (-value if mode == "max" else value) if is_number(value) else math.inf, line["run"]
+
+    return sorted(lines, key=key)
+
+
+def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """All rows; of type object, since pandas would turn a whole column of integers to floats for one missing value."""
+    columns = list(dict.fromkeys(key for line in rows for key in line))
+    cells = [[json.dumps(v, ensure_ascii=False) if isinstance(v, dict | list) else v for v in map(line.get, columns)] for line in rows]
+    return pd.DataFrame(cells, columns=columns, dtype=object)
+
+
+def differing_settings(runs: list[dict[str, Any]]) -> list[str]:
+    """Names of the settings in which the runs differ; one that is missing counts as one that is null or empty."""
+    names = dict.fromkeys(name for run in runs for name in run["settings"])
+    return [
+        name
+        for name in names
+        if not name.endswith(BESIDE_THE_POINT) and len({json.dumps(run["settings"].get(name) or _nothing(run, name)) for run in runs}) > 1
+    ]
+
+
+def _nothing(run: dict[str, Any], name: str) -> Any:
+    value = run["settings"].get(name)
+    return value if isinstance(value, bool | int | float) else None
+
+
+def seed_groups(runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs that differ in nothing but `train.seed`, with mean and standard deviation; single runs have no deviation."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
+    for line in rows:
+        rest, data = settings[line["run"]]
+        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"]], sort_keys=True)
+        groups.setdefault(key, []).append(line)
+    return [_group(members) for members in groups.values()]
+
+
+def _group(members: list[dict[str, Any]]) -> dict[str, Any]:
+    name = group_name([m["run"] for m in members])
+    group: dict[str, Any] = {"run": name, "runs": [m["run"] for m in members], "members": members}
+    for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_"))):
+        values = [m[key] for m in members if is_number(m.get(key))]
+        group[key] = statistics.fmean(values) if values else None
+        group[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else None
+    return group | {key: members[0][key] for key in ("selected_by", "mode", "data")}
+
+
+def group_name(names: list[str]) -> str:
+    """`rate-1e-4-seed=0` and `rate-1e-4-seed=1` together are `rate-1e-4`."""
+    if len(names) == 1:
+        return names[0]
+    common = [parts[0] for parts in zip(*(name.split("-") for name in names), strict=False) if len(set(parts)) == 1]
+    return "-".join(common) or ", ".join(names)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

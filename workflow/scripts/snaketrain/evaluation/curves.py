@@ -1,0 +1,69 @@
+"""What a run's journal says: its curves, how long it took, how it stands."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from snaketrain.runtime.journal import Event
+
+
+def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
+    """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
+
+    Steps repeat where a training resumed from a checkpoint before its end. Of what a step itself tells, the first attempt's point
+    stays; of evaluations the later attempt's, since those after the checkpoint belong to weights that were lost.
+    """
+    found: list[tuple[str, float, float, int]] = []
+    for event in events:
+        if event.get("event") == "attempt" and "resume_step" in event:
+            last = event["resume_step"] or -1  # at step 0 nothing is saved, and the evaluation comes again
+            found = [point for point in found if not point[0].startswith("eval/") or point[3] <= last]
+            high_water |= {name: min(step, last) for name, step in high_water.items() if name.startswith("eval/")}
+        if event.get("event") not in ("train", "eval", "system"):
+            continue
+        for name, value in (event.get("metrics") or {}).items():
+            name = f"{event['event']}/{name}"
+            if isinstance(value, bool) or not isinstance(value, int | float) or event["step"] <= high_water.get(name, -1):
+                continue
+            high_water[name] = event["step"]
+            found.append((name, float(value), float(event["time"]), event["step"]))
+    return found
+
+
+def curves(events: list[Event]) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name."""
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for name, value, _, step in points(events, {}):
+        by_name.setdefault(name, []).append((step, value))
+    return by_name
+
+
+def seconds_training(events: Iterable[Event]) -> float:
+    """Time spent in all attempts together, without the pauses between them."""
+    spans: dict[Any, tuple[float, float]] = {}
+    for event in events:
+        if "time" in event:
+            first, last = spans.get(event.get("attempt"), (event["time"], event["time"]))
+            spans[event.get("attempt")] = min(first, event["time"]), max(last, event["time"])
+    return sum(last - first for first, last in spans.values())
+
+
+def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """How the training stands after these events: its status, the time of the last event, its attempts and SLURM jobs."""
+    state: dict[str, Any] = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
+    for event in events:
+        if event.get("event") == "end":
+            state |= {"status": event.get("status", "FAILED"), "why": end_of(event), "time": event.get("time", state["time"])}
+        elif event.get("event") == "attempt":
+            jobs = [event["job"]] if event.get("job") and event["job"] not in state["jobs"] else []
+            state |= {"status": "RUNNING", "why": "not yet", "time": event.get("time", state["time"])}
+            state |= {"attempts": state["attempts"] + 1, "jobs": state["jobs"] + jobs}
+        elif state["status"] == "RUNNING":
+            state["time"] = event.get("time", state["time"])
+    return state
+
+
+def end_of(event: Event) -> str:
+    """In plain words how an attempt ended."""
+    if event.get("status") == "STOPPED":
+        return f"stopped by {', '.join(event.get('signals') or ['another process'])}"
+    return f"failed: {event['error']}" if event.get("error") else str(event.get("status", "failed")).lower()

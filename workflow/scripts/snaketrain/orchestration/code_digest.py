@@ -1,0 +1,106 @@
+"""Digests of what code means, so that only a change of meaning makes results stale.
+
+A stage's result depends on its script and on all project modules that the script imports, directly or not. Each of
+them is digested without comments, docstrings and layout. Packages of which nothing can change a result are left out.
+"""
+
+import ast
+import functools
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from snaketrain.runtime.digest_cache import Remembered
+
+SCRIPTS = Path(__file__).resolve().parents[2]
+# records, starts and reports, or is settings, whose values are compared one by one: none of it changes a result
+WITHOUT_EFFECT_ON_RESULTS = ("snaketrain.runtime", "snaketrain.config", "snaketrain.orchestration", "snaketrain.training.callbacks")
+
+
+def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
+    """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
+    digests: dict[str, str] = {}
+    waiting = [Path(script), *map(Path, plugins)]
+    while waiting:
+        path = waiting.pop()
+        name = module_name(path)
+        if name not in digests and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
+            digests[name], imported = _reading(path.resolve())
+            waiting += imported
+    _remembered().save()
+    return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
+
+
+@functools.cache
+def module_name(path: Path) -> str:
+    if not path.is_relative_to(SCRIPTS):
+        path = path.resolve()
+    if path.is_relative_to(SCRIPTS):
+        parts = path.relative_to(SCRIPTS).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    here = Path.cwd()  # relative where it can be, so that a project that was moved is not stale
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@functools.cache
+def _reading(path: Path) -> tuple[str, list[Path]]:
+    """A file's digest and the project files it imports."""
+    digest, names = _remembered().of(path, _read)
+    return digest, [found for name in names if (found := project_file(name, path.parent))]
+
+
+@functools.cache
+def _remembered() -> Remembered:
+    own = Path(__file__).stat()  # another way to digest has other digests
+    return Remembered(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
+
+
+def _read(path: Path) -> tuple[str, list[str]]:
+    """A file's digest and the names of all that it imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    names = sorted(set(_imports(tree, path)))
+    for node in ast.walk(tree):
+        _drop_docstring(node)
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12], names
+
+
+def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = module_name(path).split(".") if SCRIPTS in path.parents else []
+            start = ".".join([*package[: len(package) - node.level], node.module or ""]) if node.level else node.module or ""
+            if start.rstrip("."):
+                yield start.rstrip(".")
+            yield from (f"{start.rstrip('.')}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def project_file(name: str, beside: Path) -> Path | None:
+    """The file of a module of the project, or of one beside a user's own file; None for a library's, as most are."""
+    if own := _own_modules().get(name):
+        return own
+    if name.partition(".")[0] not in _importable_from(beside):
+        return None
+    module = beside.joinpath(*name.split("."))
+    return next((file for file in (module.with_suffix(".py"), module / "__init__.py") if file.is_file()), None)
+
+
+@functools.cache
+def _own_modules() -> dict[str, Path]:
+    return {module_name(path): path for path in SCRIPTS.rglob("*.py")}
+
+
+@functools.cache
+def _importable_from(folder: Path) -> set[str]:
+    return {path.stem for path in folder.iterdir()}
+
+
+def _drop_docstring(node: ast.AST) -> None:
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        node.body = node.body[1:] or [ast.Pass()]

@@ -1,0 +1,167 @@
+"""The command in front of a script: plain python for one process, torchrun for several; and the environment of both."""
+
+import glob
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.schema import Compute, Settings
+from snaketrain.orchestration.rule_values import varying
+from snaketrain.strategies import ON_GPUS_ONLY
+
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
+GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
+SECONDS_TO_SAVE = 600  # before it kills its processes
+
+
+def environment(threads: int) -> str:
+    # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
+    return f"env OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
+
+
+def python(threads: int = 1) -> str:
+    return f"{environment(threads)} {shlex.quote(sys.executable)}"
+
+
+def python_with_network() -> str:
+    return shlex.quote(sys.executable)
+
+
+def keep_log() -> str:
+    """Behind a stage's pipe."""
+    return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}"
+
+
+def launch(compute: Compute, in_slurm_job: bool) -> str:
+    """In front of a script that trains or evaluates."""
+    launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
+    here = f"{environment(threads_each(compute))} {shlex.quote(sys.executable)}"
+    if launcher == "srun":
+        return f"{here} {tool('launch_slurm.py')} --processes {compute.processes} --threads {compute.threads} --"
+    if compute.processes == 1:
+        return python(compute.threads)
+    if launcher == "env":
+        # $$ is the job's shell: two jobs on one machine must not meet at one port
+        ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
+        start = compute.launch_command.replace("{processes}", str(compute.processes))
+        return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
+    cpu = " --cpu" if compute.device == "cpu" else ""
+    return f"{here} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
+
+
+def tool(name: str) -> str:
+    return shlex.quote(str(Path(__file__).resolve().parents[2] / "tools" / name))
+
+
+def out_of_reach(compute: Compute) -> str | None:
+    """Why a training cannot run where Snakemake starts it itself."""
+    if min(compute.node_counts) == 1 or compute.launcher == "srun":
+        return None
+    return (
+        f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
+        "to train on this machine alone."
+    )
+
+
+def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
+    """Why a training that needs GPUs will find none, where that can be known; `gres` is what its job asks of SLURM."""
+    needs = f"train.strategy: `{run.train.strategy.use}`" if run.train.strategy.use in ON_GPUS_ONLY else None
+    needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else needs
+    if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
+        return (
+            f"{needs} needs GPUs, but compute.gpus is 0, so that SLURM would give none. Set compute.gpus: {run.compute.processes}, one for "
+            "each of compute.processes."
+        )
+    if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
+        return f"{needs} needs GPUs, and this machine has none. Set compute.device: auto and a strategy such as `ddp`, or train where there are some."
+    return None
+
+
+def check_folder(folder: str) -> None:
+    """Snakemake looks for wildcards in the path of its lock, and finds another one's or none."""
+    if set(folder) & set("{}"):
+        raise BadConfiguration([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
+
+
+def misquoted(handed: Iterable[Any], in_double_quotes: bool) -> list[str]:
+    """What a job of a cluster would be given otherwise than it is: Snakemake quotes paths and `--config` for it as Python does, not for a shell.
+
+    `in_double_quotes`: all of it stands in such quotes once more, within which a shell executes `$(...)`.
+    """
+    from snakemake_interface_executor_plugins.utils import format_cli_value
+
+    found = []
+    for given in handed:
+        text, quoted = str(given), format_cli_value(given, quote=True)
+        single, double = quoted == f"'{text}'" and "'" not in text, quoted == f'"{text}"' and not set(text) & set('$`\\"')
+        if not (single or double or isinstance(given, Path)):
+            found.append(
+                f"{text!r}: Snakemake cannot hand it to a job as it is, for its quotes, backslashes or line breaks. Do without them."
+            )
+        elif in_double_quotes and set(text) & set("$`\\"):
+            found.append(
+                f"{text!r}: the shell that submits jobs would execute what is in it. Set `slurm-pass-command-as-script: true` in the profile, "
+                "as profiles/slurm does."
+            )
+    return found
+
+
+def threads_each(compute: Compute) -> int:
+    return max(1, compute.threads // compute.processes)
+
+
+def torchrun(*options: Any) -> list[str]:
+    program = str(Path(sys.executable).with_name("torchrun"))
+    return [program, "--signals-to-handle", SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
+
+
+def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, Any]:
+    """The resources of a rule, by run."""
+    needs = {run: asked(compute, saves) for run, compute in computes.items()}
+    return {name: varying(needs, lambda run, name=name: needs[run][name]) for name in asked(Compute(), saves)}
+
+
+def asked(compute: Compute, saves: bool) -> dict[str, Any]:
+    """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
+    # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
+    size = [f"-N{compute.nodes}", f"--ntasks-per-node={compute.threads}", "-c1"]
+    extra = [*size, "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
+    if saves and compute.save_before_limit_seconds:
+        extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
+    if compute.partition:
+        extra.append(f"-p{shlex.quote(compute.partition)}")
+    return {
+        # with `mpi` there is no srun around the job's shell, which would leave no room for ours. The plugin then wants more than one
+        # task a node; the options in `slurm_extra`, which come later, say what is meant
+        "mpi": "srun",
+        "tasks_per_node": 2,
+        "tasks_per_gpu": 0,
+        "gres": f"gpu:{compute.gpus}" if compute.gpus else None,
+        "mem_mb": compute.memory_mb,
+        "runtime": compute.minutes,
+        "slurm_extra": " ".join([*extra, *further_options(compute.sbatch)]),
+    }
+
+
+def further_options(sbatch: str) -> list[str]:
+    """In short form and in one word where the plugin takes an option for a mistake: it has resources for these, but no setting has."""
+    short = {"--constraint": "-C", "--qos": "-q", "--account": "-A"}
+    words, found = shlex.split(sbatch), []
+    while words:
+        name, _, value = words.pop(0).partition("=")
+        if name in short or name in short.values():
+            found.append(shlex.quote(short.get(name, name) + (value or (words.pop(0) if words else ""))))
+        else:
+            found.append(shlex.quote(f"{name}={value}" if value else name))
+    return found
+
+
+def say_where_to_look(uri: str | None) -> None:
+    """The last lines of a finished workflow."""
+    store = uri or f"sqlite:///{Path('mlflow.db').resolve()}"
+    show = tool("show_runs.py")
+    ui = uri if uri and uri.startswith("http") else f"{shlex.quote(sys.executable)} {show} --uri {shlex.quote(store)}"
+    print(f"Compare the runs:  {Path('results/comparison/index.html').resolve()}\nin MLflow:         {ui}", file=sys.stderr)

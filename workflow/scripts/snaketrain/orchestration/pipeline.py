@@ -1,0 +1,272 @@
+"""What the rules ask for: which runs there are, where their results lie, and the strings that make a result stale.
+
+Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.references import find
+from snaketrain.config.runs import read_runs, strings
+from snaketrain.config.schema import Compute, Data, Examples, Settings, Source, Tracking
+from snaketrain.data.sources.fetching import named_files
+from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.rule_values import varying
+from snaketrain.runtime.credentials import CannotTellApart
+from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.manifests import digest, file_digest
+from snaketrain.runtime.secret_forms import without_secrets
+from snaketrain.strategies import strategy_files
+
+RESULTS = "results"
+FOLDERS = {  # below it, with the name of the run, data set or model that a stage works on
+    "fetch_data": "raw/{}",
+    "fetch_model": "models/{}",
+    "prepare_data": "data/{}",
+    "train_model": "runs/{}/training",
+    "select_checkpoint": "runs/{}/selection",
+    "evaluate_model": "runs/{}/evaluation",
+    "compare_runs": "comparison",
+}
+
+
+class Pipeline:
+    def __init__(
+        self, config: dict[str, Any], in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None
+    ):
+        """`runs`: those of the configuration, where they were read already."""
+        self.in_slurm_job = in_slurm_job
+        self.reads_files = reads_files  # a job parses the Snakefile too, but decides nothing
+        self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
+        self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
+        self._tracked: dict[tuple[str, str], list[str]] = {}
+        self._digests: dict[tuple, list[str]] = {}
+        self._conceal()
+
+    def _conceal(self) -> None:
+        """Before anything is shown: a stage gets its passwords by an environment variable."""
+        for name, run in self.runs.items():
+            try:
+                for section in ("data", "model", "train", "select", "evaluate"):
+                    strings(section, getattr(run, section))
+            except CannotTellApart as error:
+                raise BadConfiguration(
+                    [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
+                     "Give both the same, or have your code take it from the environment."]
+                ) from None  # fmt: skip
+
+    # --- what there is
+
+    @cached_property
+    def models(self) -> dict[str, Source]:
+        sources = [s for run in self.runs.values() for s in (run.data.tokenizer, run.model.source, initial(run)) if s is not None]
+        return {source_name(source): source for source in sources}
+
+    @cached_property
+    def datasets(self) -> dict[str, Data]:
+        return {name: self.runs[run].data for run, name in self._data_names.items()}
+
+    @cached_property
+    def computes(self) -> dict[str, Compute]:
+        return {name: run.compute for name, run in self.runs.items()}
+
+    @property
+    def tracking(self) -> Tracking:
+        return next(iter(self.runs.values())).tracking
+
+    @property
+    def most_threads(self) -> int:
+        return max(compute.threads for compute in self.computes.values())
+
+    # --- where it is
+
+    @cached_property
+    def _data_names(self) -> dict[str, str]:
+        return {run: data_name(settings.data) for run, settings in self.runs.items()}
+
+    @staticmethod
+    def manifest(stage: str, name: str = "") -> str:
+        return f"{RESULTS}/{FOLDERS[stage].format(name)}/manifest.json"
+
+    def raw(self, dataset: str) -> str:
+        return self.as_input("fetch_data", dataset)
+
+    def data(self, run: str) -> str:
+        return self.as_input("prepare_data", self._data_names[run])
+
+    def tokenizer(self, dataset: str) -> list[str]:
+        return self._fetched(self.datasets[dataset].tokenizer)
+
+    def weights(self, run: str) -> list[str]:
+        return self._fetched(self.runs[run].model.source)
+
+    def initial_weights(self, run: str) -> list[str]:
+        return self._fetched(initial(self.runs[run]))
+
+    def _fetched(self, source: Source | None) -> list[str]:
+        return [self.as_input("fetch_model", source_name(source))] if source else []
+
+    def reads(self, stage: str, name: str) -> dict[str, tuple[str, str]]:
+        """The role, stage and name of all that a stage's manifest names as read."""
+        if stage.startswith("fetch"):
+            return {}
+        if stage == "compare_runs":
+            return {run: ("evaluate_model", run) for run in self.runs}
+        if stage == "prepare_data":
+            sources = {"tokenizer": self.datasets[name].tokenizer}
+            return {"raw": ("fetch_data", name)} | {
+                role: ("fetch_model", source_name(source)) for role, source in sources.items() if source
+            }
+        data = {"data": ("prepare_data", self._data_names[name])}
+        if stage == "train_model":
+            sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
+            return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
+        return {"training": ("train_model", name)} if stage == "select_checkpoint" else data | {"selection": ("select_checkpoint", name)}
+
+    def results(self, run: str) -> list[str]:
+        return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model")]
+
+    # --- what makes it stale
+
+    def local_files(self, stage: str, name: str) -> list[str]:
+        """The content of the user's own files, a string for each source; those of a package or a pinned commit do not change.
+
+        Snakemake itself would go by their time of change once they are large, which copying changes and an older file does not.
+        """
+        if not self.reads_files or not stage.startswith("fetch"):
+            return []
+        sources = {"source": self.models[name]} if stage == "fetch_model" else of_splits(self.datasets[name])
+        return [f"files.{setting}={content(source)}" for setting, source in sources.items() if source.is_local]
+
+    def strings(self, stage: str, name: str) -> list[str]:
+        """`key=json` for each setting and each piece of code that a stage's result depends on."""
+        if (stage, name) not in self._tracked:
+            self._tracked[stage, name] = self._settings(stage, name) + self._code(stage, name)
+        return self._tracked[stage, name]
+
+    def _settings(self, stage: str, name: str) -> list[str]:
+        if stage == "compare_runs":
+            return []
+        if stage == "fetch_model":
+            return strings("source", self.models[name])
+        if stage == "fetch_data":
+            return [s for split, source in of_splits(self.datasets[name]).items() for s in strings(f"data.{split}", source)]
+        if stage == "prepare_data":
+            return strings("data", self.datasets[name])
+        run = self.runs[name]
+        sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
+        if stage == "train_model" and run.train.early_stopping:
+            sections += ("select",)  # which decides when it stops
+        return [s for section in sections for s in strings(section, getattr(run, section))]
+
+    def _code(self, stage: str, name: str) -> list[str]:
+        own = []
+        if stage == "prepare_data":
+            own = class_files(dataset_classes(self.datasets[name]))
+        if stage in ("train_model", "evaluate_model"):
+            run = self.runs[name]
+            named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
+            named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
+            if stage == "train_model":
+                named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
+            own = class_files(named) + strategy_files(run.train.strategy.use)
+        key = (stage, *own)  # the points of a sweep run the same code
+        if key not in self._digests:
+            self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
+        return self._digests[key]
+
+    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable]:
+        """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
+
+        Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
+        makes it notice every change and show the old and the new one.
+        """
+        strings = {name: self.strings(stage, name) + self.local_files(stage, name) for name in names}
+        everywhere = set.intersection(*map(set, strings.values())) if strings else set()
+        shared = {string for string in everywhere if "{" not in string}  # Snakemake would look for wildcards in braces
+        # who has fewer than others repeats one of its own, which a set does not notice
+        differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
+
+        def item(number: int) -> Callable:
+            def string(name: str) -> str:
+                own = differing[name]
+                return own[min(number, len(own) - 1)]
+
+            return varying(differing, string)
+
+        return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
+
+
+def data_name(data: Data) -> str:
+    return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
+
+
+def initial(run: Settings) -> Source | None:
+    return run.model.initial_weights.source if run.model.initial_weights else None
+
+
+def source_name(source: Source) -> str:
+    """Of its folder, its log and its jobs."""
+    readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
+    return f"{plain_name(without_secrets(readable))}-{digest(sorted(strings('source', source)))[:8]}"
+
+
+def plain_name(text: str) -> str:
+    """What of a text may stand in paths, shells and job names; a digest beside it tells apart what looks the same here."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("*", "all")).strip(".-")[:40] or "files"
+
+
+def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
+    """The files of named code that may change; installed packages do not."""
+    return [file for use, place in named if (file := find(use, place)[0])]
+
+
+def of_splits(data: Data) -> dict[str, Examples]:
+    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+
+
+def dataset_classes(data: Data) -> list[tuple[str, None]]:
+    return [(source.use, None) for source in of_splits(data).values() if source.use]
+
+
+def uses_in(value: Any) -> list[str]:
+    """The names of code in nested arguments: every full name in a `{use, arguments}`, and of a file wherever it stands."""
+    if isinstance(value, str):
+        return [value] if ".py:" in value else []
+    if isinstance(value, list):
+        return [use for each in value for use in uses_in(each)]
+    if not isinstance(value, dict):
+        return []
+    use = value.get("use")
+    of_a_package = isinstance(use, str) and "." in use and ".py:" not in use
+    return [use] * of_a_package + uses_in(list(value.values()))
+
+
+def content(source: Source) -> str:
+    """Of a source's files: the name of a single one or how many there are, and a digest."""
+    found = file_digests(source)
+    return " sha256 ".join(*found.items()) if len(found) == 1 else f"{len(found)} files {digest(found)}"
+
+
+def file_digests(source: Source) -> dict[str, str]:
+    """Of each file of a source; none is read again before it changes."""
+    remembered, found = _digests(), {}
+    for name, file in named_files(source).items():
+        try:
+            found[name] = remembered.of(file, file_digest)
+        except OSError as error:
+            raise BadConfiguration([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
+    remembered.save()
+    return found
+
+
+@functools.cache
+def _digests() -> Remembered:
+    store = Path(".snakemake/snaketrain-files.json").absolute()
+    store.parent.mkdir(exist_ok=True)  # at the first start Snakemake has not made it yet
+    return Remembered(store, "sha256")

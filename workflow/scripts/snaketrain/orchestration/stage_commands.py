@@ -1,0 +1,93 @@
+"""The shell command of each stage's job, built here as a whole: every path and every text is one word of it, quoted once.
+
+Rules put nothing into it, so what a path or a setting holds never reaches a shell as code. The only shell text of a user's is
+`compute.launch_command`.
+"""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.pipeline import RESULTS, Pipeline
+from snaketrain.runtime.credentials import hidden
+
+
+def stage_command(pipeline: Pipeline, stage: str, wildcards: Any, input: Any, output: Any, threads: int) -> str:
+    """The `command` of a rule, as Snakemake asks for its params."""
+    return logged(shell_command(pipeline, stage, next(iter(wildcards), ""), output[0], dict(input.items()), threads))
+
+
+def logged(command: str) -> str:
+    """What it prints goes to a log too, without passwords: its path is to follow. First, by `set -x`, the command, as a shell takes it again."""
+    return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log()}"
+
+
+def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
+    """Compares the runs of which results are there, and says of the others why they have none."""
+    output = f"{RESULTS}/comparison/manifest.json"
+    runs = [run for run in pipeline.runs if run not in unfinished]
+    told = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
+    command = shell_command(pipeline, "compare_runs", "", output, told)
+    return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
+
+
+def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> str:
+    """How the script of a stage is started, and with what; `name` is of the run, the data or the model, where there are several."""
+    if stage in ("train_model", "evaluate_model"):
+        start = launching.launch(pipeline.runs[name].compute, pipeline.in_slurm_job)
+    else:
+        start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
+    return f"{start} {shlex.join([str(SCRIPTS / f'{stage}.py'), *script_words(pipeline, stage, name, output, given, threads)])}"
+
+
+def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> list[str]:
+    """The command line of a stage's script: what the rule gives, whose named inputs are options of the same names, and what the settings say."""
+    strings = pipeline.strings(stage, name)
+    return [
+        *option_words({"output": [output], **options(pipeline, stage, name, threads), **given}),
+        *("--settings", *(string for string in strings if not string.startswith("code."))),
+        *("--code", *(string for string in strings if string.startswith("code."))),
+    ]
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """`--name=value`, in one word, since a value may begin with a dash; a list is `--name one two`, a switch that is on `--name`."""
+    words = []
+    for name, value in options.items():
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            words.append(f"--{name}={value}")
+        elif value:  # else it is off, empty or not given
+            words += [f"--{name}", *([] if value is True else value)]
+    return words
+
+
+def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str, Any]:
+    """What a stage is told besides its inputs and settings."""
+    if stage == "prepare_data":
+        return {"threads": threads}
+    if stage == "train_model":
+        return {"run-name": name} | training_options(pipeline, name)
+    if stage == "evaluate_model":
+        compute = pipeline.computes[name]
+        return {"run-name": name, "device": compute.device, "stall-seconds": compute.stall_seconds}
+    if stage == "compare_runs":
+        return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
+    return {}
+
+
+def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
+    """What a training is told without depending on it."""
+    settings = pipeline.runs[run]
+    return {
+        "device": settings.compute.device,
+        "keep-best-by": settings.select.metric,
+        "keep-best-mode": settings.select.mode,
+        "keep": settings.compute.keep_checkpoints,
+        "log-every": settings.tracking.log_every_steps,
+        "stall-seconds": settings.compute.stall_seconds,
+        "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
+        "experiment": hidden(settings.tracking.experiment),
+        "notes": hidden(settings.tracking.notes),
+    }

@@ -1,0 +1,77 @@
+"""After a failure: the runs that have a result are compared, and of the others it is told why they have none.
+
+Snakemake runs no job of which an input is missing, so the workflow's comparison waits for all runs. This one leaves no manifest:
+the next start of the workflow compares all of them.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.stage_commands import comparison_without
+from snaketrain.runtime.journal import read_events
+
+FROM_LAUNCHERS = re.compile(r"\[?[EWI]\d{4}[ :]|srun: error: |[=-]+$")  # which end the other processes after an error
+EXCEPTION = re.compile(r"(?!torch\.distributed\.elastic)[\w.]*(Error|Exception|Interrupt|NotFound)\b")
+LAST_BYTES = 65_536  # of a journal, which may be long
+TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
+
+
+def compare_finished(pipeline: Pipeline, dag: Any, scheduler: Any) -> None:
+    """If a comparison was wanted. The DAG and the scheduler are Snakemake's, once no job runs any more."""
+    if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
+        return
+    unfinished = unfinished_runs(dag, scheduler)
+    if 0 < len(unfinished) < len(pipeline.runs):
+        subprocess.run(["bash", "-c", comparison_without(pipeline, unfinished)])
+    else:
+        for run, why in unfinished.items():
+            print(f"{run}: {why}", file=sys.stderr)
+
+
+def unfinished_runs(dag: Any, scheduler: Any) -> dict[str, str]:
+    """By run: `train_model failed: RuntimeError: ...`."""
+    left = set(dag.needrun_jobs())
+    last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
+    return {run: _why(_with_all_before(job, dag, left), scheduler) for run, job in sorted(last.items())}
+
+
+def _with_all_before(job: Any, dag: Any, left: set[Any]) -> list[Any]:
+    """The job and the unfinished ones that it waits for."""
+    found = [job]
+    for each in found:
+        found += [before for before in dag.dependencies[each] if before in left and before not in found]
+    return found
+
+
+def _why(jobs: list[Any], scheduler: Any) -> str:
+    for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
+        if job := next((job for job in jobs if job in among), None):
+            return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), Path(job.output[0]).parent)}"
+    return "not started"
+
+
+def last_error(log: Path, folder: Path) -> str:
+    """What a job ended with, by its log, and by the journal where that is a training."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"it left no {log}; Snakemake's own messages say why"
+    journal = folder / "journal.jsonl"
+    events = read_events(journal, max(0, journal.stat().st_size - LAST_BYTES))[0] if journal.is_file() else []
+    if events and events[-1]["event"] == "end":
+        end = events[-1]
+        told = _one_line(end.get("error") or f"stopped by {', '.join(end.get('signals', []))} at step {end['step']}")
+        if told.removesuffix("...") in text:  # else it is of an earlier start
+            return told
+    lines = [TIME.sub("", line) for line in text.splitlines()[1:]]  # the first one is the command
+    said = [line for line in lines if line.strip() and not FROM_LAUNCHERS.match(line)]
+    return _one_line(next((line for line in reversed(said) if EXCEPTION.match(line)), said[-1] if said else f"{log} says nothing"))
+
+
+def _one_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    return line if len(line) <= 500 else line[:497] + "..."

@@ -1,0 +1,54 @@
+"""What was found by reading files, kept on disk, since reading takes long and files rarely change."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from snaketrain.runtime.manifests import write_text
+
+SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within a tick of its clock, and keep its size
+
+
+class Remembered:
+    """A file is read again where its size, times or inode have changed, and all of them where `version` has."""
+
+    def __init__(self, store: Path, version: str):
+        self.store, self.version, self.changed = store, version, False
+        try:
+            kept = json.loads(store.read_text(encoding="utf-8"))
+            self.found = kept["found"] if kept["version"] == version else {}
+        except (OSError, ValueError, LookupError, TypeError):  # none yet, or not a whole one
+            self.found = {}
+
+    def known(self, path: Path, name: str | None = None) -> bool:
+        """Whether the file need not be read again; it is kept under its path unless a name is given."""
+        entry = self.found.get(name or str(path))
+        return bool(entry) and entry[0] == stamp(path.stat())
+
+    def of(self, path: Path, read: Callable[[Path], Any], name: str | None = None, ours: bool = False) -> Any:
+        """What `read` finds in the file, plain values that JSON can hold; `ours`: nobody else writes to it now."""
+        before = path.stat()
+        if self.known(path, name):
+            return self.found[name or str(path)][1]
+        found = read(path)
+        settled = ours or time.time() - before.st_mtime > SECONDS_UNTIL_TRUSTED
+        if settled and stamp(path.stat()) == stamp(before):
+            self.found[name or str(path)] = [stamp(before), found]
+            self.changed = True
+        return found
+
+    def save(self) -> None:
+        if self.changed and self.store.parent.is_dir():
+            try:
+                write_text(self.store, json.dumps({"version": self.version, "found": self.found}))
+            except OSError:  # a folder that one may only read, or a full disk
+                return
+            self.changed = False
+
+
+def stamp(status: os.stat_result) -> list[int]:
+    """Differs whenever a file was written to: whoever sets its time of change back cannot set back `st_ctime`."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

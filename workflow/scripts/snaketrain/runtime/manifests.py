@@ -1,0 +1,95 @@
+"""What passes between the stages: every stage ends by writing one `manifest.json`, whole or not at all."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snaketrain.runtime.credentials import hidden_setting
+
+BLOCK = 1 << 20
+SECONDS_BETWEEN_LINES = 5.0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The stage's settings, what it read, what it made, and what the next stage or a reader should know."""
+
+    stage: str
+    identity: str  # digest of settings, code and inputs: the same identity means the same result
+    settings: list[str]  # `key=json`, the very strings that Snakemake compares
+    inputs: dict[str, str]  # role -> content digest of the manifest that was read
+    files: dict[str, str]  # path relative to the manifest -> sha256
+    facts: dict[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    finished: float = 0.0
+    path: str = field(default="", compare=False)  # where it was read from; not written
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path).parent
+
+    @property
+    def content(self) -> str:
+        """Digest of what the stage made, whenever and wherever it made it."""
+        return digest(self.files, self.facts)
+
+    def file(self, name: str) -> Path:
+        return (self.folder / name).resolve()
+
+
+def digest(*parts: Any) -> str:
+    """A short digest of anything that JSON can express."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_digest(path: str | Path) -> str:
+    """The sha256 of a file; of one that takes long, how far it is."""
+    with open(path, "rb") as file:
+        size, told = os.fstat(file.fileno()).st_size, time.monotonic()
+        found = hashlib.sha256()
+        while block := file.read(BLOCK):
+            found.update(block)
+            if time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                print(f"{path}: {file.tell() / 1e9:.1f} of {size / 1e9:.1f} GB read for its digest", file=sys.stderr, flush=True)
+        return found.hexdigest()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return Manifest(**content, path=str(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise SystemExit(f"{path}: not a readable manifest ({error}). Run the stage that writes it again.") from None
+
+
+def write_manifest(path: str | Path, manifest: Manifest) -> None:
+    content = asdict(manifest) | {"settings": list(map(hidden_setting, manifest.settings)), "finished": time.time()}
+    del content["path"]
+    write_json(path, content)

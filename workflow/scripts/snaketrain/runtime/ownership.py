@@ -1,0 +1,129 @@
+"""One writer for each training folder: a process left over from a killed workflow is ended before a new one starts.
+
+Where it cannot be ended, since it runs on a node that is cut off, it finds out before it writes again, and ends by itself.
+"""
+
+import functools
+import json
+import logging
+import os
+import platform
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from snaketrain.runtime.manifests import write_json
+
+PATIENCE_SECONDS = 120  # to save and end; after that it is killed
+
+
+class TakenOver(Exception):
+    """Another process writes to the folder now."""
+
+
+def end_previous_owner(folder: Path) -> None:
+    """Whoever still writes to the folder saves and ends."""
+    owner, ours = _owner(folder), _ourselves()
+    if owner.get("job") and owner["job"] != ours["job"]:
+        _end_job(owner["job"], folder)
+    elif not owner.get("job") and owner.get("host") == ours["host"] and owner.get("pid") != ours["pid"]:
+        _end_process(owner, folder)
+
+
+def sign(folder: Path) -> None:
+    """Write down that we write here now."""
+    write_json(folder / "owner.json", _ourselves())
+
+
+def is_ours(folder: Path) -> bool:
+    return _owner(folder) == _ourselves()
+
+
+def check(folder: Path) -> None:
+    """Before each write: SLURM starts a job again elsewhere when it hears no more of its node, where we may live on."""
+    if not is_ours(folder):
+        owner = _owner(folder)
+        who = f"job {owner['job']}" if owner.get("job") else f"process {owner.get('pid')}"
+        raise TakenOver(f"{folder}: {who} on {owner.get('host')} writes here now, so this one ends")
+
+
+def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
+    """In words that whoever wrote here is no more; None if it lives, or if that cannot be told from this machine."""
+    owner = _owner(folder)
+    if owner.get("job"):
+        return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
+    if owner.get("host") != platform.node() or owner.get("started") is None or _started(owner["pid"]) == owner["started"]:
+        return None
+    return f"process {owner['pid']} on {owner['host']} is gone"
+
+
+def job_of(folder: Path) -> str | None:
+    """The SLURM job that wrote here last."""
+    return _owner(folder).get("job")
+
+
+def _owner(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+@functools.cache  # a process whose torchrun was killed has another parent, but is still the same
+def _ourselves() -> dict[str, Any]:
+    # what started us ends all of us: torchrun, where it is there
+    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+    return {"job": os.environ.get("SLURM_JOB_ID"), "host": platform.node(), "pid": pid, "started": _started(pid)}
+
+
+def _end_job(job: str, folder: Path) -> None:
+    if _state(job):
+        logging.warning("%s: the SLURM job %s still writes here, left over from another workflow; ending it", folder, job)
+        subprocess.run(["scancel", job], check=False)
+        _wait(lambda: not _state(job), f"SLURM job {job}")
+
+
+def _state(job: str) -> str:
+    """Nothing if the job is over, or never was."""
+    try:
+        done = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""  # no SLURM here
+    if done.returncode and "Invalid job id" not in done.stderr:
+        return "UNKNOWN"  # SLURM did not answer
+    return done.stdout.strip()
+
+
+def _end_process(owner: dict[str, Any], folder: Path) -> None:
+    pid = owner["pid"]
+
+    def lives() -> bool:
+        return _started(pid) == owner["started"] is not None
+
+    if lives():
+        logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)
+        os.kill(pid, signal.SIGTERM)
+        if not _wait(lambda: not lives(), f"process {pid}"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, which tells it from a later one with the same number; none if there is none."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(fields[18])
+
+
+def _wait(over: Callable[[], bool], what: str) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not over():
+        if time.monotonic() > end:
+            logging.warning("%s did not end within %d seconds", what, PATIENCE_SECONDS)
+            return False
+        time.sleep(0.5)
+    return True

@@ -1,0 +1,183 @@
+"""The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld and limits on submission.
+
+By itself the plugin forgets its jobs when SLURM does not answer, waits for ever for a job that has left squeue, takes
+every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds, and submits a job
+again that somebody has cancelled.
+"""
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from snakemake_executor_plugin_slurm import Executor
+from snakemake_executor_plugin_slurm.job_status_query import query_job_status, query_job_status_squeue
+
+from snaketrain.slurm.checks import NOT_RETRIED, comment
+
+OUTAGE = re.compile(
+    "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
+    "transport endpoint|backup controller|temporarily un(able|available)",
+    re.IGNORECASE,
+)
+LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
+OUTAGE_PATIENCE_SECONDS = 1800
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a moment ago
+
+
+class SteadyExecutor(Executor):
+    def __init__(self, *arguments: Any) -> None:
+        self.settled: set[int] = set()  # jobs whose end was reported, by the identity of their records
+        self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
+        self.looks_without: dict[str, int] = {}  # how often squeue has answered without a job
+        self.silent_since: float | None = None  # SLURM does not answer
+        self.submission = threading.local()  # what came of the submission that this thread is at
+        self.cancelling = threading.Event()
+        super().__init__(*arguments)  # last: it starts the thread that asks for states
+
+    # --- jobs that were submitted
+
+    def report_job_submission(self, job_info: Any, *args: Any, **kwargs: Any) -> None:
+        self.outputs_before[job_info.external_jobid] = stamps(job_info)
+        super().report_job_submission(job_info, *args, **kwargs)
+
+    def report_job_success(self, job_info: Any) -> None:
+        self.settled.add(id(job_info))
+        super().report_job_success(job_info)
+
+    def report_job_error(self, job_info: Any, msg: str | None = None, **kwargs: Any) -> None:
+        self.settled.add(id(job_info))
+        state = STATE.search(msg or "")
+        if state and (advice := NOT_RETRIED.get(state[1])):
+            msg = f"{msg} It {advice}. "
+            job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
+        super().report_job_error(job_info, msg, **kwargs)
+
+    async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
+        self.settled.clear()
+        try:
+            async for _ in super().check_active_jobs(active_jobs):
+                pass
+        except Exception as error:  # the thread that asks would end, and the workflow wait for ever
+            self.logger.warning(f"The state of the SLURM jobs could not be read, and is asked for again: {error}")
+        unsettled = [job_info for job_info in active_jobs if id(job_info) not in self.settled]
+        listed = await self.jobs_in_squeue() if unsettled else None
+        for job_info in unsettled:
+            if listed is None or not self.has_vanished(job_info, listed):
+                yield job_info
+            elif self.has_written(job_info):
+                self.logger.info(f"SLURM no longer knows job {job_info.external_jobid}; its results are there, so it is complete.")
+                self.report_job_success(job_info)
+            else:
+                self.report_job_error(
+                    job_info,
+                    msg=f"SLURM no longer knows job {job_info.external_jobid}, and it left no result. ",
+                    aux_logs=[str(job_info.aux["slurm_logfile"])],
+                )
+
+    async def jobs_in_squeue(self) -> set[str] | None:
+        """The numbers of this workflow's jobs; None where SLURM does not answer, or other clusters would have to be asked."""
+        if self._submitted_job_clusters:
+            return None
+        states, _ = await query_job_status(query_job_status_squeue(self.run_uuid), self.logger)
+        now = time.monotonic()
+        if states is None:
+            if self.silent_since is None:
+                self.silent_since = now
+                self.logger.warning("SLURM does not answer. Its jobs go on; they are looked at again when it does.")
+            return None
+        if self.silent_since is not None:
+            self.logger.warning(f"SLURM answers again, after {now - self.silent_since:.0f} seconds.")
+            self.silent_since = None
+        return set(states)
+
+    def has_vanished(self, job_info: Any, listed: set[str]) -> bool:
+        """Whether squeue has answered several times in a row without it: it ended longer than MinJobAge ago."""
+        number = job_info.external_jobid
+        self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
+        return self.looks_without[number] >= LOOKS_UNTIL_GONE
+
+    def has_written(self, job_info: Any) -> bool:
+        """Whether all results are there, and none is what an earlier job had left when this one was submitted."""
+        found = stamps(job_info)
+        before = self.outputs_before.get(job_info.external_jobid, [None] * len(found))
+        return all(now is not None and now != then for now, then in zip(found, before, strict=True))
+
+    # --- jobs that are being submitted
+
+    def run_job(self, job: Any) -> None:
+        """Submit it, again and again where SLURM is away or a limit is reached; any other refusal is reported at once."""
+        started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
+        while not self.cancelling.is_set():
+            if reason:
+                self.cancel_unconfirmed(job)
+            self.submission.refusal, self.submission.under_way = None, True
+            try:
+                super().run_job(job)
+            finally:
+                self.submission.under_way = False
+            if (refusal := self.submission.refusal) is None:
+                break
+            before, reason = reason, self.why_wait(refusal[1], time.monotonic() - started)
+            if not reason:
+                return super()._report_job_error_threadsafe(*refusal)
+            if reason != before:
+                self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
+            self.cancelling.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        if reason and not self.cancelling.is_set():
+            self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        """The plugin calls this in the thread that submits; `run_job` decides whether to try again."""
+        if getattr(self.submission, "under_way", False):
+            self.submission.refusal = (job_info, msg)
+        else:
+            super()._report_job_error_threadsafe(job_info, msg)
+
+    def why_wait(self, message: str, seconds: float) -> str:
+        """Why a refused submission is worth another try; empty where it is not."""
+        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
+            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
+        if LIMIT.search(message) and jobs_ahead():
+            return "a limit on submitted jobs is reached; trying again as long as jobs of yours are in the queue"
+        return ""
+
+    def cancel_unconfirmed(self, job: Any) -> None:
+        """The answer to a submission may have been lost while the job is in the queue: two would share one training."""
+        shown = squeue("--name", self.run_uuid, "--format", "%i|%k") or []
+        with self.lock:
+            known = {job_info.external_jobid for job_info in self.active_jobs}
+        lost = [number for number, _, name in (line.partition("|") for line in shown) if name == comment(job) and number not in known]
+        if lost:
+            subprocess.run(["scancel", *lost], capture_output=True, timeout=60)
+
+    def cancel_jobs(self, active_jobs: list[Any]) -> None:
+        self.cancelling.set()  # submissions that wait give up
+        super().cancel_jobs(active_jobs)
+
+
+def stamps(job_info: Any) -> list[tuple[int, int] | None]:
+    """Of each result, what differs once it is written again; None where there is none."""
+    paths = [Path(path) for path in job_info.job.output]
+    return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]
+
+
+def jobs_ahead() -> bool:
+    """Whether jobs of this user wait or run, as far as is known."""
+    return squeue("--me", "--format", "%i") != []
+
+
+def squeue(*options: str) -> list[str] | None:
+    """A line for each job; None where SLURM does not answer."""
+    try:
+        done = subprocess.run(["squeue", "--noheader", *options], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return None
+    return None if done.returncode else done.stdout.splitlines()

@@ -1,0 +1,50 @@
+"""Whether more or less of a metric is better. The metric says so itself: `select.mode` follows from it and may not contradict it.
+
+Ground floor: it is asked before any job starts, and again by the training, which knows all of its metrics.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from snaketrain.config.errors import nearest
+
+Modes = dict[str, str | None]  # of each metric `max` or `min`; none: it does not say
+MODES = {True: "max", False: "min", None: None}  # by `higher_is_better`
+BETTER = {"max": "more", "min": "less"}
+
+
+def modes_of(metrics: Any, label_kind: str | None, use: str) -> Modes:
+    """The `metrics` of a task, which may be given for each `data.label_kind` apart."""
+    if isinstance(metrics, Mapping) and label_kind in metrics and isinstance(metrics[label_kind], Mapping):
+        metrics = metrics[label_kind]
+    if not isinstance(metrics, Mapping) or not all(mode in ("max", "min", None) for mode in metrics.values()):
+        raise SystemExit(
+            f"train.task.use: the `metrics` of {use} must say whether more or less of each is better, such as "
+            "metrics = {'loss': 'min', 'accuracy': 'max'}."
+        )
+    return dict(metrics)
+
+
+def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> str:
+    """How checkpoints are chosen by a metric of these; `given` is `select.mode`."""
+    if metric not in metrics:
+        raise SystemExit(
+            f"select.metric: the task logs no '{metric}'{where}{nearest(metric, list(metrics))} It logs: {', '.join(metrics)}. Name one of them."
+        )
+    own = metrics[metric]
+    if own and given and own != given:
+        raise SystemExit(f"select.mode: is {given}, but {BETTER[own]} of '{metric}' is better. Remove it: the metric decides.")
+    if not (own or given):
+        raise SystemExit(
+            f"select.mode: is missing, and '{metric}' does not say whether more or less of it is better. Set it to max or min."
+        )
+    return own or given or ""
+
+
+def said(name: str, own: str | None, given: str | None) -> str | None:
+    """Of a metric in the arguments of the task `module`: as its class says, or else its setting `mode`."""
+    if own and given and own != given:
+        raise SystemExit(
+            f"train.task.arguments.metrics.{name}.mode: is {given}, but by its class {BETTER[own]} is better. Remove it: the class decides."
+        )
+    return own or given

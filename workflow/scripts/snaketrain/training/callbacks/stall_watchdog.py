@@ -1,0 +1,70 @@
+"""Notices that nothing moves any more, and says which process waits where, so that a hanging training does not hang for ever."""
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+
+POLL_SECONDS = 1.0
+LONGEST_LOOK_SECONDS = 10.0  # more between two looks, and the process was suspended, or its machine slept
+FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are
+
+
+class Watch:
+    """`beat` whenever something was done. After `limit_seconds` without one, the process says where it is, and ends.
+
+    Time in which the process was suspended does not count: it is continued with everything as it was.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, limit_seconds: float):
+        self.folder, self.rank, self.world_size, self.limit = folder, rank, world_size, limit_seconds
+        self.main = threading.get_ident()
+        self.closed = threading.Event()
+        self.beat()
+        for old in folder.glob(f"rank-{rank}.txt"):
+            old.unlink()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def beat(self) -> None:
+        self.idle_seconds = 0.0
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while not self.closed.wait(min(POLL_SECONDS, self.limit / 4)):
+            now = time.monotonic()
+            self.idle_seconds += min(now - looked, LONGEST_LOOK_SECONDS)
+            looked = now
+            if self.idle_seconds > self.limit:
+                self._tell()
+                logging.shutdown()
+                os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
+
+    def _tell(self) -> None:
+        stack = traceback.extract_stack(sys._current_frames()[self.main])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"rank-{self.rank}.txt").write_text("".join(traceback.format_list(stack)), encoding="utf-8")
+        logging.error(
+            "nothing has moved for %.0f seconds (compute.stall_seconds); process %d is here:\n%s",
+            self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),
+        )  # fmt: skip
+        time.sleep(FOR_THE_OTHERS_SECONDS * (1 if self.rank == 0 else 2))  # who ends first takes the others along
+        if self.rank == 0:
+            for rank in range(self.world_size):
+                logging.error("process %d: %s", rank, self._where(rank))
+
+    def _where(self, rank: int) -> str:
+        try:
+            lines = (self.folder / f"rank-{rank}.txt").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return "does not answer: its machine or the process itself may be gone"
+        places = [line.strip() for line in lines if line.startswith("  File")]
+        # in a collective operation of torch, most likely: there it waits for the one that is busy elsewhere
+        return f"waits in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"

@@ -1,0 +1,227 @@
+"""Brings MLflow up to date with the runs' files: once, or for as long as a workflow runs. Safe to start at any time.
+
+It reads files only, so training neither knows of it nor waits for it; a server that is away costs a warning.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+from snaketrain.orchestration.follower import NOTE, command
+from snaketrain.runtime.credentials import has_password, hidden
+from snaketrain.tracking.registrar import Registrar
+
+WAIT_FOR_OTHER_SECONDS = 60
+LONGEST_PAUSE_SECONDS = 15
+LOCAL_UI = "http://127.0.0.1:5000"  # where MLflow's pages are, once they were opened on this machine
+stopping = []  # signals received
+
+
+@dataclass(frozen=True)
+class Trouble:
+    what: str
+    advice: str = "Correct that"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
+    parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
+    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier")
+    parser.add_argument("--once", action="store_true", help="bring it up to date and end")
+    parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks at the files (default: 2)")
+    args = parser.parse_args()
+    if args.interval <= 0:
+        parser.error("--interval must be more than 0 seconds")
+    if args.uri and has_password(args.uri):
+        parser.error(
+            "--uri holds a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, and take it out of the address"
+        )
+    results = args.results.resolve()
+    uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
+    # Ctrl-C reaches the workflow too, which then lets its jobs end: their last words are worth waiting for
+    signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stopping.append(number))
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        lock = open(results / ".follower.lock", "w")  # noqa: SIM115 - held until the end
+    except OSError as error:
+        return warn(f"{results}: cannot be written to ({error}); MLflow is not brought up to date.")
+    if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
+        return print(f"Another follower is at work on {results}; nothing to do.")
+    try:
+        follow(results, uri, args)
+    finally:
+        (results / NOTE).unlink(missing_ok=True)
+
+
+def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
+    follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
+    start = process_start(args.while_pid) if args.while_pid else None
+    while True:
+        # looked at before the pass: what the process wrote until its end is then seen by the last one
+        last = args.once or bool(stopping) or (args.while_pid is not None and (start is None or process_start(args.while_pid) != start))
+        try:
+            if follower is None:
+                note(results, f"connecting to {uri}")
+                follower = connect(results, uri)
+            if follower.store.is_replaced():
+                start_anew(last)
+            if follower.has_lost_its_runs(look_now=last):
+                follower.forget()
+                registrar.forget()
+            if last:
+                follower.jobs.asked_at = None  # what SLURM said before is not the end of it
+            trouble = full_pass(follower, (lambda text: note(results, text)) if last else lambda text: None)
+            due = set() if args.no_models else follower.unregistered
+            if last:
+                failed = registrar.finish(due, lambda text: note(results, text))
+                trouble = Trouble(failed, "See there") if failed else trouble
+            else:
+                registrar.see_to(due)
+        except Exception as error:  # whatever it is: the runs must not suffer from it
+            trouble = trouble_with(uri, error)
+            if follower:
+                follower.forget()
+        failures = failures + 1 if trouble else 0
+        if trouble and (failures == 1 or last):
+            later = f"{trouble.advice}; then: {shlex.join(command(results, uri, not args.no_models, '--once'))}"
+            warn(f"{trouble.what}. {later if last else 'Nothing is lost; trying again.'}")
+        if last:
+            break
+        longest = max(LONGEST_PAUSE_SECONDS, args.interval)
+        pause(min(args.interval * 2 ** min(failures, 10), longest), args.while_pid)
+    if not failures and (args.once or follower.runs()):
+        print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
+        print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
+
+
+def connect(results: Path, uri: str):
+    from snaketrain.tracking.following import Follower  # takes seconds, and may fail
+    from snaketrain.tracking.mlflow_store import Store
+
+    return Follower(results, Store(uri))
+
+
+def start_anew(last: bool) -> None:
+    """The database was deleted or replaced: MLflow holds its connections to the old one, and has no way to let go of them."""
+    warn("the database is no longer the one that was opened: beginning anew, with all that is in the files")
+    os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
+
+
+def full_pass(follower, note) -> Trouble | None:
+    """All runs; a run whose files are odd does not keep the others from being shown. Returns what went wrong."""
+    from mlflow.exceptions import MlflowException
+
+    from snaketrain.tracking.mlflow_store import ExperimentDeleted
+
+    trouble = follower.shared.deleted = None
+    for training in follower.runs():
+        note(f"telling MLflow of {training.parent.name}")
+        try:
+            follower.update(training)
+        except ExperimentDeleted as error:
+            follower.forget()
+            trouble = Trouble(str(error), error.advice)
+        except MlflowException as error:
+            if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"):
+                raise  # the store is away: it would be for all others as well
+            follower.forget()
+            trouble = Trouble(f"{training}: MLflow refused it: {first_line(error)}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            trouble = Trouble(f"{training}: cannot be followed: {first_line(error)}")
+    try:
+        follower.shared.comparison()
+    except ExperimentDeleted as error:
+        trouble = trouble or Trouble(str(error), error.advice)
+    if lost := follower.shared.deleted:
+        trouble = trouble or Trouble(str(lost), lost.advice)
+    follower.show("")
+    return trouble
+
+
+def locked(lock, wait_seconds: float) -> bool:
+    end = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= end or stopping:
+                return False
+            time.sleep(0.2)
+
+
+def process_start(pid: int) -> str | None:
+    """When a process started, to tell it from a later one of the same number; None once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "alive"
+
+
+def pause(seconds: float, pid: int | None) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stopping and (pid is None or process_start(pid)):
+        time.sleep(min(left, 0.5))
+
+
+def look(uri: str) -> str:
+    return (
+        uri
+        if uri.startswith("http")
+        else f"make ui, or {shlex.join(['python', str(Path(__file__).with_name('show_runs.py')), '--uri', uri])}"
+    )
+
+
+def trouble_with(uri: str, error: Exception) -> Trouble:
+    """An error of the store, with what can be done about it."""
+    text = str(error)
+    if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
+        return Trouble(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
+    if "Max retries exceeded" in text:
+        return Trouble(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
+    if re.search(r"(error|status) code 40[13]", text):
+        return Trouble(
+            f"MLflow at {uri}: it refuses us", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    return Trouble(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def note(results: Path, text: str) -> None:
+    """For the workflow, which says what it waits for."""
+    with contextlib.suppress(OSError):
+        (results / NOTE).write_text(text, encoding="utf-8")
+
+
+def warn(message: str) -> None:
+    print(hidden(f"warning: {message}"), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Register the best model of each run in MLflow, if it is better than those before it: the follower starts this by itself."""
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+from snaketrain.runtime.credentials import hidden
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="FOLDER", help="of runs, such as results/runs/baseline")
+    parser.add_argument("--uri", required=True, help="an MLflow server or database")
+    args = parser.parse_args()
+    os.nice(10)  # trainings may be running beside it
+    sys.excepthook = lambda *about: print(hidden("".join(traceback.format_exception(*about))), file=sys.stderr)
+
+    from snaketrain.tracking.mlflow_store import Store
+    from snaketrain.tracking.registering import is_servable, register_best
+
+    for name, reason in register_best(list(filter(is_servable, args.runs)), Store(args.uri)).items():
+        print(hidden(f"{name}: {reason}"))
+
+
+if __name__ == "__main__":
+    main()

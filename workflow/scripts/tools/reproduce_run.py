@@ -1,0 +1,202 @@
+"""Take the first steps of a training again, by what MLflow knows of it, and say whether the losses are equal to the bit.
+
+With its settings, with the user's own code as it was, and with the project's where git has the commit. Its data and weights must still be there.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+from snaketrain.orchestration.launching import torchrun
+from snaketrain.runtime.credentials import concealed, hidden
+from snaketrain.runtime.integrity import damage
+from snaketrain.runtime.journal import all_events
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.provenance import code_at, copy_of, git_state, own_files
+from snaketrain.runtime.secret_forms import HIDDEN
+
+TRAIN = "workflow/scripts/train_model.py"
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_id", help="of the training's run in MLflow")
+    parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
+    parser.add_argument(
+        "--settings", nargs="*", default=[], metavar="KEY=JSON", help="those that hold a password, which MLflow does not know: written out"
+    )
+    parser.add_argument("--steps", type=int, default=20, help="how many of the first steps (default: 20)")
+    args = parser.parse_args()
+    root = args.results.resolve().parent
+    with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
+        recorded = Recorded(args.uri or f"sqlite:///{root / 'mlflow.db'}", args.run_id, Path(folder))
+        run, expected = recorded.run, recorded.losses(args.steps)
+        run["settings"] = written_out(run["settings"], args.settings)
+        if not expected:
+            raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
+        project = as_it_was(run["git"], recorded.changes(), Path(folder))
+        own = recorded.own_code()
+        for difference in [*differences(run, root, project), *out_of_reach(root, own)]:
+            print(f"not as it was: {difference}")
+        found = taken_again(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
+    unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
+    if unequal:
+        step = unequal[0]
+        print(f"{run['run']}: step {step} had a loss of {expected[step]!r}, and now has {found.get(step)!r}")
+    print(f"{run['run']}: {len(expected) - len(unequal)} of {len(expected)} losses up to step {max(expected)} are equal to the bit")
+    return int(bool(unequal))
+
+
+def written_out(settings: list[str], given: list[str]) -> list[str]:
+    """The settings with those that were given for what is hidden in them."""
+    by_key = {item.partition("=")[0]: item for item in given}
+    missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key and item not in concealed()]
+    if missing:
+        raise SystemExit(f"MLflow does not hold the password in {', '.join(missing)}. Write it out: --settings {shlex.quote(missing[0])}")
+    return [by_key.get(item.partition("=")[0], item) for item in settings]
+
+
+class Recorded:
+    """What MLflow holds of a training."""
+
+    def __init__(self, uri: str, run_id: str, folder: Path):
+        from snaketrain.tracking.mlflow_store import Store
+
+        self.uri, self.run_id, self.folder, self.client = uri, run_id, folder, Store(uri).client
+        self.run: dict[str, Any] = json.loads(self._file("run.json").read_text(encoding="utf-8"))
+
+    def losses(self, steps: int) -> dict[int, float]:
+        return {point.step: point.value for point in self.client.get_metric_history(self.run_id, "train/loss") if point.step <= steps}
+
+    def changes(self) -> Path | None:
+        """To the code since its commit."""
+        return self._file("code.diff") if self.run["git"]["dirty"] else None
+
+    def own_code(self) -> dict[str, Path]:
+        """Files of the user's, and what they were."""
+        return {name: self._file(copy_of(name)) for name in own_files(self.run["ways"])}
+
+    def _file(self, name: str) -> Path:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return Path(self.client.download_artifacts(self.run_id, f"training/{name}", str(self.folder)))
+        except (MlflowException, OSError) as error:
+            raise SystemExit(
+                f"{self.run_id}: MLflow at {self.uri} has no training/{name} of such a run ({error}). Copy the id from a training's page."
+            ) from None
+
+
+def as_it_was(then: dict[str, Any], changes: Path | None, folder: Path) -> Path:
+    """The folder of the project; this one, if git does not have the commit."""
+    if then == git_state() and not then["dirty"]:
+        return PROJECT
+    (folder / "code").mkdir()
+    project = code_at(then["commit"], changes, folder / "code") if then["commit"] else None
+    if project:
+        print(f"with the code of commit {then['commit']}{' and what was changed since' * bool(changes)}")
+    return project or PROJECT
+
+
+def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
+    """In the code, the machine and the files that it read: what may explain other losses."""
+    import torch
+
+    found, then, now = [], run["git"], git_state()
+    if project == PROJECT and then != now:
+        with_changes = [" with changes" * bool(state["dirty"]) for state in (then, now)]
+        found.append(f"the code: commit {then['commit']}{with_changes[0]}; here it is {now['commit']}{with_changes[1]}")
+    if torch.__version__ != run["environment"]["torch"]:
+        found.append(f"torch: {run['environment']['torch']}; here it is {torch.__version__}")
+    for role, path in run["paths"].items():
+        manifest = read_manifest(root / path)
+        if manifest.content != run["inputs"][role]:
+            found.append(f"{role}: {path} was {run['inputs'][role]}; here it is {manifest.content}")
+        found += [f"{role}: {manifest.folder / name} {what}" for name, what in damage(manifest).items()]
+    return found
+
+
+def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
+    """Own files that were changed since, and are found by their absolute path or held a password, without which they are of no use."""
+    changed = [
+        name
+        for name, then in own.items()
+        if (name.startswith("/") or HIDDEN in then.read_text(encoding="utf-8")) and not _same(root / name, then)
+    ]
+    return [f"the code: {name} was changed; what it was is in MLflow, training/{copy_of(name)}, but for passwords" for name in changed]
+
+
+def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
+    """A folder that looks like `root`, but for the user's own files, which are what they were."""
+    in_reach = {name: then for name, then in own.items() if not name.startswith("/") and HIDDEN not in then.read_text(encoding="utf-8")}
+    replaced = {Path(name): then for name, then in in_reach.items() if not _same(root / name, then)}
+    if not replaced:
+        return root
+    copied = {above for name in replaced for above in name.parents}  # anything in them is a link to what is in `root`
+    for above in sorted(copied):
+        (folder / "workspace" / above).mkdir()
+        for entry in (root / above).glob("*"):
+            if above / entry.name not in copied | set(replaced):
+                (folder / "workspace" / above / entry.name).symlink_to(entry)
+    for name, then in replaced.items():
+        print(f"with {name} as it was")
+        shutil.copy(then, folder / "workspace" / name)
+    return folder / "workspace"
+
+
+def _same(now: Path, then: Path) -> bool:
+    """A password in it is not in MLflow."""
+    return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
+
+
+def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
+    """The losses up to the last step; then the training is told to stop. It may be one with a schedule that looks at its end."""
+    processes = run["environment"]["processes"]
+    start = torchrun("--standalone", "--nproc-per-node", processes) if processes > 1 else [sys.executable]
+    paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
+    settings = [string for string in run["settings"] if not string.startswith("data.")]
+    options = [
+        "--run-name",
+        run["run"],
+        "--output",
+        folder / "training/manifest.json",
+        "--log-every",
+        run["log_every"],
+        "--device",
+        run["device"],
+    ]
+    environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+    log = folder / "training.log"
+    with open(log, "w", encoding="utf-8") as output:
+        command = [*start, project / TRAIN, *paths, *options, "--settings", *settings]
+        process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
+        while process.poll() is None and max(losses(folder), default=0) < last:
+            time.sleep(0.1)
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        process.wait()
+    if not losses(folder):
+        raise SystemExit(f"the training could not be started again:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
+    return losses(folder)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    events = all_events(folder / "training/journal.jsonl")
+    return {event["step"]: event["metrics"]["loss"] for event in events if event["event"] == "train"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

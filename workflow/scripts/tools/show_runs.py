@@ -1,0 +1,61 @@
+"""Open MLflow's pages on this machine, on the view of the runs that are in its database."""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import webbrowser
+from pathlib import Path
+
+STARTS_WITHIN_SECONDS = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--uri", help="an MLflow database (default: mlflow.db here)")
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--no-browser", action="store_true", help="only say the addresses")
+    args = parser.parse_args()
+    store, ui = args.uri or f"sqlite:///{Path('mlflow.db').resolve()}", f"http://127.0.0.1:{args.port}"
+    command = [Path(sys.executable).with_name("mlflow"), "server", "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = subprocess.Popen([*command, "--backend-store-uri", store], env=environment, stdout=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    try:
+        if started(server, ui):
+            show(store, ui, browser=not args.no_browser)
+        server.wait()
+    except KeyboardInterrupt:
+        server.terminate()
+        server.wait()
+
+
+def started(server: subprocess.Popen, ui: str) -> bool:
+    end = time.monotonic() + STARTS_WITHIN_SECONDS
+    while server.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            return urllib.request.urlopen(f"{ui}/health", timeout=5).status == 200
+        time.sleep(0.5)
+    return False
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+
+def show(uri: str, ui: str, browser: bool) -> None:
+    from snaketrain.tracking import views
+    from snaketrain.tracking.mlflow_store import Store
+
+    experiments = [each for each in Store(uri).client.search_experiments() if views.TAG in each.tags]
+    for experiment in experiments:
+        print(f"{experiment.name}: {views.view_address(ui, experiment.experiment_id)}", flush=True)
+    if browser:
+        webbrowser.open(views.view_address(ui, experiments[0].experiment_id) if experiments else ui)
+
+
+if __name__ == "__main__":
+    main()
