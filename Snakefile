@@ -10,7 +10,7 @@ from snakemake.logging import logger
 from snaketrain.config.files import read_configuration
 from snaketrain.runtime.credentials import Concealing
 from snaketrain.orchestration import launching
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.orchestration.rule_values import untracked, varying
@@ -28,7 +28,7 @@ try:
     runs = examine(config) if workflow.is_main_process else None
     in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
     pipeline = Pipeline(config, in_slurm_job=in_slurm_job, reads_files=workflow.is_main_process, runs=runs)
-except BadConfiguration as error:
+except ConfigurationError as error:
     raise WorkflowError(str(error)) from None
 
 if not workflow.overwrite_configfiles:

@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.data.loading.batches import Batches, Piece  # noqa: E402
+from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
 from snaketrain.data.loading.examples import Examples  # noqa: E402
 from snaketrain.data.loading.layouts import Blocks, Packed  # noqa: E402
 from snaketrain.strategies import make_strategy  # noqa: E402
@@ -46,14 +46,14 @@ def write_texts(path: Path, texts: int, vocabulary: int) -> Examples:
     return Examples(path, pad_token_id=0)
 
 
-def batches(layout: str, examples: Examples, tokens: int, block: int) -> Iterator[tuple[Piece, dict[str, torch.Tensor]]]:
+def batches(layout: str, examples: Examples, tokens: int, block: int) -> Iterator[tuple[MicroBatch, dict[str, torch.Tensor]]]:
     data: Any = Packed(examples) if layout in (PACKED, ONE_ROW) else Blocks(examples, block) if layout == BLOCKS else examples
     made = Batches(data.lengths, 0, 1, tokens, padded=layout in (PADDED, BLOCKS, ANY_ORDER))
     for epoch in range(1000):
         parts = made.of(epoch)
         if layout == ANY_ORDER:  # as many texts in each, as they come
             parts = np.array_split(np.random.default_rng(epoch).permutation(len(data)), len(parts))
-        yield from ((Piece(tuple(map(int, ids))), data.batch(ids, epoch)) for ids in parts)
+        yield from ((MicroBatch(tuple(map(int, ids))), data.batch(ids, epoch)) for ids in parts)
 
 
 def make(shape: dict[str, int], train: Train, vocabulary: int, device: str, precision: str = "auto") -> Learner:

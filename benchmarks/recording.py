@@ -98,7 +98,7 @@ def main() -> None:
             step()  # warms up
 
         def write(on: bool) -> None:
-            training.journal.writes = training.own_journal.writes = on
+            training.journal.writes = training.rank_journal.writes = on
 
         found["journal"] = compared(write, steps, args.steps, args.turns)
         print("journal", found["journal"], flush=True)

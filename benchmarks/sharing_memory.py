@@ -32,7 +32,7 @@ from snaketrain.runtime.journal import read_events  # noqa: E402
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
 # what is freed is given back at once, and not kept for later: else the order of what came and went would count
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
-WAYS = {"each builds": False, "the first builds": True}
+EXECUTION_ONLY = {"each builds": False, "the first builds": True}
 # steps, whether it begins anew, and whether it is stopped at its first step
 CASES = {
     "until the first step": (2, True, True),
@@ -110,7 +110,7 @@ def main() -> None:
         folder = Path(name)
         data = prepared(folder / "workspace")
         models = {"nothing": llama(16, 2), "model": llama(args.width, args.layers)}
-        for way, build_once in WAYS.items():
+        for way, build_once in EXECUTION_ONLY.items():
             most: dict[str, list[list[int]]] = {what: [] for what in CASES}
             for kind, model in models.items():
                 place = folder / f"{kind}, {way}"

@@ -97,7 +97,7 @@ def training_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Tr
         Clock(time.time()),
     )  # fmt: skip
     training.journal = Journal(folder / "journal.jsonl", 0, True)
-    training.own_journal = Journal(folder / "rank-0.jsonl", 0, True)
+    training.rank_journal = Journal(folder / "rank-0.jsonl", 0, True)
     return training
 
 

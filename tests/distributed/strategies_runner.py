@@ -20,7 +20,7 @@ import fairscale_on_cpu  # noqa: E402
 
 from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.data.loading.batches import Batches, Piece  # noqa: E402
+from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
 from snaketrain.runtime.goodput import Clock  # noqa: E402
 from snaketrain.strategies import OF_ONE_PROCESS  # noqa: E402
 from snaketrain.strategies.shards import local_part  # noqa: E402
@@ -162,7 +162,7 @@ class Job:
             make_learner(task, train, built, strategy), examples, Examples(21, seed=1), train, plan, batches, Pieces(Path(), train.accumulate, False),
             Window(strategy), Patience("loss", "min", None), BadSteps(0, 0), checkpoints, notes, notes, notes, Clock(time.time()), journal=notes,
         )  # fmt: skip
-        training.own_journal = Nothing()
+        training.rank_journal = Nothing()
         training.resume()
         return training
 
@@ -173,7 +173,8 @@ def trained(job: Job) -> dict[str, Any]:
     started, strategy, notes = training.step, training.learner.strategy, training.journal
     training.run()
     seen = [
-        sorted({i for pieces in shares for piece in pieces for i in piece}) for shares in zip(*strategy.everyones(notes.ids), strict=True)
+        sorted({i for pieces in shares for piece in pieces for i in piece})
+        for shares in zip(*strategy.all_gather_object(notes.ids), strict=True)
     ]
     found = {"start": started, "losses": notes.losses, "norms": notes.norms, "metrics": notes.metrics, "ids": seen}
     return found | ({"placed": placed(job, training)} if job.checkpoints else {})
@@ -203,11 +204,11 @@ def overflowed(job: Job) -> dict[str, Any]:
 
     strategy.backward = spoiled
     before = {key: tensor.clone() for key, tensor in weights(learner).items()}
-    ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
-    take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
+    ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
+    take_step(learner, [(MicroBatch(ids), training.train_data.batch(ids))], 16.0, 1e-3)
     return {
         "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(learner).items()),
-        "scales": strategy.everyones(strategy.scaler.get_scale()),
+        "scales": strategy.all_gather_object(strategy.scaler.get_scale()),
     }
 
 
@@ -230,16 +231,16 @@ def measured(job: Job) -> list[dict[str, int]]:
         return update(*given)
 
     strategy.update = measuring
-    ids = tuple(range(strategy.data_rank, 16, strategy.data_processes))
-    take_step(learner, [(Piece(ids), training.train_data.batch(ids))], 16.0, 1e-3)
+    ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
+    take_step(learner, [(MicroBatch(ids), training.train_data.batch(ids))], 16.0, 1e-3)
     optimizer = getattr(learner.optimizers[name], "optim", learner.optimizers[name])
     state = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
     held["optimizer"] = storage_bytes(state)
-    everyones: list[Any] = [held]
+    all_gather_object: list[Any] = [held]
     if strategy.world_size > 1:
-        everyones = [None] * strategy.world_size
-        dist.all_gather_object(everyones, held)
-    return everyones
+        all_gather_object = [None] * strategy.world_size
+        dist.all_gather_object(all_gather_object, held)
+    return all_gather_object
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:

@@ -90,7 +90,7 @@ def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, s
         pieces=Pieces(folder, train.accumulate, False), window=Window(strategy), patience=Patience("loss", "min", None),
         bad_steps=BadSteps(train.bad_steps_allowed, train.rollbacks_allowed), checkpoints=Checkpoints(folder / "checkpoints", "loss", "min", 2),
         progress=quiet, stop=SimpleNamespace(requested=lambda: begun[-1] >= stops_at), watch=quiet, clock=Clock(time.time()),
-        journal=Journal(), own_journal=Journal(),
+        journal=Journal(), rank_journal=Journal(),
     )  # fmt: skip
     take, begun = training.take, [0]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.data.sources.fetching import model_config
 from snaketrain.orchestration.preflight import examine
 
@@ -183,7 +183,7 @@ def changed(changes: dict) -> dict:
 def problems_of(changes: dict) -> list[str]:
     try:
         examine(changed(changes))
-    except BadConfiguration as error:
+    except ConfigurationError as error:
         return error.problems
     return []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from snaketrain.config.schema import Train
-from snaketrain.data.loading.batches import Batches, deal, in_order
+from snaketrain.data.loading.batches import Batches, in_order, shard_batch
 from snaketrain.training import schedules
 from snaketrain.training.plan import Plan, make_schedule
 
@@ -43,14 +43,14 @@ def test_epochs_and_seeds_differ_and_repeat():
 def test_a_batch_is_dealt_out_exactly(world_size, pieces):
     known = lengths(103)
     for batch in epoch_batches(known, 12, 42, 0):
-        dealt = [deal(batch, pieces, rank, world_size) for rank in range(world_size)]
+        dealt = [shard_batch(batch, pieces, rank, world_size) for rank in range(world_size)]
         assert {len(share) for share in dealt} == {pieces}
         assert sorted(i for share in dealt for piece in share if not piece.filler for i in piece.ids) == sorted(batch)
         assert all(piece.ids and set(piece.ids) <= set(batch) for share in dealt for piece in share)
 
 
 def test_a_batch_smaller_than_the_processes_is_filled_up():
-    dealt = [deal(np.array([5, 2]), 2, rank, 3) for rank in range(3)]
+    dealt = [shard_batch(np.array([5, 2]), 2, rank, 3) for rank in range(3)]
     assert [[piece.filler for piece in share] for share in dealt] == [[False, True], [False, True], [True, True]]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from snaketrain.data.loading.batches import Piece
+from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.examples import Examples
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.evaluation.predicting import predict
@@ -158,7 +158,7 @@ def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
             modules["model"].load_state_dict(before)
             who = learner(task, modules)
             losses = [evaluate(who, data, 2)["loss"]]
-            batches = [(Piece(tuple(ids)), data.batch(ids)) for ids in cut]
+            batches = [(MicroBatch(tuple(ids)), data.batch(ids)) for ids in cut]
             take_step(who, batches, sum(task.count(batch) for _, batch in batches), 0.1)
             found.append([*losses, evaluate(who, data, 3)["loss"]])
     assert found[0][1] < found[0][0]

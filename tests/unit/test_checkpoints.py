@@ -27,7 +27,7 @@ class Second(Strategy):
         super().__init__("cpu", "fp32")
         self.told = told
 
-    def everyones(self, item: Any) -> list[Any]:
+    def all_gather_object(self, item: Any) -> list[Any]:
         assert item is None  # nobody asks what it sees itself
         return [self.told, item]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.expanding import changes_by_run
 from snaketrain.config.files import read_configuration
 from snaketrain.config.runs import read_runs
@@ -41,7 +41,7 @@ WRITTEN = [
 @pytest.mark.parametrize(("written", "told"), WRITTEN)
 def test_mistakes_in_the_writing_are_told_with_their_line(tmp_path, written, told):
     (tmp_path / "my.yaml").write_bytes(written)
-    with pytest.raises(BadConfiguration) as error:
+    with pytest.raises(ConfigurationError) as error:
         read_configuration([tmp_path / "my.yaml"])
     assert [told in problem for problem in error.value.problems] == [True], error.value.problems
 
@@ -49,7 +49,7 @@ def test_mistakes_in_the_writing_are_told_with_their_line(tmp_path, written, tol
 @pytest.mark.parametrize("name", ["missing.yaml", "folder", "x" * 5000, "a\0b"])
 def test_files_that_cannot_be_read(tmp_path, name):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadConfiguration, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
         read_configuration([f"{tmp_path}/{name}"])
 
 
@@ -73,7 +73,7 @@ def test_the_command_line_is_read_as_yaml_and_comes_last(tmp_path):
         "select": None,
         "model": {"arguments": {"hidden_size": 128}},
     }
-    with pytest.raises(BadConfiguration, match=r"--config train, lines 1 and 1: `train.seed` stands twice"):
+    with pytest.raises(ConfigurationError, match=r"--config train, lines 1 and 1: `train.seed` stands twice"):
         read_configuration([], ["train={seed: 1, seed: 2}"])
 
 
@@ -92,14 +92,14 @@ def test_a_run_may_say_in_another_way_what_the_common_sections_say():
 )
 def test_aliases_without_end_are_told(tmp_path, config):
     (tmp_path / "my.yaml").write_text(config)
-    with pytest.raises(BadConfiguration, match=r"nested deeper than|more than 1,000,000 values"):
+    with pytest.raises(ConfigurationError, match=r"nested deeper than|more than 1,000,000 values"):
         examine(read_configuration([tmp_path / "my.yaml"]))
 
 
 def test_a_sweep_of_a_million_points_is_refused_at_once():
     axes = {f"train.{name}": list(range(1, 101)) for name in ("seed", "batch_size", "batch_tokens")}
     started = time.process_time()
-    with pytest.raises(BadConfiguration, match=r"sweeps.s: makes 1,000,000 runs \(100 x 100 x 100\)"):
+    with pytest.raises(ConfigurationError, match=r"sweeps.s: makes 1,000,000 runs \(100 x 100 x 100\)"):
         read_runs({"sweeps": {"s": axes}})
     assert time.process_time() - started < 1
 

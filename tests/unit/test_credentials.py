@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from workspace import make_workspace
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Tracking
 from snaketrain.runtime.credentials import CONCEALED, CannotTellApart, Concealing, conceal, hidden, hidden_setting
@@ -217,7 +217,7 @@ def test_what_snakemake_says():
 
 
 def test_a_wrong_configuration_is_told_without_passwords():
-    assert IN_ADDRESS not in str(BadConfiguration([f"data.train.path: no file at {ADDRESS}"]))
+    assert IN_ADDRESS not in str(ConfigurationError([f"data.train.path: no file at {ADDRESS}"]))
 
 
 def test_journals_and_manifests(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.module_task import ModuleSettings
 from snaketrain.orchestration.preflight import examine
@@ -377,7 +377,7 @@ def tried(battery: list[tuple[str, str, dict]]) -> tuple[list[str], list[str], f
         try:
             examine(config)
             taken.append(f"{where}: {what}")
-        except BadConfiguration as error:
+        except ConfigurationError as error:
             if not any(where in problem for problem in error.problems):
                 failed.append(f"{where}: {what}: not told: {error.problems}")
             if not all(problem.isprintable() and len(problem) < 1000 for problem in error.problems):

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 import torch
 
-from snaketrain.data.loading.batches import Batches, deal
+from snaketrain.data.loading.batches import Batches, shard_batch
 from snaketrain.data.loading.examples import Examples
 from snaketrain.data.loading.layouts import Blocks, Packed, in_rows
 
@@ -69,7 +69,7 @@ def test_packed_rows_hold_each_text_once_and_whole(tmp_path, world_size, pieces)
     for ids in Batches(packed.lengths, 1, 8, tokens=150, padded=False).of(0):
         assert len(ids) == 1 or packed.lengths[ids].sum() <= 150
         for rank in range(world_size):
-            for piece in deal(ids, pieces, rank, world_size):
+            for piece in shard_batch(ids, pieces, rank, world_size):
                 found = texts_in(packed.batch(piece.ids))
                 assert sorted(found) == sorted(known[i] for i in piece.ids)
                 seen += [] if piece.filler else found

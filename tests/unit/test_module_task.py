@@ -7,7 +7,7 @@ import torch
 import torchmetrics
 from torch.nn import functional
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
 from snaketrain.tasks.module import Module
@@ -323,7 +323,7 @@ WRONG = [
     ("arguments", "words"), [(arguments, words) for arguments, *words in WRONG], ids=[words[0][:60] for _, *words in WRONG]
 )
 def test_mistakes_show_before_any_job(arguments, words):
-    with pytest.raises(BadConfiguration) as error:
+    with pytest.raises(ConfigurationError) as error:
         examine(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}})
     told = [problem for problem in error.value.problems if words[0] in problem]
     assert len(told) == 1 and all(word in told[0] for word in words), error.value.problems
@@ -339,7 +339,7 @@ def chosen_by(metric: dict | str, **select) -> list[str]:
     task = {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"m": metric}}}
     try:
         examine(CONFIGURATION | {"train": {"task": task}, "select": {"metric": "m"} | select})
-    except BadConfiguration as error:
+    except ConfigurationError as error:
         return error.problems
     return []
 

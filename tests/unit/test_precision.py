@@ -42,7 +42,7 @@ def test_a_precision_that_is_named_is_taken_and_a_cpu_computes_in_fp32(gpu):
 @pytest.mark.parametrize(("others", "expected"), [("bf16", "bf16"), ("fp16", "fp16")])
 def test_processes_on_gpus_of_several_kinds_agree(monkeypatch, gpu, others, expected):
     class OfTwo(Distributed):
-        def everyones(self, item: Any) -> list[Any]:
+        def all_gather_object(self, item: Any) -> list[Any]:
             return [item, others]
 
     monkeypatch.setenv("LOCAL_RANK", "0")

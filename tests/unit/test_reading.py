@@ -11,7 +11,7 @@ import pytest
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import as_text
-from snaketrain.data.sources.data_issues import Oddities
+from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.sources.reading import check, rows
 from snaketrain.data.sources.tables import records, table
@@ -30,7 +30,7 @@ def write(path, content, encoding="utf-8"):
 
 def read(files, odd=None, **changes):
     files = files if isinstance(files, list) else [files]
-    return [(row.line, row.values) for row in rows(files, data(**changes), odd or Oddities(), files[0].parent)]
+    return [(row.line, row.values) for row in rows(files, data(**changes), odd or DataIssues(), files[0].parent)]
 
 
 def test_csv_with_quoted_newlines_names_the_line_where_a_row_begins(tmp_path):
@@ -60,7 +60,7 @@ def test_parquet_reads_the_needed_columns_only(tmp_path):
 
 def test_headerless_tsv_with_stray_quotes_and_ragged_rows(tmp_path):
     file = write(tmp_path / "a.tsv", '"good film\t1\nit is "bad\t0\nno label\ntoo\t1\tmany\n\n' + "more\t0\n" * 100)
-    odd = Oddities()
+    odd = DataIssues()
     found = read(file, odd, columns=["text", "label"])
     assert found[:3] == [
         (1, {"text": '"good film', "label": "1"}),
@@ -94,7 +94,7 @@ def test_where_compares_as_text(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "shift_jis"])
 def test_encodings(tmp_path, encoding):
     word = "映画" if encoding == "shift_jis" else "café"
-    odd = Oddities()
+    odd = DataIssues()
     assert read(write(tmp_path / "a.csv", f"text,label\n{word},1\n", encoding), odd, encoding=encoding) == [
         (2, {"text": word, "label": "1"})
     ]
@@ -103,7 +103,7 @@ def test_encodings(tmp_path, encoding):
 
 def test_a_line_in_another_encoding_is_named_replaced_and_passed(tmp_path):
     file = write(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\ngood,1\ncaf\xe9,0\n\xc3\xa9t\xc3\xa9,1\n")
-    odd = Oddities()
+    odd = DataIssues()
     assert [values["text"] for _, values in read(file, odd)] == ["good", "caf\ufffd", "été"]
     assert odd.counts == {"bad_encoding": 1}
     assert odd.examples["bad_encoding"][0].startswith("a.csv, line 3:")
@@ -129,14 +129,14 @@ def test_a_stray_quote_swallows_nothing(tmp_path, stray):
 def test_two_stray_quotes_are_told(tmp_path):
     swallowed = ['"great film,1\n', *(f"film {n},{n % 2}\n" for n in range(5)), 'the end",0\n']
     whole = '"Well, it\nwas, in all, good\n\nreally",1\n"one\ntwo",1\n'
-    odd = Oddities()
+    odd = DataIssues()
     assert len(read(write(tmp_path / "a.csv", many(*swallowed) + whole), odd)) == 200 - 7 + 1 + 2
     assert odd.counts == {"joined_rows": 1}
     assert odd.examples["joined_rows"][0].startswith("a.csv, lines 51 to 57: great film,1 film 0,0")
 
 
 def test_a_row_with_too_many_fields_is_dropped_counted_and_more_are_an_error(tmp_path):
-    odd = Oddities()
+    odd = DataIssues()
     found = read(write(tmp_path / "a.csv", many("good, very good,1\n", "x,1,\n")), odd)
     assert len(found) == 198 and odd.counts == {"long_row": 2}
     assert odd.examples["long_row"] == ["a.csv, line 51: good |  very good | 1", "a.csv, line 52: x | 1 | "]
@@ -144,7 +144,7 @@ def test_a_row_with_too_many_fields_is_dropped_counted_and_more_are_an_error(tmp
         read(write(tmp_path / "a.csv", many("a,b,1\n", "a,b,0\n", "a,b,1\n")))
     lines = iter(["text,label\n", *("a,b,1\n" for _ in range(50)), "end"])
     with pytest.raises(BadData, match="as in 11 of 11 rows"):
-        list(table(records("csv", lines, Oddities(), "a.csv"), None, Oddities(), "a.csv"))
+        list(table(records("csv", lines, DataIssues(), "a.csv"), None, DataIssues(), "a.csv"))
     assert next(lines) == "a,b,1\n", "a long file is not read to its end first"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration import launching, stage_commands
 from snaketrain.orchestration.pipeline import Pipeline, plain_name, source_name
 
@@ -106,5 +106,5 @@ def test_a_digest_tells_apart_what_is_written_alike(pipeline):
 
 def test_a_folder_in_which_snakemake_cannot_work_is_told():
     launching.check_folder(TEXT.replace("{run}", ""))
-    with pytest.raises(BadConfiguration, match=r"/a\{b\}: .*braces"):
+    with pytest.raises(ConfigurationError, match=r"/a\{b\}: .*braces"):
         launching.check_folder("/a{b}")

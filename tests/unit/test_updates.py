@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snaketrain.data.loading.batches import Piece
+from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.bad_steps import BadSteps
@@ -37,7 +37,7 @@ def learner(strategy: Strategy, task: Task) -> Learner:
 
 
 def step(ours: Learner) -> Tensor:
-    return take_step(ours, [(Piece((0,)), {"x": torch.ones(1, 3)})], 1.0, 0.1)[1]
+    return take_step(ours, [(MicroBatch((0,)), {"x": torch.ones(1, 3)})], 1.0, 0.1)[1]
 
 
 def weights(ours: Learner) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ class OfTwo(Strategy):
 
     other = 0.0
 
-    def agree(self, *numbers: float) -> list[float]:
+    def all_reduce_scalars(self, *numbers: float) -> list[float]:
         return [number + self.other for number in numbers]
 
 

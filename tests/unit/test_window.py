@@ -17,7 +17,7 @@ class OfTwo(Strategy):
 
     rank, world_size = 1, 2
 
-    def everyones(self, item: Any) -> list[Any]:
+    def all_gather_object(self, item: Any) -> list[Any]:
         return [item, item]
 
 

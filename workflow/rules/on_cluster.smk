@@ -31,11 +31,11 @@ def see_to_cluster():
             problem = launching.without_gpus(pipeline.runs[job.wildcards.run], workflow.executor_plugin.name, job.resources.get("gres"))
             problems += [f"{problem} (run {job.wildcards.run})"] if problem else []
         if problems:
-            raise BadConfiguration(problems)
+            raise ConfigurationError(problems)
         if under_slurm:
             checks.end_left_over(submitted, tell)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
             ranges = {checks.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
             monitor.Watch(logs, tell, ranges).start()
-    except (BadConfiguration, checks.SlurmMissing) as error:
+    except (ConfigurationError, checks.SlurmMissing) as error:
         raise WorkflowError(str(error)) from None

@@ -21,7 +21,15 @@ from snaketrain.runtime.manifests import digest, read_manifest
 from snaketrain.runtime.ownership import check, end_previous_owner, sign
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.run_folder import WAYS, claim, log_to, record_failure, record_start, set_aside_from_damage, ways_of
+from snaketrain.runtime.run_folder import (
+    EXECUTION_ONLY,
+    execution_options,
+    log_to,
+    prepare_run_folder,
+    record_failure,
+    record_start,
+    set_aside_from_damage,
+)
 from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 
@@ -89,10 +97,10 @@ def main(args: argparse.Namespace) -> int:
     batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
     plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "training.schedules"), settings.schedule.arguments))
     if first:
-        indifferent = (*WAYS, *LENGTH) if plan.open_ended else WAYS
+        indifferent = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
         purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
         end_previous_owner(folder)
-        if changed := claim(folder, purpose, ways_of(args), plan.steps):
+        if changed := prepare_run_folder(folder, purpose, execution_options(args), plan.steps):
             about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
         sign(folder)
         set_aside_from_damage(folder)
@@ -123,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
     about |= {"steps": plan.steps, "processes": strategy.world_size, "precision": strategy.precision, "began": started}
     about |= place() if first else {}
     training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
-    training.own_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
+    training.rank_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
     progress.start(start)
     logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
     with watched(training.tell_load) if first else nullcontext():
@@ -132,7 +140,7 @@ def main(args: argparse.Namespace) -> int:
     progress.close()
 
     status = "FINISHED" if training.complete else "STOPPED"
-    signals = sorted({name for told in strategy.everyones(stop.signals) for name in told})
+    signals = sorted({name for told in strategy.all_gather_object(stop.signals) for name in told})
     end = {"step": reached, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
     training.journal.write("end", status=status, **end, spent=training.clock.spent())
     strategy.finish()

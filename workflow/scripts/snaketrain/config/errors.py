@@ -24,7 +24,7 @@ PLAINER = {
 }
 
 
-class BadConfiguration(Exception):
+class ConfigurationError(Exception):
     """All problems of a configuration, each with its path, what is wrong and what to do."""
 
     def __init__(self, problems: list[str]):

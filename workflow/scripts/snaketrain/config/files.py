@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from snaketrain.config.errors import BadConfiguration, shown
+from snaketrain.config.errors import ConfigurationError, shown
 from snaketrain.config.plain_values import DEEPEST
 
 LONGEST_NAME = 100
@@ -39,7 +39,7 @@ def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] 
         problems += more
         config = overridden(config, found)
     if problems:
-        raise BadConfiguration(problems)
+        raise ConfigurationError(problems)
     return config
 
 

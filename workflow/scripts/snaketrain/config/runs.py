@@ -8,7 +8,7 @@ import functools
 import json
 from typing import Any, NamedTuple
 
-from snaketrain.config.errors import BadConfiguration, bad_name, nearest, shown
+from snaketrain.config.errors import ConfigurationError, bad_name, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.config.plain_values import Endless, dotted, not_plain, without
@@ -32,7 +32,7 @@ def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
     """The settings of every run by its name."""
     reading = read(config)
     if reading.problems:
-        raise BadConfiguration(reading.problems)
+        raise ConfigurationError(reading.problems)
     return {run: found.settings for run, found in reading.runs.items()}
 
 

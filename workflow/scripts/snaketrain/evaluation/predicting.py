@@ -29,11 +29,11 @@ def predict(
             mine["ids"].append(np.array(piece.ids, np.int64))
             for column, rows in predicted.items():
                 mine.setdefault(column, []).append(on_cpu(rows))
-            bar.update(len(piece.ids) * strategy.data_processes)
+            bar.update(len(piece.ids) * strategy.data_parallel_size)
         beat()
     bar.close()
-    everyones = strategy.everyones({column: np.concatenate(rows) for column, rows in mine.items()})
-    return sums.metrics() if measured else {}, merged(everyones, len(examples)) if strategy.rank == 0 else {}
+    all_gather_object = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in mine.items()})
+    return sums.metrics() if measured else {}, merged(all_gather_object, len(examples)) if strategy.rank == 0 else {}
 
 
 def on_cpu(rows: torch.Tensor) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.strategies import ON_GPUS_ONLY
@@ -83,7 +83,7 @@ def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
 def check_folder(folder: str) -> None:
     """Snakemake looks for wildcards in the path of its lock, and finds another one's or none."""
     if set(folder) & set("{}"):
-        raise BadConfiguration([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
+        raise ConfigurationError([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
 
 
 def misquoted(handed: Iterable[Any], in_double_quotes: bool) -> list[str]:

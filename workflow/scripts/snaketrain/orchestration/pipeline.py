@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
 from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Examples, Settings, Source, Tracking
@@ -55,7 +55,7 @@ class Pipeline:
                 for section in ("data", "model", "train", "select", "evaluate"):
                     strings(section, getattr(run, section))
             except CannotTellApart as error:
-                raise BadConfiguration(
+                raise ConfigurationError(
                     [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
                      "Give both the same, or have your code take it from the environment."]
                 ) from None  # fmt: skip
@@ -260,7 +260,7 @@ def file_digests(source: Source) -> dict[str, str]:
         try:
             found[name] = remembered.of(file, file_digest)
         except OSError as error:
-            raise BadConfiguration([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
+            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
     remembered.save()
     return found
 

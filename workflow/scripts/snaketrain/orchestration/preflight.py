@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from snaketrain.config.errors import BadConfiguration
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.validating import Validated, follows
@@ -50,7 +50,7 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         problems += [f"{problem} (run {name})" for problem in wrong if not follows(problem.partition(":")[0], found.wrong)]
     problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
     if problems:
-        raise BadConfiguration(_once(problems))
+        raise ConfigurationError(_once(problems))
     return {name: found.settings for name, found in reading.runs.items()}
 
 

@@ -20,15 +20,15 @@ from snaketrain.runtime.ownership import is_ours
 from snaketrain.runtime.provenance import git_state, write_down
 from snaketrain.runtime.ranks import Ranks
 
-WAYS = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
+EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
 
 
-def ways_of(args: argparse.Namespace) -> list[str]:
+def execution_options(args: argparse.Namespace) -> list[str]:
     """By which code and in which way the training is computed; an unfinished one may go on in another way."""
-    return [*args.code, *(string for string in args.settings if string.startswith(WAYS))]
+    return [*args.code, *(string for string in args.settings if string.startswith(EXECUTION_ONLY))]
 
 
-def claim(folder: Path, purpose: str, ways: list[str], steps: int) -> list[str]:
+def prepare_run_folder(folder: Path, purpose: str, ways: list[str], steps: int) -> list[str]:
     """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
 
     Other settings or data are another training, and so are fewer steps than were taken already. Other code or another
@@ -109,7 +109,7 @@ def record_start(
         folder / "run.json",
         {
             "purpose": purpose,
-            "ways": ways_of(args),
+            "ways": execution_options(args),
             "run": args.run_name,
             "identity": stages.identity("train_model", args, inputs),
             "started": started,

@@ -32,7 +32,7 @@ def best_precision(device: torch.device) -> str:
 
 class Strategy:
     rank, world_size = 0, 1
-    replicas = 1  # neighbouring processes that work on the same examples, since they share one model
+    model_parallel_size = 1  # neighbouring processes that work on the same examples, since they share one model
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
     tries_again = True  # a backward pass that failed leaves nothing but gradients behind
 
@@ -61,14 +61,14 @@ class Strategy:
         return True
 
     @property
-    def data_rank(self) -> int:
+    def data_parallel_rank(self) -> int:
         """Which share of the examples is this process's."""
-        return self.rank // self.replicas
+        return self.rank // self.model_parallel_size
 
     @property
-    def data_processes(self) -> int:
+    def data_parallel_size(self) -> int:
         """Into how many shares the examples are cut."""
-        return self.world_size // self.replicas
+        return self.world_size // self.model_parallel_size
 
     # --- the module
 
@@ -120,7 +120,7 @@ class Strategy:
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
         # those that share a model each find gradients of what is not cut, which may differ in the last bit
-        if (not alike or self.replicas > 1) and self.agree(float(not math.isfinite(norm)))[0]:
+        if (not alike or self.model_parallel_size > 1) and self.all_reduce_scalars(float(not math.isfinite(norm)))[0]:
             norm = torch.full_like(norm, math.nan)
         if math.isfinite(norm):
             for _, optimizer in pairs:
@@ -173,7 +173,7 @@ class Strategy:
 
     # --- agreeing
 
-    def agree(self, *numbers: float) -> list[float]:
+    def all_reduce_scalars(self, *numbers: float) -> list[float]:
         """Each number summed over all processes, without waiting for the device."""
         return list(numbers)
 
@@ -181,7 +181,7 @@ class Strategy:
         """The sum over all processes, in double precision."""
         return tensor.double() if self.device.type != "mps" else tensor
 
-    def everyones(self, item: Any) -> list[Any]:
+    def all_gather_object(self, item: Any) -> list[Any]:
         """The item of each share of the examples, in order."""
         return [item]
 
@@ -205,7 +205,7 @@ class Distributed(Strategy):
             dist.init_process_group(backend, timeout=timedelta(minutes=30))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         if self.asked == "auto":  # GPUs may be of several kinds
-            found = self.everyones(best_precision(self.device))
+            found = self.all_gather_object(best_precision(self.device))
             self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
 
     def finish(self) -> None:
@@ -220,22 +220,22 @@ class Distributed(Strategy):
         return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        super().backward(loss, weight * self.data_processes)  # gradients are averaged over the processes; ours is a sum
+        super().backward(loss, weight * self.data_parallel_size)  # gradients are averaged over the processes; ours is a sum
 
-    def agree(self, *numbers: float) -> list[float]:
+    def all_reduce_scalars(self, *numbers: float) -> list[float]:
         total = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(total)  # on the CPU, so that the device goes on with what it has
-        return (total / self.replicas).tolist()
+        return (total / self.model_parallel_size).tolist()
 
     def sum(self, tensor: Tensor) -> Tensor:
         total = tensor.double().to(self.device)
         dist.all_reduce(total)
-        return total / self.replicas
+        return total / self.model_parallel_size
 
-    def everyones(self, item: Any) -> list[Any]:
+    def all_gather_object(self, item: Any) -> list[Any]:
         items: list[Any] = [None] * self.world_size
         dist.all_gather_object(items, item)
-        return items[:: self.replicas]
+        return items[:: self.model_parallel_size]
 
     def wait(self) -> None:
-        self.everyones(None)
+        self.all_gather_object(None)

@@ -34,14 +34,16 @@ class TensorParallel(Fsdp):
         self.tensor, self.shard, self.plan = tensor, shard, plan
 
     def make_mesh(self) -> DeviceMesh:
-        self.replicas = self.tensor or self.world_size
-        copies, shares = (1, self.data_processes) if self.shard else (self.data_processes, 1)
-        return init_device_mesh(self.device.type, (copies, shares, self.replicas), mesh_dim_names=("replicate", "shard", "tensor"))
+        self.model_parallel_size = self.tensor or self.world_size
+        copies, shares = (1, self.data_parallel_size) if self.shard else (self.data_parallel_size, 1)
+        return init_device_mesh(
+            self.device.type, (copies, shares, self.model_parallel_size), mesh_dim_names=("replicate", "shard", "tensor")
+        )
 
     def cut(self, module: nn.Module) -> nn.Module:
         # without exchange, since all processes start with the same weights
         parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
-        if self.data_processes > 1:
+        if self.data_parallel_size > 1:
             return self.shared_out(module, self.mesh["replicate", "shard"])
         return module.to(self.device) if self.builds else module
 
@@ -73,7 +75,7 @@ class TensorParallel(Fsdp):
     def check_heads(self, module: nn.Module) -> None:
         for name in HEADS:
             heads = getattr(getattr(module, "config", None), name, None)
-            if isinstance(heads, int) and heads % self.replicas:
+            if isinstance(heads, int) and heads % self.model_parallel_size:
                 raise SystemExit(
-                    f"train.strategy.arguments.tensor: {self.replicas} does not divide the model's {name} ({heads}), and heads stay whole."
+                    f"train.strategy.arguments.tensor: {self.model_parallel_size} does not divide the model's {name} ({heads}), and heads stay whole."
                 )

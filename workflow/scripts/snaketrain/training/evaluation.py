@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snaketrain.data.loading.batches import Piece, deal, in_order
+from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.training.learner import Learner
 
@@ -18,7 +18,7 @@ class Sums:
         self.task, self.strategy = learner.task, learner.strategy
         self.totals: dict[str, Tensor] = {}
 
-    def add(self, piece: Piece, batch: Batch, outputs: Any) -> None:
+    def add(self, piece: MicroBatch, batch: Batch, outputs: Any) -> None:
         for name, value in self.task.evaluation_step(outputs, batch).items():
             self.totals[name] = self.totals.get(name, 0.0) + (torch.zeros_like(value) if piece.filler else value).double()
 
@@ -40,13 +40,13 @@ def evaluate(
     return sums.metrics()
 
 
-def all_outputs(learner: Learner, data: Any, batch_size: int, tokens: int | None = None) -> Iterator[tuple[Piece, Batch, Any]]:
+def all_outputs(learner: Learner, data: Any, batch_size: int, tokens: int | None = None) -> Iterator[tuple[MicroBatch, Batch, Any]]:
     """What the modules make of this process's share of the data, set to evaluate and in the strategy's precision."""
     for module in learner.modules.values():
         module.eval()
     strategy = learner.strategy
     for ids in in_order(data.lengths, batch_size, tokens):
-        (piece,) = deal(ids, 1, strategy.data_rank, strategy.data_processes)
+        (piece,) = shard_batch(ids, 1, strategy.data_parallel_rank, strategy.data_parallel_size)
         batch = on_device(data.batch(piece.ids), strategy.device)
         with strategy.autocast():
             yield piece, batch, learner.task.outputs(learner.plain_modules(), batch)

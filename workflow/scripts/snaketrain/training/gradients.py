@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snaketrain.data.loading.batches import Piece
+from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.tasks.base import Batch, on_device
 from snaketrain.training.bad_steps import poisoned
 from snaketrain.training.learner import Learner
 from snaketrain.training.window import each
 
-Cut = list[tuple[Piece, Batch]]  # a process's pieces of a batch
+Cut = list[tuple[MicroBatch, Batch]]  # a process's pieces of a batch
 Losses = dict[str, Tensor]  # by part
 Objective = tuple[Callable[..., Any], list[str]]  # a loss, and the modules that learn from it
 
@@ -47,7 +47,7 @@ def clear(learner: Learner) -> None:
 
 def seed_step(seed: int, step: int, objective: int, strategy: Any) -> None:
     """Dropout depends on the step and the objective alone: whoever resumes, or tries again, draws what would have been drawn."""
-    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_rank + objective * 1_000_000_007
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_parallel_rank + objective * 1_000_000_007
     torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes half a millisecond for devices that are not used
     if strategy.device.type == "cuda":
         torch.cuda.manual_seed(number)

@@ -36,7 +36,7 @@ class Learner:
         return self.plain_modules() | {name: self.modules[name] for name in names}
 
 
-class Facts(dict):
+class DataInfo(dict):
     """What is known of the data, and a plain word where a task needs what is not."""
 
     def __missing__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ def build(
     builds = builds or not task.wraps  # what a task wraps by itself, it needs in each process
     torch.manual_seed(train.seed)
     with nullcontext() if builds else without_memory():
-        modules = task.build(model.model_dump(), weights, Facts(facts))
+        modules = task.build(model.model_dump(), weights, DataInfo(facts))
     if initial and builds:
         start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)

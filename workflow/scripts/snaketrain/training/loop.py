@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from snaketrain.data.loading.batches import Batches, deal
+from snaketrain.data.loading.batches import Batches, shard_batch
 from snaketrain.runtime.exit_codes import WorthAnotherStart
 from snaketrain.tasks.base import Batch
 from snaketrain.training.bad_steps import BadSteps
@@ -47,7 +47,7 @@ class Training:
     clock: Any
     step: int = 0  # the last one that was taken
     journal: Any = None
-    own_journal: Any = None  # of this process alone
+    rank_journal: Any = None  # of this process alone
     stopping: bool = False
     owed: bool = False  # an evaluation of that step, which a stop signal came before
 
@@ -109,7 +109,7 @@ class Training:
             batches = self.cut(ids, epoch)
         mine = sum(self.learner.task.count(batch) for piece, batch in batches if not piece.filler)
         # all processes must agree on what the losses are divided by, and on where to stop
-        count, stopping = strategy.agree(mine, self.stop.requested())
+        count, stopping = strategy.all_reduce_scalars(mine, self.stop.requested())
         self.stopping = stopping > 0
         gradients = partial(self.gradients, step, partial(self.cut, ids, epoch))
         losses, self.norm = take_step(self.learner, batches, max(1.0, count), self.rate, gradients)
@@ -123,7 +123,7 @@ class Training:
     def cut(self, ids: np.ndarray, epoch: int) -> Cut:
         """This process's pieces of a batch."""
         strategy = self.learner.strategy
-        pieces = deal(ids, self.pieces.number, strategy.data_rank, strategy.data_processes)
+        pieces = shard_batch(ids, self.pieces.number, strategy.data_parallel_rank, strategy.data_parallel_size)
         return [(piece, self.train_data.batch(piece.ids, epoch)) for piece in pieces]
 
     def gradients(self, step: int, cut: Callable[[], Cut], number: int, objective: Objective, batches: Cut, count: float) -> Losses:
@@ -157,7 +157,10 @@ class Training:
 
     def skip(self, step: int, ids: np.ndarray, losses: dict[str, Tensor]) -> None:
         """The update was left out, since a gradient was not a number."""
-        fine, scaler = self.learner.strategy.everyones(all(bool(loss.isfinite()) for loss in losses.values())), self.learner.strategy.scaler
+        fine, scaler = (
+            self.learner.strategy.all_gather_object(all(bool(loss.isfinite()) for loss in losses.values())),
+            self.learner.strategy.scaler,
+        )
         if all(fine) and scaler.is_enabled() and scaler.get_scale() >= 1.0:
             return  # beyond the range of fp16, as at times it is; the scaler has lowered its scale, and below 1 that is not the reason
         processes = [rank for rank, is_fine in enumerate(fine) if not is_fine]
@@ -178,7 +181,7 @@ class Training:
         step, plan = self.step, self.plan
         self.tell_saved()
         if self.window.examples and (self.progress.logs_at(step) or step == plan.steps):
-            self.own_journal.write("train", step=step, metrics=self.window.own(self.learner.task.counts))
+            self.rank_journal.write("train", step=step, metrics=self.window.own(self.learner.task.counts))
             figures = self.window.close(self.learner.task.counts)
             figures |= {"learning_rate": self.rate, "gradient_norm": self.norm.item(), "epoch": plan.epochs_done(step)}
             self.journal.write("train", step=step, metrics=figures, spent=self.clock.spent())
@@ -213,7 +216,7 @@ class Training:
     def goes_on(self) -> bool:
         """Asked between two batches of an evaluation; all processes must agree."""
         self.watch.beat()
-        (stopping,) = self.learner.strategy.agree(self.stop.requested())
+        (stopping,) = self.learner.strategy.all_reduce_scalars(self.stop.requested())
         self.stopping = stopping > 0
         return not self.stopping
 

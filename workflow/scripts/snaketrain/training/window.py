@@ -50,14 +50,18 @@ class Window:
         """Of all processes, since a training may be stopped between two lines of the journal."""
         losses = {name: float(loss) for name, loss in self.losses.items()}  # a tensor would be sent with the device that it is on
         mine = {"seconds": self.seconds, "losses": losses, "counted": self.counted, "here": self.here, "examples": self.examples}
-        return {"processes": self.strategy.everyones(mine)}
+        return {"processes": self.strategy.all_gather_object(mine)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Each process goes on with its own losses; with another number of processes, the first one with the losses of all."""
         processes, strategy = state["processes"], self.strategy
         for name in (name for part in processes for name in part["losses"]):
             self.losses.setdefault(name, 0.0)  # in all processes, which add up one after the other
-        mine = [processes[strategy.data_rank]] if len(processes) == strategy.data_processes else processes * (strategy.data_rank == 0)
+        mine = (
+            [processes[strategy.data_parallel_rank]]
+            if len(processes) == strategy.data_parallel_size
+            else processes * (strategy.data_parallel_rank == 0)
+        )
         for part in mine:
             self.here += part["here"]
             for name, loss in part["losses"].items():

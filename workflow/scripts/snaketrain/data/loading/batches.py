@@ -12,7 +12,7 @@ WINDOW_BATCHES = 50  # batches that are sorted by length together: wide enough t
 
 
 @dataclass(frozen=True)
-class Piece:
+class MicroBatch:
     """What one process works on at a time. A filler repeats an example so that all processes take part; it must not count."""
 
     ids: tuple[int, ...]
@@ -84,8 +84,8 @@ def in_order(lengths: Sequence[int], batch_size: int, tokens: int | None = None)
     return batches
 
 
-def deal(batch: np.ndarray, pieces: int, rank: int, world_size: int) -> list[Piece]:
+def shard_batch(batch: np.ndarray, pieces: int, rank: int, world_size: int) -> list[MicroBatch]:
     """The share of one process in a batch sorted by length, in `pieces`. All ranks get as many pieces, and examples of equal lengths."""
     mine = batch[rank::world_size].tolist()
     parts = [tuple(mine[i::pieces]) for i in range(pieces)]
-    return [Piece(part) if part else Piece((int(batch[0]),), filler=True) for part in parts]
+    return [MicroBatch(part) if part else MicroBatch((int(batch[0]),), filler=True) for part in parts]

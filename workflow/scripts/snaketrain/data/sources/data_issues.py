@@ -26,7 +26,7 @@ class BadData(ValueError):
     """The data cannot be used; the message says where, what, and what to do."""
 
 
-class Oddities:
+class DataIssues:
     EXAMPLES = 5
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Oddities:
         if count > len(first):
             self.counts[kind] += count - len(first)
 
-    def merge(self, other: "Oddities", without: tuple[str, ...] = ()) -> None:
+    def merge(self, other: "DataIssues", without: tuple[str, ...] = ()) -> None:
         for kind in other.counts:
             if kind not in without:
                 self.counts[kind] += other.counts[kind]

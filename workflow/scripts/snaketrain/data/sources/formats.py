@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, Oddities
+from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
 
@@ -30,7 +30,7 @@ def format_of(path: Path, wanted: str) -> str | None:
 
 
 def read_rows(
-    path: Path, kind: str, data: Data, odd: Oddities, name: str, only: set[str] | None = None
+    path: Path, kind: str, data: Data, odd: DataIssues, name: str, only: set[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
@@ -53,16 +53,16 @@ def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | No
         return distinct(_parquet_file(path).schema_arrow.names, name)
     if kind in ("csv", "tsv"):
         return data.columns or next((fields for _, fields in first_records(path, kind, data.encoding, name)), None)
-    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, Oddities(), name), strict=False)]
+    first = [row for _, (_, row) in zip(range(100), read_rows(path, kind, data, DataIssues(), name), strict=False)]
     return list(dict.fromkeys(key for row in first for key in row)) if first else None
 
 
 def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[tuple[int, list[str]]]:
     """The fields of a table from its first line on, whatever they are."""
-    return records(kind, _lines(path, encoding, Oddities(), name), Oddities(), name)
+    return records(kind, _lines(path, encoding, DataIssues(), name), DataIssues(), name)
 
 
-def _lines(path: Path, encoding: str, odd: Oddities, name: str) -> Iterator[str]:
+def _lines(path: Path, encoding: str, odd: DataIssues, name: str) -> Iterator[str]:
     """Lines with their ends. What cannot be decoded is named and replaced: one bad byte must not cost a night's work."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
-from snaketrain.data.sources.data_issues import BadData, Oddities
+from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
 from snaketrain.labels.parsing import label_kind
 
@@ -26,13 +26,13 @@ class Row(NamedTuple):
         return f"{self.file}, line {self.line}"
 
 
-def rows(files: list[Path], data: Data, odd: Oddities, root: Path | None = None) -> Iterator[Row]:
+def rows(files: list[Path], data: Data, odd: DataIssues, root: Path | None = None) -> Iterator[Row]:
     """All rows that `data.where` keeps, file by file; messages name the files relative to `root`."""
     every = _every_row(files, data, odd, root)
     return (row for row in every if _keeps(data, row)) if data.where else every
 
 
-def _every_row(files: list[Path], data: Data, odd: Oddities, root: Path | None = None) -> Iterator[Row]:
+def _every_row(files: list[Path], data: Data, odd: DataIssues, root: Path | None = None) -> Iterator[Row]:
     needed = {*data.text, *data.where} | ({data.label} if data.label else set())
     for file in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
@@ -128,7 +128,7 @@ class Look:
 
     def problems(self, files: list[Path]) -> list[str]:
         kept, whole, until = 0, True, time.monotonic() + LOOK_SECONDS
-        for number, row in enumerate(_every_row(files, self.data, Oddities())):
+        for number, row in enumerate(_every_row(files, self.data, DataIssues())):
             if number >= LOOK_ROWS or (number % 100 == 99 and time.monotonic() > until):
                 whole = False
                 break

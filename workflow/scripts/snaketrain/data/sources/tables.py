@@ -5,20 +5,20 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from snaketrain.data.sources.data_issues import RARE, BadData, Oddities
+from snaketrain.data.sources.data_issues import RARE, BadData, DataIssues
 
 PATIENCE = 10  # rows with too many fields that are not yet too many, whatever their share
 BY_CHANCE = 10  # lines of one field that may look like rows
 LONGEST_FIELD = 16 * 2**20  # characters; a stray quote would otherwise swallow the rest of a CSV file into one field
 
 
-def records(kind: str, lines: Iterator[str], odd: Oddities, name: str) -> Iterator[tuple[int, list[str]]]:
+def records(kind: str, lines: Iterator[str], odd: DataIssues, name: str) -> Iterator[tuple[int, list[str]]]:
     """The line where each begins, and its fields."""
     return _csv(lines, odd, name) if kind == "csv" else _tsv(lines)
 
 
 def table(
-    rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, odd: Oddities, name: str
+    rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, odd: DataIssues, name: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The fields by column; `columns`: their names, where the file has no header."""
     columns, rows = _header(rows, columns, name)
@@ -48,7 +48,7 @@ def distinct(columns: list[str], place: str) -> list[str]:
     return columns
 
 
-def _csv(lines: Iterator[str], odd: Oddities, name: str) -> Iterator[tuple[int, list[str]]]:
+def _csv(lines: Iterator[str], odd: DataIssues, name: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
     # strict: a quote that is never closed, or closed within a field, would join rows
     reader = csv.reader(lines, strict=True)

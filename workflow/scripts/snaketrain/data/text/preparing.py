@@ -15,7 +15,7 @@ import numpy
 import pyarrow
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import Oddities
+from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 def prepare(
     data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Path, output: Path, cores: int = 1
-) -> tuple[dict[str, Any], Oddities]:
+) -> tuple[dict[str, Any], DataIssues]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`; the facts about them, and what was odd."""
     try:
         return _write(data, files, root, partial(load_tokens, tokenizer, data), output, cores)
@@ -51,8 +51,8 @@ def prepare(
 
 def _write(
     data: Data, files: dict[str, list[Path]], root: Path, make: Callable[[], Tokens], output: Path, cores: int
-) -> tuple[dict[str, Any], Oddities]:
-    odd = Oddities()
+) -> tuple[dict[str, Any], DataIssues]:
+    odd = DataIssues()
     with ExitStack() as opened:
         workers = opened.enter_context(Workers(make, cores))
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
@@ -75,7 +75,7 @@ def _write(
 
 
 def _surveys(
-    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], workers: Workers, odd: Oddities
+    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], workers: Workers, odd: DataIssues
 ) -> dict[str, Survey]:
     """What is known of the rows of each source, which are in its spool then."""
     surveys: dict[str, Survey] = {}
@@ -109,7 +109,7 @@ def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> 
     }
 
 
-def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
+def _tell_repetitions(parts: dict[str, Part], odd: DataIssues) -> None:
     """Which examples are repetitions within train, or leak from train into another split."""
     trained_on = parts["train"].hashes
     for split, part in parts.items():
@@ -118,11 +118,11 @@ def _tell_repetitions(parts: dict[str, Part], odd: Oddities) -> None:
         else:
             oddity, found = f"leaked_{split}", among(part.hashes, trained_on)
         rows = part.rows[found]
-        first = part.spool.selected(rows[: Oddities.EXAMPLES])
+        first = part.spool.selected(rows[: DataIssues.EXAMPLES])
         odd.add_all(oddity, len(rows), [case for batch in first for case in cases(batch)])
 
 
-def _tell_untrained(names: list[str], writers: dict[str, SplitWriter], odd: Oddities) -> None:
+def _tell_untrained(names: list[str], writers: dict[str, SplitWriter], odd: DataIssues) -> None:
     """Examples of classes that are known, but of which chance, a limit or the list of labels left none to train on."""
     trained_on = writers["train"].all_facts().get("label_counts", [])
     for split in ("dev", "test"):

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.compute
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import Oddities
+from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.text.spooling import cases
 from snaketrain.labels.parsing import label_kind
 from snaketrain.labels.tallies import TALLIES
@@ -39,7 +39,7 @@ class SplitWriter:
         self.tally = TALLIES[data.label_kind](names)
         self.facts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
-    def write(self, batches: Iterable[pyarrow.RecordBatch], path: Path, odd: Oddities) -> None:
+    def write(self, batches: Iterable[pyarrow.RecordBatch], path: Path, odd: DataIssues) -> None:
         beside = path.with_name(f".{path.name}.new")
         with pyarrow.ipc.new_file(str(beside), self.schema) as file:
             for batch in batches:
@@ -60,10 +60,10 @@ class SplitWriter:
         columns = {name: batch[name] for name in batch.schema.names} | {"id": range(start, start + len(batch)), "label": labels}
         return pyarrow.record_batch([pyarrow.array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
 
-    def _count(self, batch: pyarrow.RecordBatch, odd: Oddities) -> None:
+    def _count(self, batch: pyarrow.RecordBatch, odd: DataIssues) -> None:
         lengths, cut = pyarrow.compute.list_value_length(batch["input_ids"]), batch.filter(batch["truncated"])
         self.facts["examples"] += len(batch)
         self.facts["tokens"] += pyarrow.compute.sum(lengths).as_py()
         self.facts["longest"] = max(self.facts["longest"], pyarrow.compute.max(lengths).as_py())
         self.facts["truncated"] += len(cut)
-        odd.add_all("truncated", len(cut), cases(cut.slice(0, Oddities.EXAMPLES)))
+        odd.add_all("truncated", len(cut), cases(cut.slice(0, DataIssues.EXAMPLES)))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, Oddities
+from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.reading import Row, cell, refuse_strangers, rows
 from snaketrain.labels.parsing import GOOD, MISSING, PERHAPS, UNKNOWN, label_kind
 
@@ -58,7 +58,7 @@ class Surveyor:
         self.label_counts: Counter[str] = Counter()
         self.first_places: dict[str, str] = {}
         self.first_lines: Counter[str] = Counter()  # of labels in the first line of a file
-        self.odd = Oddities()
+        self.odd = DataIssues()
 
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
         """The rows with a text, without the labels that cannot be used."""
@@ -74,7 +74,7 @@ class Surveyor:
             self.labels.append(state)
             yield example
 
-    def survey(self, odd: Oddities) -> Survey:
+    def survey(self, odd: DataIssues) -> Survey:
         """What was seen, once all have passed."""
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == GOOD).any()
@@ -89,7 +89,7 @@ class Surveyor:
         if self.source == "train" and self.data.labels is None:
             self._refuse_headers()
             single = [name for name, count in self.label_counts.items() if count == 1]
-            self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: Oddities.EXAMPLES]])
+            self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: DataIssues.EXAMPLES]])
         # in an unlabelled test set the missing labels are nothing odd
         odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
         return found
@@ -125,7 +125,7 @@ class Surveyor:
             )
 
 
-def examples(files: list[Path], data: Data, odd: Oddities, root: Path) -> Iterator[Example]:
+def examples(files: list[Path], data: Data, odd: DataIssues, root: Path) -> Iterator[Example]:
     """The rows with a text."""
     kind = label_kind(data)
     for row in rows(files, data, odd, root):
@@ -159,7 +159,7 @@ def _numbers_by_size(label: str) -> tuple:
         return 1, 0.0, label
 
 
-def _decodable(row: Row, column: str, odd: Oddities) -> str:
+def _decodable(row: Row, column: str, odd: DataIssues) -> str:
     """JSON can express halves of characters, which neither UTF-8 nor a tokenizer can take."""
     value = row.values.get(column)
     text = value if isinstance(value, str) else cell("text", row, column)

@@ -137,7 +137,7 @@ class Checkpoints:
         if learner.strategy.rank == 0:
             self.finish()
             self._mend()
-        path = learner.strategy.everyones(self._last_whole() if learner.strategy.rank == 0 else None)[0]
+        path = learner.strategy.all_gather_object(self._last_whole() if learner.strategy.rank == 0 else None)[0]
         if path is None:
             return 0
         for name, module in learner.modules.items():
