@@ -33,7 +33,7 @@ def install() -> None:
     theirs.FullyShardedDataParallel._setup_streams = with_streams(theirs.FullyShardedDataParallel._setup_streams)
     torch.Tensor.record_stream = lambda tensor, stream: None
     torch.Tensor.cuda = lambda tensor, *_: tensor  # the norm of its gradients
-    FairscaleFsdp.needs = "cpu"
+    FairscaleFsdp.devices = ("cpu",)
 
 
 def with_streams(set_up):

@@ -22,7 +22,6 @@ from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
 from snaketrain.runtime.goodput import Clock  # noqa: E402
-from snaketrain.strategies import OF_ONE_PROCESS  # noqa: E402
 from snaketrain.strategies.shards import local_part  # noqa: E402
 from snaketrain.training.bad_steps import BadSteps  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
@@ -257,7 +256,7 @@ def main(jobs: Path, results: Path) -> None:
     fairscale_on_cpu.install()
     found = {}
     for name, kind, job in json.loads(jobs.read_text()):
-        if dist.get_rank() == 0 or job["strategy"] not in OF_ONE_PROCESS:
+        if dist.get_rank() == 0 or load(job["strategy"], "strategies").multi_process:
             found[name] = KINDS[kind](Job(**job))
         dist.barrier()
     if dist.get_rank() == 0:

@@ -16,7 +16,12 @@ DEGREES = {"hsdp": "shard", "tensor_parallel": "tensor"}  # the argument that mu
 
 def make_strategy(use: str, arguments: dict[str, Any], **where: Any) -> Any:
     """The strategy object; only the processes that train or evaluate call it. `where`: device and precision."""
-    return load(_resolved(use, Ranks.of_environment().world_size), "strategies")(**arguments, **where)
+    strategy = load(_resolved(use, Ranks.of_environment().world_size), "strategies")(**arguments, **where)
+    if (kind := strategy.device.type) not in strategy.devices:
+        needed = "needs GPUs" if kind == "cpu" else f"runs on {' or '.join(strategy.devices)} only"
+        other = "use `fsdp`, which needs none" if kind == "cpu" else f"set compute.device to {strategy.devices[0]}"
+        raise SystemExit(f"train.strategy `{use}` {needed}, and the device is {strategy.device}: {other}.")
+    return strategy
 
 
 def _resolved(use: str, processes: int) -> str:

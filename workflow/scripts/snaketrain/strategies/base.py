@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,14 @@ def best_precision(device: torch.device) -> str:
 
 
 class Strategy:
+    # Declarations: configuration checks read them from the file, without importing torch, so write them out as literals
+    multi_process: ClassVar[bool] = False  # whether several processes may share one training
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")  # where it can run
+    # Arguments that set the size of a group of processes, which must divide the number of processes. Those of a "data_parallel"
+    # group work on different examples, those of a "model_parallel" group on the same ones; without a value, it takes all processes.
+    degrees: ClassVar[dict[str, str]] = {}
+    data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across processes
+
     rank, world_size = 0, 1
     model_parallel_size = 1  # neighbouring processes that work on the same examples, since they share one model
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
@@ -192,6 +200,7 @@ class Strategy:
 class Distributed(Strategy):
     """Several processes that torch.distributed connects; what they exchange while training is for the strategies to say."""
 
+    multi_process = True
     tries_again = False  # the others are waiting, and the wrappers as well
 
     def start(self) -> None:

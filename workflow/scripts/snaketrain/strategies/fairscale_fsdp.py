@@ -18,13 +18,11 @@ WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # in the names of what is 
 class FairscaleFsdp(Distributed):
     """`wrap_blocks`: each block is put together only while it works; otherwise the whole model is. The others are as of `fsdp`."""
 
-    needs = "cuda"  # for its streams
+    devices = ("cuda",)  # for its streams
     scaler_class = PartsScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
         super().__init__(**where)
-        if self.device.type != self.needs:
-            raise SystemExit(f"train.strategy `fairscale_fsdp` needs GPUs, and the device is {self.device}: use `fsdp`, which needs none.")
         self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
         # not flattened into one vector: groups of parameters stay apart, and each has its own share of each process
         self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}

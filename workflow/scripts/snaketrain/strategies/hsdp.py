@@ -1,6 +1,6 @@
 """As fsdp within groups of `shard` processes, and as ddp between the groups, so that most is exchanged where the network is fast."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -8,6 +8,8 @@ from snaketrain.strategies.fsdp import Fsdp
 
 
 class Hsdp(Fsdp):
+    degrees: ClassVar = {"shard": "data_parallel"}
+
     def __init__(self, shard: int, **options: Any):
         super().__init__(**options)
         self.shard = shard

@@ -6,7 +6,7 @@ with a share of it as fsdp does.
 
 from collections import Counter
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -28,6 +28,9 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "encoder_attention_heads"
 
 class TensorParallel(Fsdp):
     """`plan`: a style for each pattern of names of modules, `{"*.fc1": colwise, "*.fc2": rowwise}`; none: the model's own."""
+
+    degrees: ClassVar = {"tensor": "model_parallel"}
+    data_parallel_arguments = ("shard",)
 
     def __init__(self, tensor: int | None = None, shard: bool = False, plan: dict[str, str] | None = None, **options: Any):
         super().__init__(**options)
