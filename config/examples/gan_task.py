@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.base import Batch, Modules, Objective, Task
 
 MODES, NOISE = 8, 8
 
@@ -45,7 +45,7 @@ class Gan(Task):
         self.frequencies = torch.randn(2, 64, generator=draw) * 3
         return {"generator": perceptron(NOISE, width, 2), "discriminator": perceptron(2, width, 1)}
 
-    def steps(self, modules: Modules) -> list:
+    def objectives(self, modules: Modules) -> list[Objective]:
         """With each batch the discriminator learns first, then the generator; a module learns only from its own loss."""
         return [(self.discriminate, ["discriminator"]), (self.generate, ["generator"])]
 

@@ -32,7 +32,7 @@ class Pair(Task):
         self.tokens = data["vocab_size"]
         return {"maker": layers(self.tokens, self.tokens), "judge": layers(self.tokens, 1)}
 
-    def steps(self, modules):
+    def objectives(self, modules):
         return [(self.judge, ["judge"]), (self.maker, ["maker"])]
 
     def judge(self, modules, batch):
@@ -63,7 +63,7 @@ class OwnPair(Pair):
 class JointPair(Pair):
     """Both learn from one loss."""
 
-    def steps(self, modules):
+    def objectives(self, modules):
         return [(self.both, ["maker", "judge"])]
 
     def both(self, modules, batch):

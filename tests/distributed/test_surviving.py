@@ -76,7 +76,7 @@ class Twice(Odd):
         modules["model"].register_buffer("seen", torch.zeros(2))
         return modules
 
-    def steps(self, modules):
+    def objectives(self, modules):
         return [(self.once, ["model"]), (self.again, ["model"])]
 
     def once(self, modules, batch):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 Batch = dict[str, Tensor]
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
+Objective = tuple[Callable[[Modules, Batch], Losses], list[str]]  # a loss, and the modules that learn from it
 
 
 class Task:
@@ -38,8 +39,8 @@ class Task:
         """
         raise NotImplementedError(f"{type(self).__name__} must say what is learnt: override `training_step`")
 
-    def steps(self, modules: Modules) -> list[tuple[Callable[[Modules, Batch], Losses], list[str]]]:
-        """The losses to be minimised one after the other with each batch, and the modules that learn from each."""
+    def objectives(self, modules: Modules) -> list[Objective]:
+        """What each batch minimises, one after the other."""
         return [(self.training_step, list(modules))]
 
     def count(self, batch: Batch) -> int:

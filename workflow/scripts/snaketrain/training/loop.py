@@ -248,7 +248,7 @@ def take_step(learner: Learner, batches: Cut, count: float, rate: float, gradien
         if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
             module.train()
         set_rate(learner.optimizers[name], rate)
-    for number, objective in enumerate(learner.task.steps(learner.modules)):
+    for number, objective in enumerate(learner.task.objectives(learner.modules)):
         add_up(losses, gradients(number, objective, batches, count))
         pairs = [(learner.modules[name], learner.optimizers[name]) for name in objective[1]]
         try:
