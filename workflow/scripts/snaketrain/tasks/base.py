@@ -82,6 +82,13 @@ class Task:
         for step in steps:
             step()
 
+    def validation_epoch(self, modules: Modules, batches: Iterable[Callable[[], None]]) -> None:
+        """Each of `batches` evaluates one batch when it is called; override this to do something before, between or after them,
+        such as putting averaged weights in place. The modules are in evaluation mode, and no gradients are kept.
+        """
+        for evaluate_batch in batches:
+            evaluate_batch()
+
     def on_epoch_end(self, epoch: int, modules: Modules) -> None:
         """Called after each whole epoch."""
 
