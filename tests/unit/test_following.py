@@ -16,9 +16,9 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 import follow_runs
-from snaketrain.runtime import ownership
 from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.manifests import Manifest, write_json, write_manifest, write_text
+from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store, cut
@@ -248,7 +248,7 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, 0.25))  # just now
     process = subprocess.Popen(["sleep", "600"])
-    owner = {"job": None, "host": platform.node(), "pid": process.pid, "started": ownership._started(process.pid)}
+    owner = {"job": None, "host": platform.node(), "pid": process.pid, "started": start_ticks(process.pid)}
     write_json(results / "runs/first/training/owner.json", owner)
     try:
         assert training_run(follow(results, uri)).info.status == "RUNNING"

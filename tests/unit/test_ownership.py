@@ -10,6 +10,7 @@ import time
 import pytest
 
 from snaketrain.runtime import ownership
+from snaketrain.runtime.processes import start_ticks
 
 WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(60)"
 
@@ -34,7 +35,7 @@ def outside_of_slurm(monkeypatch):
 
 
 def sign(folder, pid, **changes):
-    owner = ownership._ourselves() | {"pid": pid, "started": ownership._started(pid)} | changes
+    owner = ownership._ourselves() | {"pid": pid, "started": start_ticks(pid)} | changes
     (folder / "owner.json").write_text(json.dumps(owner))
 
 

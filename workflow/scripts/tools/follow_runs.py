@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.orchestration.follower import NOTE, command
 from snaketrain.runtime.credentials import has_password, hidden
+from snaketrain.runtime.processes import Process
 from snaketrain.tracking.registrar import Registrar
 
 WAIT_FOR_OTHER_SECONDS = 60
@@ -69,10 +70,10 @@ def main() -> None:
 
 def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
     follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
-    start = process_start(args.while_pid) if args.while_pid else None
+    watched = Process(args.while_pid) if args.while_pid else None
     while True:
         # looked at before the pass: what the process wrote until its end is then seen by the last one
-        last = args.once or bool(stopping) or (args.while_pid is not None and (start is None or process_start(args.while_pid) != start))
+        last = args.once or bool(stopping) or (watched is not None and not watched.is_alive())
         try:
             if follower is None:
                 note(results, f"connecting to {uri}")
@@ -102,7 +103,7 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         if last:
             break
         longest = max(LONGEST_PAUSE_SECONDS, args.interval)
-        pause(min(args.interval * 2 ** min(failures, 10), longest), args.while_pid)
+        pause(min(args.interval * 2 ** min(failures, 10), longest), watched)
     if not failures and (args.once or follower.runs()):
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
         print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
@@ -164,26 +165,9 @@ def locked(lock, wait_seconds: float) -> bool:
             time.sleep(0.2)
 
 
-def process_start(pid: int) -> str | None:
-    """When a process started, to tell it from a later one of the same number; None once it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return "alive"
-
-
-def pause(seconds: float, pid: int | None) -> None:
+def pause(seconds: float, watched: Process | None) -> None:
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not stopping and (pid is None or process_start(pid)):
+    while (left := end - time.monotonic()) > 0 and not stopping and (watched is None or watched.is_alive()):
         time.sleep(min(left, 0.5))
 
 

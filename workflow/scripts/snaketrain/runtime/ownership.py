@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.processes import start_ticks
 
 PATIENCE_SECONDS = 120  # to save and end; after that it is killed
 
@@ -55,7 +56,7 @@ def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
     owner = _owner(folder)
     if owner.get("job"):
         return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
-    if owner.get("host") != platform.node() or owner.get("started") is None or _started(owner["pid"]) == owner["started"]:
+    if owner.get("host") != platform.node() or owner.get("started") is None or start_ticks(owner["pid"]) == owner["started"]:
         return None
     return f"process {owner['pid']} on {owner['host']} is gone"
 
@@ -76,7 +77,7 @@ def _owner(folder: Path) -> dict[str, Any]:
 def _ourselves() -> dict[str, Any]:
     # what started us ends all of us: torchrun, where it is there
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    return {"job": os.environ.get("SLURM_JOB_ID"), "host": platform.node(), "pid": pid, "started": _started(pid)}
+    return {"job": os.environ.get("SLURM_JOB_ID"), "host": platform.node(), "pid": pid, "started": start_ticks(pid)}
 
 
 def _end_job(job: str, folder: Path) -> None:
@@ -101,22 +102,13 @@ def _end_process(owner: dict[str, Any], folder: Path) -> None:
     pid = owner["pid"]
 
     def lives() -> bool:
-        return _started(pid) == owner["started"] is not None
+        return start_ticks(pid) == owner["started"] is not None
 
     if lives():
         logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)
         os.kill(pid, signal.SIGTERM)
         if not _wait(lambda: not lives(), f"process {pid}"):
             os.kill(pid, signal.SIGKILL)
-
-
-def _started(pid: int) -> int | None:
-    """When a process started, which tells it from a later one with the same number; none if there is none."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state == "Z" else int(fields[18])
 
 
 def _wait(over: Callable[[], bool], what: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.processes import start_ticks
 
 
 def git_state() -> dict[str, Any]:
@@ -70,12 +71,9 @@ def place() -> dict[str, Any]:
 
 
 def seconds_alive() -> float:
-    """Since when this process has been there; 0 where /proc does not tell."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    """How long this process has been running; 0 on systems without /proc."""
+    ticks = start_ticks(os.getpid())
+    return 0.0 if ticks is None else time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _queued_seconds(job: str) -> float | None:

@@ -1,0 +1,36 @@
+"""Whether a process still runs. Numbers are reused, so a process is known by its number and the moment it started."""
+
+import os
+from pathlib import Path
+
+
+class Process:
+    """A process as it is now: a later one with the same number is not taken for it."""
+
+    def __init__(self, pid: int):
+        self.pid, self.started = pid, start_ticks(pid)
+
+    def is_alive(self) -> bool:
+        if self.started is not None:
+            return start_ticks(self.pid) == self.started
+        return not Path("/proc/self/stat").exists() and answers(self.pid)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None once it has ended, and on systems without /proc."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # its name may hold spaces
+    except OSError:
+        return None
+    return None if state in "ZX" else int(fields[18])
+
+
+def answers(pid: int) -> bool:
+    """Whether any process has this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
