@@ -16,7 +16,6 @@ GROUND = {
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
     "snaketrain.training.schedules",
-    "snaketrain.strategies",
     "snaketrain.data",
     "snaketrain.data.cells",
     "snaketrain.tasks",

@@ -40,9 +40,8 @@ def validated(raw: dict[str, Any]) -> Validated:
                 wrong |= {".".join(map(str, item["loc"])), *_leave_out(raw, item)}
     else:
         return Validated(None, problems, wrong)
-    words = {word for path in wrong for word in _words(path)}
     for path, text in contradictions(settings):
-        if not follows(path, wrong) and not words & set(re.findall(r"\w+", text)):
+        if not follows(path, wrong) and not mentions(text, wrong):
             problems[f"{path}: {text}." if path else f"{text}."] = "value_error"
             wrong |= {path} if path.count(".") else set()  # of a whole section the rest may be right
     return Validated(settings, problems, wrong)
@@ -51,6 +50,12 @@ def validated(raw: dict[str, Any]) -> Validated:
 def follows(path: str, wrong: set[str]) -> bool:
     """Whether a place is one that is known to be wrong, or is below one."""
     return any(path == place or path.startswith(f"{place}.") for place in wrong)
+
+
+def mentions(text: str, wrong: set[str]) -> bool:
+    """Whether a message is about settings of which one is known to be wrong."""
+    words = {word for path in wrong for word in _words(path)}
+    return not words.isdisjoint(re.findall(r"\w+", text))
 
 
 def contradictions(section: Section, path: str = "") -> Iterator[tuple[str, str]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
+from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.strategies import ON_GPUS_ONLY
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
@@ -68,7 +68,7 @@ def out_of_reach(compute: Compute) -> str | None:
 
 def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
     """Why a training that needs GPUs will find none, where that can be known; `gres` is what its job asks of SLURM."""
-    needs = f"train.strategy: `{run.train.strategy.use}`" if run.train.strategy.use in ON_GPUS_ONLY else None
+    needs = f"train.strategy: `{run.train.strategy.use}`" if "cpu" not in strategy_info(run.train.strategy.use).devices else None
     needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else needs
     if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
         return (

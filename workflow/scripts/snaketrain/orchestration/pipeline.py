@@ -16,12 +16,12 @@ from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Examples, Settings, Source, Tracking
 from snaketrain.data.sources.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.digest_cache import Remembered
 from snaketrain.runtime.manifests import digest, file_digest
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.strategies import strategy_files
 
 RESULTS = "results"
 FOLDERS = {  # below it, with the name of the run, data set or model that a stage works on

@@ -9,11 +9,12 @@ from typing import Any
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Data, Settings, Source
-from snaketrain.config.validating import Validated, follows
+from snaketrain.config.validating import Validated, follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.sources.reading import check
 from snaketrain.orchestration.inspection.named_code import names
 from snaketrain.orchestration.inspection.parameter_patterns import unmatched
+from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.pipeline import data_name, dataset_classes, initial, of_splits
 from snaketrain.runtime.credentials import CannotTellApart
 
@@ -35,23 +36,33 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         train, data = run.train, run.data
         named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select, data.label_kind
         named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
-        for look, about in ((names, named), (sources, (run.data, run.model))):
+        shared = train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
+        for look, about, only_follows in (
+            (names, named, follows_by_path),
+            (strategy_errors, shared, mentions),
+            (sources, (run.data, run.model), follows_by_path),
+        ):
             if (key := f"{look.__name__} {about!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
-                problems += [f"{problem} (run {name})" for problem in look(run) if not follows(problem.partition(":")[0], found.wrong)]
+                problems += [f"{problem} (run {name})" for problem in look(run) if not only_follows(problem, found.wrong)]
         with contextlib.suppress(CannotTellApart):  # which the pipeline tells
             datasets.setdefault(data_name(run.data), found)
     for name, found in datasets.items():
         # data that is prepared already was looked at, whole; what has no file was told above
         if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
-            problems += [problem for problem in readable(found.settings.data) if not follows(problem.partition(":")[0], found.wrong)]
+            problems += [problem for problem in readable(found.settings.data) if not follows_by_path(problem, found.wrong)]
     told = {name: found for name, found in reading.runs.items() if found.settings and not follows("model", found.wrong)}
     for (name, found), wrong in zip(told.items(), unmatched(each.settings for each in told.values()), strict=True):
-        problems += [f"{problem} (run {name})" for problem in wrong if not follows(problem.partition(":")[0], found.wrong)]
+        problems += [f"{problem} (run {name})" for problem in wrong if not follows_by_path(problem, found.wrong)]
     problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
     if problems:
         raise ConfigurationError(_once(problems))
     return {name: found.settings for name, found in reading.runs.items()}
+
+
+def follows_by_path(problem: str, wrong: set[str]) -> bool:
+    """Whether a problem, which begins with its place, only follows from what is wrong there or above."""
+    return follows(problem.partition(":")[0], wrong)
 
 
 def sources(run: Settings) -> Iterator[str]:

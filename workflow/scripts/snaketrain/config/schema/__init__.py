@@ -14,7 +14,6 @@ from snaketrain.config.schema.model import OF_LOADING, InitialWeights, Model
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.config.schema.tracking import Tracking
 from snaketrain.config.schema.train import OF_THEIR_OWN, Train
-from snaketrain.strategies import misfit, shares
 
 __all__ = [
     "LARGEST",
@@ -71,19 +70,8 @@ class Settings(Section):
             yield "train.block_length would part answers from their prompts (data.text names two columns): use train.packing, or one column"
 
     def _misfit_of_processes(self) -> Iterator[str]:
-        strategy, compute = self.train.strategy, self.compute
-        for nodes in compute.node_counts:
-            processes = nodes * compute.processes
-            if problem := misfit(strategy.use, strategy.arguments, processes, compute.device):
-                yield problem + (f" (with {nodes} nodes)" if compute.nodes != "1" else "")
-                break
-        parts = shares(strategy.use, strategy.arguments, processes) * self.train.accumulate
-        if self.train.batch_tokens is None and parts > self.train.batch_size:
-            nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
-            yield (
-                f"{nodes}compute.processes ({compute.processes}) times train.accumulate ({self.train.accumulate}) is more than a batch has "
-                f"examples (train.batch_size: {self.train.batch_size}): use fewer processes or a larger batch"
-            )
+        """Of processes and their strategy; see also `strategy_errors` in orchestration/inspection."""
+        compute = self.compute
         if compute.launcher in ("env", "torchrun") and compute.nodes != "1":
             where = "this machine" if compute.launcher == "torchrun" else "wherever compute.launch_command says"
             yield f"compute.launcher `{compute.launcher}` starts processes on {where}: set compute.nodes: 1, or launcher: auto"

@@ -1,0 +1,156 @@
+"""A strategy declares what it needs in class attributes, which are read from its file; a user's own strategy does the same."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.schema import Settings
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_files, strategy_info
+from snaketrain.orchestration.preflight import examine
+from snaketrain.strategies import make_strategy
+
+OWN = """
+from torch import nn
+
+from snaketrain.strategies import base, tensor_parallel
+from snaketrain.strategies.ddp import Ddp
+from snaketrain.strategies.fairscale_fsdp import FairscaleFsdp
+from snaketrain.strategies.single import Single
+
+
+class Rings(Ddp):
+    devices = ("cpu",)
+    degrees = {"ring": "data_parallel"}
+
+    def __init__(self, ring: int = 1, **options):
+        super().__init__(**options)
+        self.ring = ring
+
+
+class OnGpus(base.Distributed):
+    devices: tuple[str, ...] = ("cuda",)
+
+
+class Heir(FairscaleFsdp):
+    pass
+
+
+class Alone(Single):
+    pass
+
+
+class Stages(tensor_parallel.TensorParallel):
+    degrees = {"stages": "model_parallel"}
+    data_parallel_arguments = ()
+
+    def __init__(self, stages: int | None = None, **options):
+        super().__init__(**options)
+
+
+class Computed(Ddp):
+    devices = tuple(["cpu"])
+
+
+class Misspelt(Ddp):
+    devices = ("gpu",)
+
+
+class OfALibrary(nn.Module):
+    pass
+"""
+ONE_PROCESS = "is one process, but compute.processes is 2: use `ddp` or `auto`"
+TAKES_ALL = "times train.accumulate (5) is more than a batch has examples"
+# class, arguments, other settings, and what is said
+CASES = [
+    ("Rings", {"ring": 2}, {"processes": 4}, None),
+    ("Rings", {"ring": 3}, {"processes": 4}, "train.strategy.arguments.ring is 3, which does not divide compute.processes (4)"),
+    (
+        "Rings",
+        {"ring": 4},
+        {"nodes": "1-4", "threads": 4},
+        "which does not divide compute.processes (1): the processes are arranged in groups",
+    ),
+    ("Rings", {}, {"device": "cuda"}, "runs on the CPU only, and compute.device is cuda: set it to cpu"),
+    ("OnGpus", {}, {"processes": 2}, None),
+    ("OnGpus", {}, {"device": "cpu"}, "needs GPUs, and compute.device is cpu: use `fsdp`"),
+    ("Heir", {}, {"processes": 2, "device": "cpu"}, "needs GPUs, and compute.device is cpu: use `fsdp`"),
+    ("Alone", {}, {}, None),
+    ("Alone", {}, {"processes": 2}, ONE_PROCESS),
+    ("Stages", {}, {"processes": 8}, None),  # all work on the same examples
+    ("Stages", {"stages": 4}, {"processes": 8}, TAKES_ALL),
+    ("Rings", {}, {"processes": 8}, TAKES_ALL),
+    ("Computed", {}, {}, "computes `devices`, which is read without running the code"),
+    ("Misspelt", {}, {}, "declares `devices` as ('gpu',): Input should be 'cpu' or 'cuda'"),
+    ("OfALibrary", {}, {"processes": 2}, None),  # nothing is known, so nothing is refused
+]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, tiny_tokenizer):
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(40)))
+    (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "own.py"
+
+
+@pytest.mark.parametrize(("name", "arguments", "compute", "message"), CASES)
+def test_processes_and_devices_are_checked_by_the_declarations_of_a_users_own_strategy(own, name, arguments, compute, message):
+    strategy = {"use": f"{own}:{name}", "arguments": arguments}
+    config = {
+        "data": {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}},
+        "model": {"use": "transformers.BertForSequenceClassification"},
+        "train": {"strategy": strategy, "batch_size": 9, "accumulate": 5 if message == TAKES_ALL else 1},
+        "compute": compute,
+    }
+    if message is None:
+        assert list(examine(config)) == ["default"]
+        return
+    with pytest.raises(ConfigurationError) as error:
+        examine(config)
+    (problem,) = error.value.problems
+    assert message in problem
+    assert problem.endswith(". (run default)")
+
+
+def test_what_our_own_strategies_declare():
+    everywhere = ("cpu", "cuda")
+    for name in ("single", "data_parallel"):
+        assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere)
+    for name in ("ddp", "zero1", "fsdp", "fairscale_oss"):
+        assert strategy_info(name) == StrategyInfo(multi_process=True, devices=everywhere)
+    assert strategy_info("fairscale_fsdp").devices == ("cuda",)
+    assert [strategy_info("hsdp").data_parallel_size({"shard": 2}, 4), strategy_info("ddp").data_parallel_size({}, 4)] == [4, 4]
+    assert [strategy_info("tensor_parallel").data_parallel_size(given, 4) for given in ({}, {"tensor": 2})] == [1, 2]
+
+
+def test_declarations_are_read_without_torch(own):
+    """What the workflow imports must be light, and a user's file may import anything."""
+    code = (
+        "import sys; from snaketrain.orchestration.inspection.strategy_declarations import strategy_info\n"
+        f"print(strategy_info('tensor_parallel').degrees, strategy_info('{own}:Heir').devices, 'torch' in sys.modules)"
+    )
+    scripts = Path(__file__).parents[2] / "workflow/scripts"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(scripts)})
+    assert done.stdout.split("\n")[0] == "{'tensor': 'model_parallel'} ('cuda',) False", done.stderr
+
+
+def test_a_job_for_a_strategy_of_gpus_is_not_submitted_without_any(own):
+    run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "train": {"strategy": f"{own}:OnGpus"}})
+    assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(run, "slurm", None)
+
+
+@pytest.mark.parametrize("use", ["fairscale_fsdp", "{own}:OnGpus"])
+def test_a_strategy_of_gpus_says_so_where_it_starts_on_a_cpu(own, use):
+    with pytest.raises(SystemExit) as error:
+        make_strategy(use.format(own=own), {}, device="cpu", precision="fp32")
+    assert str(error.value).endswith("needs GPUs, and the device is cpu: use `fsdp`, which needs none.")
+
+
+def test_a_users_own_strategy_is_code_of_the_training(own):
+    assert strategy_files(f"{own}:Heir") == [own]
+    assert [file.name for file in strategy_files("auto")] == ["single.py", "ddp.py"]

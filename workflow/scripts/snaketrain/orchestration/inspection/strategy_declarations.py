@@ -1,0 +1,119 @@
+"""What a strategy declares about itself, read from its file without importing torch, and whether a run's processes fit it."""
+
+import ast
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
+
+from snaketrain.config.references import NotFound, find
+from snaketrain.config.schema import Settings, Use
+from snaketrain.orchestration.inspection.inheritance import class_attribute
+
+PACKAGE = "strategies"  # where short names are looked up
+AUTO = ("single", "ddp")  # what `auto` stands for, with one process and with several
+
+
+class StrategyInfo(BaseModel):
+    """The class attributes of the same names, see `strategies/base.py`. By default, what a class that declares nothing may do: anything."""
+
+    model_config = ConfigDict(frozen=True)
+
+    multi_process: StrictBool = True
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    degrees: Mapping[str, Literal["data_parallel", "model_parallel"]] = {}
+    data_parallel_arguments: tuple[str, ...] = ()
+
+    def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
+        """Into how many shares a batch is split: processes that hold parts of one model see the same examples."""
+        model_parallel = [arguments.get(name) or processes for name, kind in self.degrees.items() if kind == "model_parallel"]
+        return processes // math.prod(degree for degree in model_parallel if isinstance(degree, int))
+
+
+class UnreadableDeclaration(Exception):
+    """A declaration that is computed or of the wrong type; the message names it."""
+
+
+def strategy_files(use: str) -> list[Path]:
+    """The code that `train.strategy` may run; the same for any number of processes."""
+    return [file for name in (AUTO if use == "auto" else (use,)) if (file := find(name, PACKAGE)[0])]
+
+
+def strategy_info(use: str) -> StrategyInfo:
+    """The declarations of a class and its bases; the defaults for a class of a library, or one that is not found."""
+    try:
+        file, name = find(use, PACKAGE) if use != "auto" else (None, "")
+    except NotFound:  # reported with the other names
+        return StrategyInfo()
+    return _declared(file.resolve(), name) if file else StrategyInfo()
+
+
+@functools.cache
+def _declared(file: Path, name: str) -> StrategyInfo:
+    found: dict[str, object] = {}
+    for attribute in StrategyInfo.model_fields:
+        is_set, value = class_attribute(file, name, attribute)
+        if is_set:
+            try:
+                found[attribute] = ast.literal_eval(value or "")
+            except (ValueError, SyntaxError):
+                raise UnreadableDeclaration(
+                    f"computes `{attribute}`, which is read without running the code: write its value out"
+                ) from None
+    try:
+        return StrategyInfo.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UnreadableDeclaration(f"declares `{problem['loc'][0]}` as {found[str(problem['loc'][0])]!r}: {problem['msg']}") from None
+
+
+def strategy_errors(run: Settings) -> Iterator[str]:
+    """Processes, devices and batches that do not fit the strategy."""
+    strategy, compute, train = run.train.strategy, run.compute, run.train
+    try:
+        info = strategy_info(strategy.use)
+    except UnreadableDeclaration as error:
+        yield f"train.strategy.use: `{strategy.use}` {error}."
+        return
+    for nodes in compute.node_counts:
+        if problem := _misfit(strategy, info, nodes * compute.processes, compute.device):
+            yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
+            break
+    parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
+    if train.batch_tokens is None and parts > train.batch_size:
+        times_nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
+        yield (
+            f"{times_nodes}compute.processes ({compute.processes}) times train.accumulate ({train.accumulate}) is more than a batch has "
+            f"examples (train.batch_size: {train.batch_size}): use fewer processes or a larger batch."
+        )
+
+
+def _misfit(strategy: Use, info: StrategyInfo, processes: int, device: str) -> str | None:
+    """Why this many processes, or the device, do not fit the strategy."""
+    use, arguments = strategy.use, strategy.arguments
+    if processes > 1 and not info.multi_process:
+        return f"train.strategy `{use}` is one process, but compute.processes is {processes}: use `ddp` or `auto`, or one process"
+    if use == "auto" and arguments:
+        return "train.strategy `auto` takes no arguments: name the strategy that they are meant for"
+    if device == "cpu" and "cpu" not in info.devices:
+        return f"train.strategy `{use}` needs GPUs, and compute.device is cpu: use `fsdp`, which needs none"
+    if device == "cuda" and "cuda" not in info.devices:
+        return f"train.strategy `{use}` runs on the CPU only, and compute.device is cuda: set it to cpu, or use another strategy"
+    for name in info.degrees:
+        degree = arguments.get(name)
+        if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
+            return (
+                f"train.strategy.arguments.{name} is {degree}, which does not divide compute.processes ({processes}): "
+                "the processes are arranged in groups of that size, so make one a multiple of the other"
+            )
+    degrees = [name for name, kind in info.degrees.items() if kind == "model_parallel"]
+    given = [name for name in info.data_parallel_arguments if arguments.get(name)]
+    if degrees and given and info.data_parallel_size(arguments, processes) == 1:
+        return (
+            f"train.strategy.arguments.{given[0]} is set, but train.strategy.arguments.{degrees[0]} takes all of compute.processes ({processes}): "
+            f"nothing is left to be shared out, so give more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
+        )
+    return None
