@@ -70,6 +70,23 @@ class Averaging(Module):
     def load_state(self, state):
         self.average, self.steps_taken, self.ended = state["average"], state["steps_taken"], state["ended"]
 """
+RINGS = """
+from pathlib import Path
+
+from snaketrain.strategies.ddp import Ddp
+
+
+class Rings(Ddp):
+    degrees = {"ring": "data_parallel"}
+
+    def __init__(self, ring, **options):
+        super().__init__(**options)
+        self.ring = ring
+
+    def start(self):
+        super().start()
+        Path(__file__).with_name(f"ring-{self.rank // self.ring}-{self.rank % self.ring}").touch()
+"""
 
 
 def prepared(folder: Path, **train) -> Path:
@@ -94,6 +111,16 @@ def curves(folder: Path, event: str) -> dict[tuple[int, str], float]:
     """All losses, or all metrics of the evaluations, by step and name."""
     lines = [line for line in read_events(folder / "journal.jsonl")[0] if line["event"] == event]
     return {(line["step"], name): v for line in lines for name, v in line["metrics"].items() if event == "eval" or name.startswith("loss")}
+
+
+def test_a_strategy_of_ones_own_trains(tmp_path, digits):
+    """Its declarations are tested in test_strategy_declarations.py."""
+    (tmp_path / "rings.py").write_text(RINGS)
+    own = {"use": f"{tmp_path}/rings.py:Rings", "arguments": {"ring": 2}}
+    settings = {"task": DIGITS, "model": CNN, "batch_size": 32, "steps": 4}
+    found = train(digits, tmp_path / "own", 2, strategy=own, **settings)
+    assert sorted(path.name for path in tmp_path.glob("ring-*")) == ["ring-0-0", "ring-0-1"]
+    assert found == train(digits, tmp_path / "ours", 2, strategy="ddp", **settings)
 
 
 def last_checkpoint(folder: Path) -> Path:
