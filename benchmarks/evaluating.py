@@ -24,7 +24,7 @@ from preparing import DEFAULT, real_texts, shuffled  # noqa: E402
 from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments  # noqa: E402
 
 from snaketrain.config.schema import Source  # noqa: E402
-from snaketrain.data.loading.examples import Examples  # noqa: E402
+from snaketrain.data.loading.examples import TextExamples  # noqa: E402
 from snaketrain.data.sources.fetching import source_files  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
@@ -64,7 +64,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "dev.arrow"
         write_examples(path, tokenizer, args.examples)
-        examples = Examples(path, 0)
+        examples = TextExamples(path, 0)
         learner = Learner(task, Single("cpu", "fp32"), modules, {}, None)
         trainer = Trainer(
             modules["model"],

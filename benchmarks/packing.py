@@ -24,7 +24,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
-from snaketrain.data.loading.examples import Examples  # noqa: E402
+from snaketrain.data.loading.examples import TextExamples  # noqa: E402
 from snaketrain.data.loading.layouts import Blocks, Packed  # noqa: E402
 from snaketrain.strategies import make_strategy  # noqa: E402
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
@@ -36,17 +36,17 @@ LLAMA = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "
 MEDIAN, SPREAD, SHORTEST, LONGEST = 150, 0.9, 8, 1024  # tokens of a text: log-normal, and cut
 
 
-def write_texts(path: Path, texts: int, vocabulary: int) -> Examples:
+def write_texts(path: Path, texts: int, vocabulary: int) -> TextExamples:
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(np.log(MEDIAN), SPREAD, texts).astype(int), SHORTEST, LONGEST)
     rows = [random.integers(1, vocabulary, length).tolist() for length in lengths]
     table = pyarrow.table({"input_ids": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())), "label": [-100] * texts})
     with pyarrow.ipc.new_file(str(path), table.schema) as file:
         file.write_table(table)
-    return Examples(path, pad_token_id=0)
+    return TextExamples(path, pad_token_id=0)
 
 
-def batches(layout: str, examples: Examples, tokens: int, block: int) -> Iterator[tuple[MicroBatch, dict[str, torch.Tensor]]]:
+def batches(layout: str, examples: TextExamples, tokens: int, block: int) -> Iterator[tuple[MicroBatch, dict[str, torch.Tensor]]]:
     data: Any = Packed(examples) if layout in (PACKED, ONE_ROW) else Blocks(examples, block) if layout == BLOCKS else examples
     made = Batches(data.lengths, 0, 1, tokens, padded=layout in (PADDED, BLOCKS, ANY_ORDER))
     for epoch in range(1000):

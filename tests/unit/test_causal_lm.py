@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from snaketrain.data.loading.batches import MicroBatch
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.evaluation.predicting import predict
 from snaketrain.models import token_losses
@@ -53,13 +53,13 @@ def texts():
 
 @pytest.fixture
 def examples(tmp_path, texts):
-    def write(types: list[list[int]] | None = None) -> Examples:
+    def write(types: list[list[int]] | None = None) -> TextExamples:
         columns = {"input_ids": pyarrow.array(texts, pyarrow.list_(pyarrow.int32())), "label": pyarrow.array([-100] * len(texts))}
         columns |= {"token_type_ids": pyarrow.array(types, pyarrow.list_(pyarrow.int8()))} if types else {}
         table = pyarrow.table(columns)
         with pyarrow.ipc.new_file(str(tmp_path / "texts.arrow"), table.schema) as file:
             file.write_table(table, max_chunksize=3)
-        return Examples(tmp_path / "texts.arrow", pad_token_id=0)
+        return TextExamples(tmp_path / "texts.arrow", pad_token_id=0)
 
     return write
 

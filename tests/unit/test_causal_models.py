@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.tasks.causal_lm import CausalLm
 
@@ -15,13 +15,13 @@ LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": SIZE}
 
 
 @pytest.fixture
-def examples(tmp_path) -> Examples:
+def examples(tmp_path) -> TextExamples:
     """A text of 30 tokens and one of 4."""
     texts = pyarrow.array([list(range(30)), [5, 6, 7, 8]], pyarrow.list_(pyarrow.int32()))
     table = pyarrow.table({"input_ids": texts, "label": [-100, -100]})
     with pyarrow.ipc.new_file(str(tmp_path / "texts.arrow"), table.schema) as file:
         file.write_table(table)
-    return Examples(tmp_path / "texts.arrow", pad_token_id=0)
+    return TextExamples(tmp_path / "texts.arrow", pad_token_id=0)
 
 
 def test_at_random_every_embedding_learns():

@@ -4,7 +4,7 @@ import pyarrow
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 
 
 def test_padding_changes_no_logits(tmp_path):
@@ -15,7 +15,7 @@ def test_padding_changes_no_logits(tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig(vocab_size=12, initializer_range=1.0, **sizes)).eval()
-    batch = Examples(tmp_path / "a.arrow", pad_token_id=0).batch([3, 1, 0, 2])
+    batch = TextExamples(tmp_path / "a.arrow", pad_token_id=0).batch([3, 1, 0, 2])
     assert batch["labels"].tolist() == [0, 1, 0, 1] and batch["ids"].tolist() == [3, 1, 0, 2]
     with torch.no_grad():
         together = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits

@@ -149,7 +149,7 @@ def test_a_dataset_is_told_whether_it_trains(here):
     [
         ("mine.py:Squares", {"fields": ["a", "b", "c"]}, "data.fields: mine.py:Squares gives 2 values for each item, and `fields` names 3"),
         ("mine.py:Squares", {"fields": ["a"]}, "names 1: a. Name each of them"),
-        ("mine.py:Texts", {}, "mine.py:Texts: `inputs` of its items is tuple once they are put together"),
+        ("mine.py:Texts", {}, "mine.py:Texts: `inputs` of its items is a tuple after collating"),
         ("mine.py:Endless", {}, "data.train.use: mine.py:Endless has no length"),
         ("mine.py:Square", {}, "data.train.use: `mine.py:Square`: mine.py has no `Square`. Did you mean `Squares`?"),
     ],
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_told_when_the_data_is_prepared(here, use, changes,
 def test_wrong_arguments_and_too_few_items_are_told(here):
     with pytest.raises(SystemExit, match=r"data.train: mine.py:Squares cannot be made with the arguments .* 'cuont'.*Correct them"):
         make_dataset("mine.py:Squares", {"cuont": 3}, "data.train")
-    with pytest.raises(BadData, match="data.train: no item is left for it of the 2"):
+    with pytest.raises(BadData, match="data.train: none of the 2 items of mine.py:Squares is left"):
         prepared(here, train={"use": "mine.py:Squares", "arguments": {"count": 2}}, dev_fraction=0.5, test_fraction=0.4)
 
 

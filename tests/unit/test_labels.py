@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from snaketrain.config.schema import Data
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.sources.reading import check, rows
@@ -92,20 +92,20 @@ def test_numbers(prepared):
 def test_a_test_set_whose_labels_are_all_withheld_has_none(prepared, tmp_path, kind, labels, withheld, given):
     facts = prepared(table(labels), test=table(withheld), label_kind=kind, dev_fraction=0)[1]
     assert facts["splits"]["test"]["labelled"] is False
-    assert torch.isnan(Examples(tmp_path / "test.arrow", 0).batch([0, 1])["labels"]).all()
+    assert torch.isnan(TextExamples(tmp_path / "test.arrow", 0).batch([0, 1])["labels"]).all()
     splits, facts, _ = prepared(table(labels), test=table(given), label_kind=kind, dev_fraction=0)
     assert facts["splits"]["test"]["labelled"] is True and len(splits["test"]) == 2
 
 
 def test_batches_carry_labels_of_their_kind(prepared, tmp_path):
     prepared(jsonl(TOPICS), ending="jsonl", label_kind="classes", **WHOLE)
-    labels = Examples(tmp_path / "train.arrow", 0).batch([4, 1, 0])["labels"]
+    labels = TextExamples(tmp_path / "train.arrow", 0).batch([4, 1, 0])["labels"]
     assert labels.dtype == torch.float32 and labels.tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 1]]
     prepared(table([0.25, -3, 7]), label_kind="number", **WHOLE)
-    labels = Examples(tmp_path / "train.arrow", 0).batch([2, 0])["labels"]
+    labels = TextExamples(tmp_path / "train.arrow", 0).batch([2, 0])["labels"]
     assert labels.dtype == torch.float32 and labels.tolist() == [7, 0.25]
     prepared(table(["b", "a"]), **WHOLE)
-    labels = Examples(tmp_path / "train.arrow", 0).batch([0, 1])["labels"]
+    labels = TextExamples(tmp_path / "train.arrow", 0).batch([0, 1])["labels"]
     assert labels.dtype == torch.int64 and labels.tolist() == [1, 0]
 
 

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from snaketrain.config.schema import Data
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.text.tokenizing import load_tokenizer
@@ -62,7 +62,7 @@ def test_types_mark_the_answer_whatever_the_tokenizer_says(tiny_tokenizer, ids, 
     )
     data = Data(train={"path": "x"}, tokenizer={"path": "x"}, text=["prompt", "answer"], end_token="never", **UNCUT)
     prepare(data, {"train": [tmp_path / "chats.jsonl"]}, tmp_path, tmp_path, tmp_path)
-    batch = Examples(tmp_path / "train.arrow", 0).batch([0])
+    batch = TextExamples(tmp_path / "train.arrow", 0).batch([0])
     tokens, types = batch["input_ids"][0].tolist(), batch["token_type_ids"][0].tolist()
     first = tokens.index(ids("very")[0])
     assert tokens[first : first + 2] == ids("very boring") and tokens[-1:] == ids("never")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from snaketrain.data.loading.batches import Batches, shard_batch
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed, in_rows
 
 
-def write(path, texts: list[list[int]], batch: int) -> Examples:
+def write(path, texts: list[list[int]], batch: int) -> TextExamples:
     """Prepared texts, in record batches of so many: files of a larger corpus have many."""
     schema = pyarrow.schema([("input_ids", pyarrow.list_(pyarrow.int32())), ("label", pyarrow.int64())])
     with pyarrow.ipc.new_file(str(path), schema) as file:
@@ -24,7 +24,7 @@ def write(path, texts: list[list[int]], batch: int) -> Examples:
             file.write_batch(
                 pyarrow.record_batch([pyarrow.array(rows, schema.field(0).type), pyarrow.array([-100] * len(rows))], schema=schema)
             )
-    return Examples(path, pad_token_id=0)
+    return TextExamples(path, pad_token_id=0)
 
 
 def texts(count: int, longest: int = 40) -> list[list[int]]:
@@ -110,10 +110,10 @@ def test_budgets_count_real_tokens_where_nothing_is_padded():
 READS = """
 import sys
 import pyarrow
-from snaketrain.data.loading.examples import Examples
+from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
 
-examples = Examples(sys.argv[1], pad_token_id=0)
+examples = TextExamples(sys.argv[1], pad_token_id=0)
 batches = examples.batch([5, 1999]), Blocks(examples, 64).batch([3, 20_000]), Packed(examples).batch([7, 8])
 print([batch["input_ids"].numel() for batch in batches], pyarrow.default_memory_pool().max_memory())
 """

@@ -1,30 +1,33 @@
-"""Prepared examples, memory-mapped: nothing is read before a batch asks for it."""
+"""Prepared texts, memory-mapped: nothing is read before a batch asks for it."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import torch
 
+from snaketrain.data.loading.training_data import Batch
 
-class Examples:
+
+class TextExamples:
+    """One example per text."""
+
     def __init__(self, path: str | Path, pad_token_id: int):
         self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lengths = pyarrow.compute.list_value_length(self.table["input_ids"]).to_numpy()
+        self.lengths: np.ndarray = pyarrow.compute.list_value_length(self.table["input_ids"]).to_numpy()
 
     def __len__(self) -> int:
-        return self.table.num_rows
+        return len(self.lengths)
 
-    def batch(self, ids: Sequence[int], epoch: int | None = None) -> dict[str, torch.Tensor]:
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
         """The examples side by side, padded to the longest of them.
 
-        `labels` are classes, a row of zeros and ones with a place for each class, or numbers; where there are none, -100 or not a number.
+        `labels` are classes, a row of zeros and ones with one entry per class, or numbers; -100 or NaN where there is none.
         """
         tokens = self.rows("input_ids", ids)
         batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
@@ -37,12 +40,12 @@ class Examples:
         return "token_type_ids" in self.table.column_names
 
     def rows(self, name: str, ids: Sequence[int]) -> list[np.ndarray]:
-        """Lists of a column as they lie in the file; `take` would first copy the whole column."""
+        """Lists of a column, straight from the file; `take` would first copy the whole column."""
         column = self.table[name]
         return [column[int(i)].values.to_numpy() for i in ids]
 
-    def column(self, name: str) -> list[Any]:
-        return self.table[name].to_pylist()
+    def column(self, name: str) -> list[object]:
+        return list(self.table[name].to_pylist())
 
     def _labels(self, ids: Sequence[int]) -> torch.Tensor:
         column = self.table["label"]

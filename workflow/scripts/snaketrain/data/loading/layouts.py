@@ -1,6 +1,6 @@
-"""How texts make up the rows of a language model's batches, where they are not padded one by one.
+"""How texts fill the batches of a language model, where they are not padded one by one.
 
-Like `Examples`, a layout has `lengths` and `batch(ids, epoch)`; an example is a block of the running text, or a whole text.
+An example is a block of the running text, or a whole text that shares its row with others.
 """
 
 import heapq
@@ -9,20 +9,21 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from snaketrain.data.loading.examples import Examples, padded
+from snaketrain.data.loading.examples import TextExamples, padded
+from snaketrain.data.loading.training_data import Batch
 
 
 class Blocks:
-    """The running text, all texts one after another, in blocks of `length` tokens; only the last is shorter.
+    """The running text, all texts one after another, in blocks of `length` tokens; only the last one is shorter.
 
-    Each begins with the last token of the block before, from which its first is predicted: all but the very first token
-    of the text are predicted, each once.
+    Each block begins with the last token of the block before, from which its first is predicted: every token of the text but the
+    very first is predicted exactly once.
     """
 
-    def __init__(self, examples: Examples, length: int):
-        # views of the mapped file, of which nothing is read before a block asks for it
-        self.parts = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
-        self.starts = np.cumsum([0, *map(len, self.parts)])
+    def __init__(self, examples: TextExamples, length: int):
+        # views of the memory-mapped file, of which nothing is read before a block asks for it
+        self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
+        self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.length, self.pad_token_id = length, examples.pad_token_id
         self.lengths = np.full(-(-max(0, self.tokens - 1) // length), length)
         if len(self):
@@ -35,15 +36,14 @@ class Blocks:
     def tokens(self) -> int:
         return int(self.starts[-1])
 
-    def batch(self, ids: Sequence[int], epoch: int | None = None) -> dict[str, torch.Tensor]:
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
         rows = [self.text(i * self.length, min((i + 1) * self.length + 1, self.tokens)) for i in map(int, ids)]
         return {"input_ids": padded(rows, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, rows)), 0)}
 
     def text(self, start: int, end: int) -> np.ndarray:
-        """The tokens of the running text from one place to another."""
+        """The tokens of the running text between two positions."""
         first, last = np.searchsorted(self.starts, [start, end - 1], side="right") - 1
-        pieces = [self.parts[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)]
-        return np.concatenate(pieces)
+        return np.concatenate([self.chunks[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)])
 
 
 class Packed:
@@ -52,25 +52,25 @@ class Packed:
     In each text `position_ids` start again from 0, which tells transformers that it must not see those before it in the row.
     """
 
-    def __init__(self, examples: Examples):
+    def __init__(self, examples: TextExamples):
         self.examples, self.lengths = examples, examples.lengths
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def batch(self, ids: Sequence[int], epoch: int | None = None) -> dict[str, torch.Tensor]:
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
         shares = in_rows(self.lengths[np.asarray(ids)])
         tokens = self.examples.rows("input_ids", ids)
         batch = {"input_ids": _joined(tokens, shares, self.examples.pad_token_id)}
-        batch["position_ids"] = _joined([np.arange(len(text)) for text in tokens], shares, 0)  # so padding is texts of one token
+        batch["position_ids"] = _joined([np.arange(len(text)) for text in tokens], shares, 0)  # so each padding token is a text of its own
         if self.examples.pairs:
             batch["token_type_ids"] = _joined(self.examples.rows("token_type_ids", ids), shares, 0)
         return batch
 
 
-def in_rows(lengths: Sequence[int]) -> list[list[int]]:
+def in_rows(lengths: np.ndarray) -> list[list[int]]:
     """Which texts share a row: rows about as long as the longest text, since attention costs the square of it, and nearly equal."""
-    rows = max(1, int(sum(lengths)) // max(1, *lengths))
+    rows = max(1, int(lengths.sum()) // max(1, *lengths))
     shares: list[list[int]] = [[] for _ in range(rows)]
     filled = [(0, row) for row in range(rows)]
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):

@@ -1,0 +1,24 @@
+"""What training and evaluation need to know of data, whatever it is made of."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+Batch: TypeAlias = dict[str, Tensor]
+
+
+class TrainingData(Protocol):
+    """Numbered examples, such as texts (TextExamples, Blocks, Packed) or the items of a dataset class (Items)."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The length of each example, by which batches are made; ones where examples have none."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
+        """The examples with these numbers, side by side; without an `epoch` for an evaluation."""
+        ...
