@@ -12,8 +12,8 @@ from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.validating import Validated, follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.sources.reading import check
-from snaketrain.orchestration.inspection.named_code import names
-from snaketrain.orchestration.inspection.parameter_patterns import unmatched
+from snaketrain.orchestration.inspection.code_references import reference_errors
+from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.pipeline import data_name, dataset_classes, initial, of_splits
 from snaketrain.runtime.credentials import CannotTellApart
@@ -38,7 +38,7 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         shared = train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for look, about, only_follows in (
-            (names, named, follows_by_path),
+            (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),
             (sources, (run.data, run.model), follows_by_path),
         ):
@@ -52,7 +52,7 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
             problems += [problem for problem in readable(found.settings.data) if not follows_by_path(problem, found.wrong)]
     told = {name: found for name, found in reading.runs.items() if found.settings and not follows("model", found.wrong)}
-    for (name, found), wrong in zip(told.items(), unmatched(each.settings for each in told.values()), strict=True):
+    for (name, found), wrong in zip(told.items(), pattern_errors(each.settings for each in told.values()), strict=True):
         problems += [f"{problem} (run {name})" for problem in wrong if not follows_by_path(problem, found.wrong)]
     problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
     if problems:

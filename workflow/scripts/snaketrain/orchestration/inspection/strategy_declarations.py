@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
-from snaketrain.orchestration.inspection.inheritance import class_attribute
+from snaketrain.orchestration.inspection.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up
 AUTO = ("single", "ddp")  # what `auto` stands for, with one process and with several

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from snaketrain.orchestration.inspection.inheritance import class_attribute
+from snaketrain.orchestration.inspection.definitions import class_attribute
 
 FILES = {
     "ground": "class Ground:\n    size = 0\n\n\nclass Other(Ground):\n    size = 1\n\n\nclass Mixin(Ground):\n    pass\n",
@@ -18,6 +18,9 @@ TOLD = {
     "by a full name": ("class A(g.Other):\n    size: int\n", 1),
     "of the first base": ("class A(Other, Ground):\n    pass\n", 1),
     "what several bases derive from comes last": ("class A(g.Mixin, Other):\n    pass\n", 1),
+    "by a star": ("from ground import *\n\n\nclass A(Mixin):\n    pass\n", 0),
+    "of a class that is given another attribute": ("Other.rest = 3\n\n\nclass A(Other):\n    pass\n", 1),
+    "imported under a condition": ("if True:\n    from ground import Other as Base\n\n\nclass A(Base):\n    pass\n", 1),
     "of its own name": ("class Other(Other):\n    pass\n\n\nA = 1\n\n\nclass A(Other):\n    pass\n", 1),
 }
 UNTOLD = {
@@ -25,6 +28,7 @@ UNTOLD = {
     "a method": "class A(Ground):\n    @property\n    def size(self):\n        return 3\n",
     "one of several": "class A(Ground):\n    size, rest = (1, 2)\n",
     "a computed base": "Ground = g.__dict__['Other']\n\n\nclass A(Ground):\n    pass\n",
+    "a base that is replaced": "class B:\n    size = 1\n\n\nfrom nowhere import B\n\n\nclass A(B):\n    pass\n",
     "a base from nowhere": "class A(Nowhere):\n    pass\n",
     "a circle": "import above\n\n\nclass A(above.A):\n    pass\n",
     "a function": "def A():\n    pass\n",
