@@ -153,7 +153,7 @@ class Job:
         strategy.start()
         examples = Examples(90, seed=0)
         batches = Batches(examples.lengths, train.seed, train.batch_size)
-        plan = Plan.of(train, batches, make_schedule(load("linear", "schedules"), {}))
+        plan = Plan.of(train, batches, make_schedule(load("linear", "training.schedules"), {}))
         task, notes = make_task(train), Notes(examples)
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         checkpoints = Checkpoints(Path(self.checkpoints), "loss", "min", 3) if self.checkpoints else Nothing()
