@@ -127,7 +127,7 @@ def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
 def optimizer_argument_errors(setting: str, reference: Reference, signature: Signature | None) -> Iterator[str]:
     """The trainer gives the parameters; rates and weight decay are settings of their own."""
     arguments = reference.arguments or {}
-    yield from (f"{setting}.{name}: is told by {OF_THEIR_OWN[name]}. Set that instead." for name in arguments if name in OF_THEIR_OWN)
+    yield from (f"{setting}.{name}: is set by {OF_THEIR_OWN[name]}. Set that instead." for name in arguments if name in OF_THEIR_OWN)
     if signature is None:
         return
     if "lr" not in signature.parameters:
@@ -143,10 +143,10 @@ def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
     if task not in (*TEXT_TASKS, "module") or (model.source and model.source.hub):
         return  # a hub's files are checked once they are here
     if task in TEXT_TASKS and model.use.startswith("torch."):
-        yield f"model.use: {task} needs a model of transformers, and {model.use} is none. Name one such as transformers.BertForSequenceClassification."
+        yield f"model.use: {task} needs a transformers model, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
         return
     if task == "text_classification" and model.use.startswith("transformers.") and "ForSequenceClassification" not in model.use:
-        yield f"model.use: {task} needs a model for sequence classification, and {model.use} is none. Name one such as transformers.BertForSequenceClassification."
+        yield f"model.use: {task} needs a model for sequence classification, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
         return
     try:
         config = model_config(named_files(model.source)) if model.source else None

@@ -25,7 +25,7 @@ def field_errors(setting: str, given: Mapping[str, object], fields: Fields, set_
     """Fields that do not exist, that another setting decides (`set_by`), or that cannot have the value."""
     for name, value in given.items():
         if name in set_by:
-            yield f"{setting}.{name}: is told by {set_by[name]}. Remove it."
+            yield f"{setting}.{name}: is set by {set_by[name]}. Remove it."
         elif name not in fields:
             yield f"{setting}.{name}: the model's configuration has no such field{nearest(name, fields)} See the documentation of the model for them all."
         elif expected := type_mismatch(fields[name], value):
