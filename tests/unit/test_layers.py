@@ -113,7 +113,12 @@ def test_what_trains_knows_nothing_of_evaluation_tracking_and_snakemake(name):
         "evaluation": {"orchestration", "tracking"},
     }
     forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})
-    assert [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden] == []
+    found = [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden]
+    assert {module_of(each) for each in found} <= {"snaketrain.slurm.client"}, "which asks SLURM, and knows nothing of the project"
+
+
+def test_the_client_of_slurm_knows_nothing_of_the_project():
+    assert "snaketrain" not in tops(of("snaketrain.slurm.client"))
 
 
 def test_rules_know_the_ground_floor_only():

@@ -103,7 +103,7 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_a_left_over_job_is_cancelled_and_waited_for(slurm):
-    (slurm / "state").write_text("RUNNING\n")
+    (slurm / "state").write_text("12\n")
     sign(slurm, 1, job="12")
     ownership.end_previous_owner(slurm)
     assert (slurm / "cancelled").read_text() == "12\n"
@@ -116,7 +116,7 @@ def test_a_job_that_is_over_is_not(slurm):
 
 
 def test_our_own_job_that_was_queued_again_is_not_cancelled(slurm, monkeypatch):
-    (slurm / "state").write_text("RUNNING\n")
+    (slurm / "state").write_text("12\n")
     sign(slurm, 1, job="12", host="train1")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     ownership._ourselves.cache_clear()

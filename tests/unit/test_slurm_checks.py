@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm import checks, monitor
-from snaketrain.slurm.checks import Row
-from snaketrain.slurm.monitor import Watch
+from snaketrain.slurm import checks
+from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.monitor import JobMonitor
 
-ROW = Row("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
+ROW = QueuedJob("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def told():
 
 @pytest.fixture
 def watch(told):
-    return Watch(Path("logs/slurm"), told.append, {})
+    return JobMonitor(Slurm(), Path("logs/slurm"), told.append, {})
 
 
 def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(watch, told):
@@ -54,7 +54,7 @@ def test_what_waiting_does_not_help_is_told_at_once(watch, told, reason, advice)
 
 
 def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told, monkeypatch):
-    monkeypatch.setattr(monitor, "ask", lambda *command: "a1 mixed\na2 down*\n")
+    monkeypatch.setattr(Slurm, "_answer", lambda self, command: "a1 mixed\na2 down*\n")
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
     watch.look([replace(ROW, reason="BeginTime")], 30)
     assert told == [
@@ -67,16 +67,16 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
 
 def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told, monkeypatch):
     """SLURM does not answer at first; the next look asks again, and other jobs are looked at meanwhile."""
-    asked, answers = [], ["", checks.SlurmMissing("no answer"), ""]
+    asked, answers = [], ["", SlurmError("no answer"), ""]
 
-    def ask(*command):
+    def answer(self, command):
         asked.append(command)
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
+        if isinstance(given := answers.pop(0), Exception):
+            raise given
+        return given
 
-    monkeypatch.setattr(monitor, "ask", ask)
-    watch = Watch(Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
+    monkeypatch.setattr(Slurm, "_answer", answer)
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-6]")], 0)
     for second in (30, 60, 90):
         watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
@@ -85,7 +85,7 @@ def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told,
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
-    monkeypatch.setattr(monitor, "ask", lambda *command: "")
+    monkeypatch.setattr(Slurm, "_answer", lambda self, command: "")
     watch.look([ROW], 0)
     watch.look([replace(ROW, state="RUNNING")], 500)
     watch.look([ROW], 5000)
@@ -110,21 +110,21 @@ def test_success_and_what_was_over_before_are_not_told(watch, told):
 
 
 def test_a_job_without_wildcards_has_its_log_too():
-    row = Row("3", "RUNNING", "None", "rule_compare_runs", "")
+    row = QueuedJob("3", "RUNNING", "None", "rule_compare_runs", "")
     assert (str(row), row.log(Path("l"))) == ("SLURM job 3 (compare_runs)", Path("l/rule_compare_runs/3.log"))
 
 
 def test_jobs_of_other_folders_are_not_ours(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shown = f"1|RUNNING|None|rule_train_model_wildcards_a|n1|{tmp_path}\n2|RUNNING|None|rule_train_model_wildcards_a|n1|/elsewhere\n3|RUNNING|None|mine|n1|{tmp_path}\n"
-    monkeypatch.setattr(checks, "ask", lambda *command: shown)
-    assert [row.number for row in checks.jobs_here()] == ["1"]
+    monkeypatch.setattr(Slurm, "_answer", lambda self, command: shown)
+    assert [job.number for job in checks.jobs_here(Slurm())] == ["1"]
 
 
 def test_slurm_that_is_not_here_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(checks.SlurmMissing, match="squeue is not installed here"):
-        checks.jobs_here()
+    with pytest.raises(SlurmError, match="squeue is not installed here"):
+        checks.jobs_here(Slurm())
 
 
 @pytest.mark.parametrize(
@@ -142,24 +142,24 @@ def test_slurm_that_is_not_here_is_told(monkeypatch, tmp_path):
 def test_what_slurm_would_refuse_is_told_with_a_remedy_once_for_all_jobs_alike(monkeypatch, error, advice):
     asked = []
 
-    def run(command, **options):
+    def run(self, command):
         asked.append(command)
         return subprocess.CompletedProcess(command, 1, "", error)
 
-    monkeypatch.setattr(checks.subprocess, "run", run)
+    monkeypatch.setattr(Slurm, "_run", run)
     monkeypatch.setattr(checks, "submission", lambda job, settings: f"sbatch --test-only --comment x {job.asks} --wrap true")
     monkeypatch.setattr(checks, "comment", lambda job: job.comment)
     jobs = [
         type("Job", (), {"asks": asks, "comment": f"rule_train_model_wildcards_{name}"})
         for name, asks in (("a", "-p x"), ("b", "-p x"), ("c", "-p y"))
     ]
-    found = checks.refusals(jobs, SimpleNamespace(array_jobs=None))
-    assert asked == [f"sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
+    found = checks.refusals(Slurm(), jobs, SimpleNamespace(array_jobs=None))
+    assert asked == [f"exec sbatch --test-only --comment x -p {partition} --wrap true" for partition in ("x", "y")]
     assert len(found) == (2 if advice else 0)
     assert all(advice in line and "\n" not in line for line in found)
     assert not found or (found[0].startswith("train_model a: SLURM would refuse it: ") and found[0].endswith("Asked for: -p x"))
 
 
 def test_job_arrays_are_refused():
-    (found,) = checks.refusals([], SimpleNamespace(array_jobs="train_model"))
+    (found,) = checks.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
     assert found.startswith("slurm-array-jobs: ") and "Remove it" in found

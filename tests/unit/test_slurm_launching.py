@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
 import launch_slurm
-from launch_slurm import Job
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration import launching
 from snaketrain.runtime.run_folder import end_of_journal
+from snaketrain.slurm.client import Allocation, Slurm
 
 TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
 
@@ -159,16 +159,16 @@ def test_the_profile_hands_over_a_script():
 # --- inside of a job
 
 
-def command_of(job: Job, processes: int = 2) -> list[str]:
+def command_of(job: Allocation, processes: int = 2) -> list[str]:
     return launch_slurm.step(argparse.Namespace(processes=processes, threads=4), job, ["train model.py", "--output", "f/manifest.json"])
 
 
-def port(job: Job) -> int:
+def port(job: Allocation) -> int:
     return int(re.search(r":(\d+) ", command_of(job)[-1])[1])
 
 
 def test_one_torchrun_on_each_node_that_the_job_was_given():
-    found = command_of(Job("7", 0, ("a1", "a2", "a3")))
+    found = command_of(Allocation("7", 0, ("a1", "a2", "a3")))
     assert found[0] == "srun"
     assert found[found.index("--nodes") + 1] == found[found.index("--ntasks") + 1] == "3"
     assert found[found.index("--cpus-per-task") + 1] == "4"
@@ -178,15 +178,17 @@ def test_one_torchrun_on_each_node_that_the_job_was_given():
 
 
 def test_each_start_of_a_job_meets_at_a_place_of_its_own():
-    starts = [Job("7", 0, ("a1",)), Job("7", 1, ("a1",)), Job("8", 0, ("a1",))]
+    starts = [Allocation("7", 0, ("a1",)), Allocation("7", 1, ("a1",)), Allocation("8", 0, ("a1",))]
     assert len({port(job) for job in starts}) == len({re.search(r"--rdzv-id (\S+)", command_of(job)[-1])[1] for job in starts}) == 3
-    assert all(20000 <= port(Job(str(number), restarts, ("a1",))) < 32000 for number in (1, 99999, 12345678) for restarts in (0, 1, 500))
+    assert all(
+        20000 <= port(Allocation(str(number), restarts, ("a1",))) < 32000 for number in (1, 99999, 12345678) for restarts in (0, 1, 500)
+    )
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_shell_of_each_node_executes_nothing_of_what_the_script_is_given(tmp_path):
     words = ['-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü"]
-    job = Job("7", 0, ("a1",))
+    job = Allocation("7", 0, ("a1",))
     script = launch_slurm.step(argparse.Namespace(processes=1, threads=1), job, words)[-1]
     script = script.replace(f"exec {shlex.quote(launching.torchrun()[0])}", "printf '%s\\0'")
     environment = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "a1", "PATH": "/usr/bin:/bin"}
@@ -197,7 +199,11 @@ def test_the_shell_of_each_node_executes_nothing_of_what_the_script_is_given(tmp
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_shell_of_each_node_fills_in_its_own_number(tmp_path):
-    script = command_of(Job("7", 0, ("a1", "a2")))[-1].replace(shlex.quote(launching.torchrun()[0]), "printf '%s\\n'").replace("exec ", "")
+    script = (
+        command_of(Allocation("7", 0, ("a1", "a2")))[-1]
+        .replace(shlex.quote(launching.torchrun()[0]), "printf '%s\\n'")
+        .replace("exec ", "")
+    )
     done = {}
     for node in (0, 1):
         environment = {"SLURM_NODEID": str(node), "SLURMD_NODENAME": f"a{node + 1}", "PATH": "/usr/bin:/bin"}
@@ -236,36 +242,36 @@ STOPPED = {"event": "end", "status": "STOPPED", "step": 5, "signals": ["SIGUSR1"
 
 
 def test_a_job_knows_its_nodes_and_how_often_it_was_started(slurm):
-    assert Job.now("7") == Job("7", 2, ("a1", "a2"))
+    assert Slurm().allocation("7") == Allocation("7", 2, ("a1", "a2"))
 
 
 def test_out_of_time_and_saved_is_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_again(Job.now("7"), slurm, 0) == "its time ran out; saved"
-    launch_slurm.queue_again(Job.now("7"), "its time ran out; saved")
+    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) == "its time ran out; saved"
+    launch_slurm.queue_again(Slurm(), Slurm().allocation("7"), "its time ran out; saved")
     assert (slurm / "requeued").read_text() == "7\n"
 
 
 def test_an_earlier_start_that_ran_out_of_time_excuses_nothing(slurm):
     """Else a training that fails at each start would be queued again for ever."""
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_again(Job.now("7"), slurm, end_of_journal(slurm)) is None
+    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, end_of_journal(slurm)) is None
 
 
 def test_a_node_that_does_not_answer_is_a_reason(slurm):
     (slurm / "lost").write_text("a2\n")
-    assert launch_slurm.why_again(Job.now("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
+    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
 
 
 def test_a_script_that_fails_by_itself_is_not_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, {"event": "end", "status": "FAILED"})
-    assert launch_slurm.why_again(Job.now("7"), slurm, 0) is None
+    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) is None
 
 
 def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
-    before = Job.now("7")
+    before = Slurm().allocation("7")
     (slurm / "restarts").write_text("3")
-    launch_slurm.queue_again(before, "a2 does not answer")
+    launch_slurm.queue_again(Slurm(), before, "a2 does not answer")
     assert not (slurm / "requeued").exists()
     assert "SLURM has started it elsewhere already" in capsys.readouterr().out
 

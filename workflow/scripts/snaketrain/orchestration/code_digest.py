@@ -15,7 +15,13 @@ from snaketrain.runtime.digest_cache import Remembered
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 # records, starts and reports, or is settings, whose values are compared one by one: none of it changes a result
-WITHOUT_EFFECT_ON_RESULTS = ("snaketrain.runtime", "snaketrain.config", "snaketrain.orchestration", "snaketrain.training.callbacks")
+WITHOUT_EFFECT_ON_RESULTS = (
+    "snaketrain.runtime",
+    "snaketrain.config",
+    "snaketrain.orchestration",
+    "snaketrain.slurm",
+    "snaketrain.training.callbacks",
+)
 
 
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:

@@ -3,13 +3,13 @@
 Where it cannot be ended, since it runs on a node that is cut off, it finds out before it writes again, and ends by itself.
 """
 
+import contextlib
 import functools
 import json
 import logging
 import os
 import platform
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import start_ticks
+from snaketrain.slurm.client import Slurm, SlurmError
 
 PATIENCE_SECONDS = 120  # to save and end; after that it is killed
 
@@ -81,21 +82,19 @@ def _ourselves() -> dict[str, Any]:
 
 
 def _end_job(job: str, folder: Path) -> None:
-    if _state(job):
-        logging.warning("%s: the SLURM job %s still writes here, left over from another workflow; ending it", folder, job)
-        subprocess.run(["scancel", job], check=False)
-        _wait(lambda: not _state(job), f"SLURM job {job}")
+    slurm = Slurm()
 
+    def may_run() -> bool:
+        try:
+            return job in slurm.in_queue([job], max_age_seconds=2)
+        except SlurmError:
+            return True
 
-def _state(job: str) -> str:
-    """Nothing if the job is over, or never was."""
-    try:
-        done = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%T"], capture_output=True, text=True)
-    except FileNotFoundError:
-        return ""  # no SLURM here
-    if done.returncode and "Invalid job id" not in done.stderr:
-        return "UNKNOWN"  # SLURM did not answer
-    return done.stdout.strip()
+    if slurm.is_installed() and may_run():
+        logging.warning("%s: SLURM job %s, left over from another workflow, still writes here; ending it", folder, job)
+        with contextlib.suppress(SlurmError):  # it may have ended meanwhile
+            slurm.cancel(job)
+        _wait(lambda: not may_run(), f"SLURM job {job}")
 
 
 def _end_process(owner: dict[str, Any], folder: Path) -> None:

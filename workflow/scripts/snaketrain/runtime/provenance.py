@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tarfile
 import time
-from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import write_text
 from snaketrain.runtime.processes import start_ticks
+from snaketrain.slurm.client import Slurm, SlurmError
 
 
 def git_state() -> dict[str, Any]:
@@ -77,9 +77,8 @@ def seconds_alive() -> float:
 
 
 def _queued_seconds(job: str) -> float | None:
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        told = subprocess.run(["squeue", "--noheader", "--job", job, "--format", "%V"], capture_output=True, text=True, timeout=10)
-        submitted = datetime.fromisoformat(told.stdout.strip()).timestamp()
+    with contextlib.suppress(SlurmError):
+        submitted = Slurm().submitted_at(job).timestamp()
         return round(max(0.0, time.time() - seconds_alive() - submitted), 3)
     return None
 

@@ -5,9 +5,10 @@ for example, sees SLURM's names as well, and is none of the processes.
 """
 
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from snaketrain.slurm.client import Slurm
 
 # rank, number of processes, rank on this machine, processes on this machine
 Names = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -77,8 +78,7 @@ class Ranks:
         if "PBS_NODEFILE" in os.environ:
             return Path(os.environ["PBS_NODEFILE"]).read_text(encoding="utf-8").split()[0]
         if "SLURM_JOB_NODELIST" in os.environ:
-            hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True)
-            return hosts.stdout.split()[0]
+            return Slurm().hosts(os.environ["SLURM_JOB_NODELIST"])[0]
         raise SystemExit(
             f"compute.launcher: {self.on_this_machine or 'an unknown number'} of {self.world_size} processes are on this machine, and it is not known "
             "where the first one is. Say it before the start: export MASTER_ADDR=<its host name>"

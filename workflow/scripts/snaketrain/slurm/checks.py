@@ -1,14 +1,12 @@
 """What SLURM knows of this workflow's jobs: what it would refuse, and what a killed workflow left behind."""
 
-import getpass
 import os
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
 
 ENDING_SECONDS = 300  # a training may take so long to save
 
@@ -32,35 +30,10 @@ NOT_RETRIED = {
 }
 
 
-class SlurmMissing(Exception):
-    """The profile asks for a SLURM that is not here."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A job as squeue shows it."""
-
-    number: str
-    state: str
-    reason: str
-    comment: str  # as the plugin writes it: rule_<name>_wildcards_<values>
-    nodes: str
-
-    def __str__(self) -> str:
-        rule, _, wildcards = self.comment.removeprefix("rule_").partition("_wildcards_")
-        return f"SLURM job {self.number} ({f'{rule} {wildcards}'.strip()})"
-
-    def log(self, folder: Path) -> Path:
-        rule, _, wildcards = self.comment.partition("_wildcards_")
-        return folder / rule / wildcards / f"{self.number}.log"
-
-
-def jobs_here() -> list[Row]:
-    """Those that a workflow in this folder has submitted."""
-    shown = ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
-    rows = [line.split("|", 5) for line in shown.splitlines()]
+def jobs_here(slurm: Slurm) -> list[QueuedJob]:
+    """The jobs that a workflow in this folder has submitted."""
     here = os.path.realpath(".")
-    return [Row(*row[:5]) for row in rows if len(row) == 6 and row[3].startswith("rule_") and os.path.realpath(row[5]) == here]
+    return [job for job in slurm.user_jobs() if job.comment.startswith("rule_") and os.path.realpath(job.folder) == here]
 
 
 # --- before anything is submitted
@@ -77,7 +50,7 @@ def outlast_outages() -> None:
         registry.get_plugin("slurm").executor = SteadyExecutor
 
 
-def refusals(jobs: Iterable[Any], settings: Any) -> list[str]:
+def refusals(slurm: Slurm, jobs: Iterable[Any], settings: Any) -> list[str]:
     """What SLURM would not take, whoever waits; jobs that ask for the same are looked at once."""
     asked: dict[str, str] = {}
     for job in jobs:
@@ -88,9 +61,11 @@ def refusals(jobs: Iterable[Any], settings: Any) -> list[str]:
             "slurm-array-jobs: every task of an array would run the first job's command. Remove it from the profile or command line."
         )
     for command, name in asked.items():
-        done = subprocess.run(command, shell=True, capture_output=True, text=True)
-        error = (done.stderr.strip().splitlines() or ["no answer"])[-1].removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
-        if done.returncode and not any(words in error for words in FOR_NOW):
+        try:
+            error = slurm.refusal(command)
+        except SlurmError:  # no answer is not a refusal
+            continue
+        if error and not any(words in error for words in FOR_NOW):
             advice = next((advice for words, advice in REFUSED.items() if words.lower() in error.lower()), "correct the profile")
             options = command.partition("--comment x")[2].removesuffix("--wrap true").strip()
             found.append(f"{name}: SLURM would refuse it: {error}. Remedy: {advice}. Asked for: {options}")
@@ -121,28 +96,18 @@ def comment(job: Any) -> str:
     return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
 
 
-def end_left_over(jobs: Iterable[Any], tell: Callable[[str], None]) -> None:
+def end_left_over(slurm: Slurm, jobs: Iterable[Any], tell: Callable[[str], None]) -> None:
     """A workflow that was killed leaves its jobs behind, and a new one submits them again: those end first, and save."""
     wanted = {comment(job) for job in jobs}
 
-    def left() -> list[Row]:
-        return [row for row in jobs_here() if row.comment in wanted and row.state not in OVER]
+    def left() -> list[QueuedJob]:
+        return [job for job in jobs_here(slurm) if job.comment in wanted and job.state not in OVER]
 
-    if rows := left():
-        tell(f"{', '.join(map(str, rows))}: left over from an earlier workflow here; ending them. Trainings save, and go on in new jobs.")
-        ask("scancel", *(row.number for row in rows))
+    if found := left():
+        tell(f"{', '.join(map(str, found))}: left over from an earlier workflow here; ending them. Trainings save, and go on in new jobs.")
+        slurm.cancel(*(job.number for job in found))
         end = time.monotonic() + ENDING_SECONDS
-        while (rows := left()) and time.monotonic() < end:
+        while (found := left()) and time.monotonic() < end:
             time.sleep(1)
-        if rows:
-            tell(f"{', '.join(map(str, rows))}: did not end within {ENDING_SECONDS} seconds; new jobs will end them before they train.")
-
-
-def ask(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise SlurmMissing(f"{command[0]} is not installed here: run the workflow where jobs of SLURM can be submitted") from None
-    if done.returncode:
-        raise SlurmMissing(f"{shlex.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
+        if found:
+            tell(f"{', '.join(map(str, found))}: did not end within {ENDING_SECONDS} seconds; new jobs will end them before they train.")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm.checks import NOT_RETRIED, OVER, Row, SlurmMissing, ask, jobs_here
+from snaketrain.slurm.checks import NOT_RETRIED, OVER, jobs_here
+from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait so long before that is told
@@ -43,14 +44,14 @@ ENDED = {
 }
 
 
-class Watch(threading.Thread):
+class JobMonitor(threading.Thread):
     """Tells what happens to the jobs; it never disturbs the workflow."""
 
-    def __init__(self, logs: Path, tell: Callable[[str], None], ranges: dict[str, Compute]):
+    def __init__(self, slurm: Slurm, logs: Path, tell: Callable[[str], None], ranges: dict[str, Compute]):
         """`ranges`: of the jobs that take as many nodes as there are, by their comment."""
         super().__init__(daemon=True)
-        self.logs, self.tell, self.ranges = logs, tell, ranges
-        self.before: dict[str, Row] = {}
+        self.slurm, self.logs, self.tell, self.ranges = slurm, logs, tell, ranges
+        self.before: dict[str, QueuedJob] = {}
         self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
         self.told: set[tuple[str, str]] = set()
@@ -58,11 +59,11 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while True:
-            with contextlib.suppress(OSError, SlurmMissing, ValueError):  # SLURM does not answer; it may do so next time
-                self.look(jobs_here(), time.monotonic())
+            with contextlib.suppress(SlurmError, ValueError):  # no answer, or one that cannot be read; the next may be better
+                self.look(jobs_here(self.slurm), time.monotonic())
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
-    def look(self, rows: list[Row], now: float) -> None:
+    def look(self, rows: list[QueuedJob], now: float) -> None:
         for row in rows:
             before = self.before.get(row.number)
             self.before[row.number] = row
@@ -72,10 +73,12 @@ class Watch(threading.Thread):
                 if row.number in self.ran_on:
                     if row.comment in self.ranges:
                         self.to_ask_again.add(row.number)
-                    self.say(row, f"was queued again{why_lost(self.ran_on.pop(row.number))}; a training goes on from its last checkpoint")
+                    self.say(
+                        row, f"was queued again{self.why_lost(self.ran_on.pop(row.number))}; a training goes on from its last checkpoint"
+                    )
                 if row.number in self.to_ask_again:
-                    with contextlib.suppress(SlurmMissing):  # the next look tries again; the other jobs are looked at meanwhile
-                        ask_as_at_first(row, self.ranges[row.comment])
+                    with contextlib.suppress(SlurmError):  # the next look tries again; the other jobs are looked at meanwhile
+                        self.ask_as_at_first(row, self.ranges[row.comment])
                         self.to_ask_again.discard(row.number)
                 self.wait(row, now - self.waits_since.setdefault(row.number, now))
             else:
@@ -84,7 +87,7 @@ class Watch(threading.Thread):
                 why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is started again as often as `retries` of the profile says"
                 self.say(row, f"ended as {row.state}: {NOT_RETRIED.get(row.state, why)}")
 
-    def wait(self, row: Row, seconds: float) -> None:
+    def wait(self, row: QueuedJob, seconds: float) -> None:
         stuck = next((advice for reason, advice in STUCK.items() if row.reason.startswith(reason)), None)
         if (row.number, row.reason) in self.told or not (stuck or seconds >= PATIENCE_SECONDS):
             return
@@ -92,23 +95,17 @@ class Watch(threading.Thread):
         why = stuck or next((words for reason, words in WAITING.items() if row.reason.startswith(reason)), "SLURM says no more")
         self.say(row, f"waits since {seconds / 60:.0f} minutes ({row.reason}): {why.format(number=row.number)}")
 
-    def say(self, row: Row, what: str) -> None:
+    def say(self, row: QueuedJob, what: str) -> None:
         self.tell(f"{row} {what}. Log: {row.log(self.logs)}")
 
+    def ask_as_at_first(self, row: QueuedJob, compute: Compute) -> None:
+        """SLURM 22.05 remembers the tasks of all nodes that it gave, and would wait until there are as many nodes again."""
+        self.slurm.resize(row.number, compute.nodes, tasks=compute.node_counts[0] * compute.threads)
 
-def ask_as_at_first(row: Row, compute: Compute) -> None:
-    """SLURM 22.05 remembers the tasks of all nodes that it gave, and would wait until there are as many nodes again."""
-    tasks = compute.node_counts[0] * compute.threads
-    ask("scontrol", "update", f"JobId={row.number}", f"NumNodes={compute.nodes}", f"NumTasks={tasks}")
-
-
-def why_lost(nodes: str) -> str:
-    """The nodes among these that SLURM has given up."""
-    if not nodes:
-        return ""
-    try:
-        states = [line.split() for line in ask("sinfo", "--noheader", "--Node", "--nodes", nodes, "--format", "%N %T").splitlines()]
-    except SlurmMissing:
-        return ""  # SLURM does not answer
-    down = sorted({name for name, state in states if state.startswith(("down", "drain", "fail"))})
-    return f", since {' and '.join(down)} died" if down else ""
+    def why_lost(self, nodes: str) -> str:
+        """Which of these nodes SLURM has given up."""
+        try:
+            down = self.slurm.down_nodes(nodes) if nodes else []
+        except SlurmError:
+            return ""
+        return f", since {' and '.join(down)} died" if down else ""

@@ -5,8 +5,9 @@ every submission that SLURM refuses for a moment as a failed job, which uses up 
 again that somebody has cancelled.
 """
 
+import asyncio
+import contextlib
 import re
-import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_slurm import Executor
-from snakemake_executor_plugin_slurm.job_status_query import query_job_status, query_job_status_squeue
 
 from snaketrain.slurm.checks import NOT_RETRIED, comment
+from snaketrain.slurm.client import Slurm, SlurmError
 
 OUTAGE = re.compile(
     "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
@@ -32,6 +33,7 @@ LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a mom
 
 class SteadyExecutor(Executor):
     def __init__(self, *arguments: Any) -> None:
+        self.slurm = Slurm()
         self.settled: set[int] = set()  # jobs whose end was reported, by the identity of their records
         self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
         self.looks_without: dict[str, int] = {}  # how often squeue has answered without a job
@@ -85,9 +87,10 @@ class SteadyExecutor(Executor):
         """The numbers of this workflow's jobs; None where SLURM does not answer, or other clusters would have to be asked."""
         if self._submitted_job_clusters:
             return None
-        states, _ = await query_job_status(query_job_status_squeue(self.run_uuid), self.logger)
         now = time.monotonic()
-        if states is None:
+        try:
+            states = await asyncio.to_thread(self.slurm.states, self.run_uuid)
+        except SlurmError:
             if self.silent_since is None:
                 self.silent_since = now
                 self.logger.warning("SLURM does not answer. Its jobs go on; they are looked at again when it does.")
@@ -145,18 +148,25 @@ class SteadyExecutor(Executor):
         """Why a refused submission is worth another try; empty where it is not."""
         if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
             return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
-        if LIMIT.search(message) and jobs_ahead():
+        if LIMIT.search(message) and self.jobs_ahead():
             return "a limit on submitted jobs is reached; trying again as long as jobs of yours are in the queue"
         return ""
 
     def cancel_unconfirmed(self, job: Any) -> None:
         """The answer to a submission may have been lost while the job is in the queue: two would share one training."""
-        shown = squeue("--name", self.run_uuid, "--format", "%i|%k") or []
-        with self.lock:
-            known = {job_info.external_jobid for job_info in self.active_jobs}
-        lost = [number for number, _, name in (line.partition("|") for line in shown) if name == comment(job) and number not in known]
-        if lost:
-            subprocess.run(["scancel", *lost], capture_output=True, timeout=60)
+        with contextlib.suppress(SlurmError):
+            comments = self.slurm.comments(self.run_uuid)
+            with self.lock:
+                known = {job_info.external_jobid for job_info in self.active_jobs}
+            if lost := [number for number, text in comments.items() if text == comment(job) and number not in known]:
+                self.slurm.cancel(*lost)
+
+    def jobs_ahead(self) -> bool:
+        """Whether jobs of this user wait or run, as far as is known. Many submissions may wait and ask at once."""
+        try:
+            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
+        except SlurmError:
+            return True
 
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
         self.cancelling.set()  # submissions that wait give up
@@ -167,17 +177,3 @@ def stamps(job_info: Any) -> list[tuple[int, int] | None]:
     """Of each result, what differs once it is written again; None where there is none."""
     paths = [Path(path) for path in job_info.job.output]
     return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]
-
-
-def jobs_ahead() -> bool:
-    """Whether jobs of this user wait or run, as far as is known."""
-    return squeue("--me", "--format", "%i") != []
-
-
-def squeue(*options: str) -> list[str] | None:
-    """A line for each job; None where SLURM does not answer."""
-    try:
-        done = subprocess.run(["squeue", "--noheader", *options], capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        return None
-    return None if done.returncode else done.stdout.splitlines()

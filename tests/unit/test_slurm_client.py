@@ -1,0 +1,148 @@
+"""One place runs SLURM's programs: many jobs in one question, an answer that is used again for a while, one error."""
+
+import ast
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain.slurm import client
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+
+WORKFLOW = Path(__file__).parents[2] / "workflow"
+PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Programs of SLURM that do as a test says; what they were asked is written down."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def says(**scripts: str) -> None:
+        for name, script in scripts.items():
+            new = tmp_path / f"{name}.new"
+            new.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n{script}\n')
+            new.chmod(0o755)
+            os.replace(new, tmp_path / name)
+
+    return says
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return lambda: (tmp_path / "asked").read_text().splitlines()
+
+
+def commands(path: Path) -> set[str]:
+    """SLURM's programs that a source file starts: the first words of calls and of lists."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        words = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.List | ast.Tuple) else []
+        first = words[0] if words else None
+        first = first.values[0] if isinstance(first, ast.JoinedStr) else first
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            found |= PROGRAMS & set(first.value.split()[:1])
+    return found
+
+
+def test_no_other_file_runs_slurms_programs():
+    running = {str(path.relative_to(WORKFLOW / "scripts")): found for path in WORKFLOW.rglob("*.py") if (found := commands(path))}
+    assert running.pop("snaketrain/slurm/client.py") >= {"squeue", "scontrol", "sinfo", "scancel", "srun"}
+    assert running.pop("tools/launch_slurm.py") == {"srun"}, "which starts the training, and is no question"
+    assert running.pop("snaketrain/config/schema/compute.py") == {"sbatch"}, "a setting's name"
+    assert running == {}
+
+
+def test_rules_run_none_of_slurms_programs():
+    for path in [WORKFLOW.parent / "Snakefile", *(WORKFLOW / "rules").glob("*.smk")]:
+        code = [line.partition("#")[0] for line in path.read_text().splitlines()]
+        assert not [line for line in code if PROGRAMS - {"sbatch"} & set(line.replace('"', " ").split())], path
+
+
+def test_many_jobs_are_one_question(programs, asked):
+    programs(squeue="echo 3; echo 1")
+    assert Slurm().in_queue(["3", "2", "1", "2"]) == {"1", "3"}
+    assert asked() == ["--noheader --format=%A --jobs=1,2,3"]
+    assert Slurm().in_queue([]) == set() and len(asked()) == 1
+
+
+def test_one_job_that_ended_long_ago_is_not_in_the_queue(programs):
+    programs(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert Slurm().in_queue(["1"]) == set()
+
+
+def test_an_answer_is_used_again_until_it_is_too_old(programs, asked, monkeypatch):
+    programs(squeue="echo 1")
+    slurm, now = Slurm(), [1000.0]
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
+    for seconds in (0, 4, 0.5):
+        now[0] += seconds
+        assert slurm.has_jobs(max_age_seconds=5)
+    assert len(asked()) == 1
+    now[0] += 1
+    assert slurm.has_jobs(max_age_seconds=5) and len(asked()) == 2
+    assert slurm.has_jobs() and len(asked()) == 3, "who takes no old answer gets a new one"
+
+
+def test_a_failure_is_not_remembered(programs, asked):
+    programs(squeue="echo away >&2; exit 1")
+    slurm = Slurm()
+    with pytest.raises(SlurmError, match="squeue --me .* failed: away"):
+        slurm.has_jobs(max_age_seconds=5)
+    programs(squeue="echo 1")
+    assert slurm.has_jobs(max_age_seconds=5) and len(asked()) == 2
+
+
+def test_threads_that_ask_together_share_an_answer(programs, asked):
+    programs(squeue="sleep 0.2; echo 1")
+    slurm = Slurm()
+    threads = [threading.Thread(target=slurm.has_jobs, args=(60,)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(asked()) == 1
+
+
+@pytest.mark.parametrize("ask", [lambda slurm: slurm.states("x"), lambda slurm: slurm.refusal("sbatch --test-only")])
+def test_no_answer_in_time_is_an_error(programs, monkeypatch, ask):
+    """Also where a shell runs the program, which must not outlive it."""
+    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.5)
+    programs(squeue="exec sleep 60", sbatch="exec sleep 60")
+    began = time.monotonic()
+    with pytest.raises(SlurmError, match=r"(squeue|sbatch) did not answer within 0.5 seconds"):
+        ask(Slurm())
+    assert time.monotonic() - began < 30
+
+
+def test_a_program_that_cannot_be_run_is_an_error(programs, tmp_path):
+    programs(scancel="true")
+    (tmp_path / "scancel").chmod(0o644)
+    with pytest.raises(SlurmError, match="scancel"):
+        Slurm().cancel("1")
+
+
+def test_a_time_of_submission_that_is_none_is_an_error(programs):
+    programs(squeue="echo N/A")
+    with pytest.raises(SlurmError, match="job 7, but 'N/A'"):
+        Slurm().submitted_at("7")
+
+
+def test_a_job_that_has_no_nodes_yet(programs):
+    programs(scontrol="echo 'JobId=7 Restarts=3 NodeList=(null)'")
+    assert Slurm().allocation("7") == Allocation("7", 3, ())
+
+
+def test_nodes_that_slurm_has_given_up(programs):
+    programs(sinfo="echo 'a1 mixed'; echo 'a2 down*'; echo 'a3 drained'; echo 'a2 down*'")
+    assert Slurm().down_nodes("a[1-3]") == ["a2", "a3"]
+
+
+def test_submission_is_asked_about_as_a_shell_would_read_it(programs, asked):
+    programs(sbatch="echo 'allocation failure: Invalid qos' >&2; exit 1")
+    assert Slurm().refusal("sbatch --test-only --comment 'a b' --wrap true") == "Invalid qos"
+    assert asked() == ["--test-only --comment a b --wrap true"]
+    programs(sbatch="true")
+    assert Slurm().refusal("sbatch --test-only") is None

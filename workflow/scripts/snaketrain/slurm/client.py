@@ -1,0 +1,180 @@
+"""The only place that runs SLURM's programs, each with the same time limit and the same error.
+
+Questions take many jobs at once. Those that are asked again and again may take an answer that is a few seconds old, so that a
+workflow with a hundred jobs does not burden a busy controller.
+"""
+
+import getpass
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+TIMEOUT_SECONDS = 60
+
+
+class SlurmError(Exception):
+    """One of SLURM's programs is not installed here, failed, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as squeue shows it."""
+
+    number: str
+    state: str
+    reason: str
+    comment: str  # written by Snakemake's plugin: rule_<name>_wildcards_<values>
+    nodes: str
+    folder: str = ""  # where it was submitted
+
+    def __str__(self) -> str:
+        rule, _, wildcards = self.comment.removeprefix("rule_").partition("_wildcards_")
+        return f"SLURM job {self.number} ({f'{rule} {wildcards}'.strip()})"
+
+    def log(self, folder: Path) -> Path:
+        rule, _, wildcards = self.comment.partition("_wildcards_")
+        return folder / rule / wildcards / f"{self.number}.log"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The nodes a running job was given. A requeued job keeps its number; `restarts` counts its starts."""
+
+    number: str
+    restarts: int
+    hosts: tuple[str, ...]
+
+
+class Slurm:
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, ...], tuple[float, str]] = {}
+        self._asking = threading.Lock()  # a hundred threads with one question share one answer
+
+    @staticmethod
+    def is_installed() -> bool:
+        return shutil.which("squeue") is not None
+
+    # --- squeue
+
+    def user_jobs(self) -> list[QueuedJob]:
+        """This user's jobs, with those that ended within the last minutes."""
+        shown = self._ask("squeue", "--user", getpass.getuser(), "--states=all", "--noheader", "--format", "%i|%T|%r|%k|%N|%Z")
+        rows = [line.split("|", 5) for line in shown.splitlines()]
+        return [QueuedJob(*row) for row in rows if len(row) == 6]
+
+    def has_jobs(self, max_age_seconds: float = 0.0) -> bool:
+        """Whether any job of this user is pending or running."""
+        return bool(self._ask("squeue", "--me", "--noheader", "--format", "%i", max_age_seconds=max_age_seconds).strip())
+
+    def states(self, name: str) -> dict[str, str]:
+        """The state of each job with this name, by number, with those that ended within the last minutes."""
+        return self._by_number("--name", name, "--states=all", "--format", "%i|%T")
+
+    def comments(self, name: str) -> dict[str, str]:
+        """The comment of each pending or running job with this name, by number."""
+        return self._by_number("--name", name, "--format", "%i|%k")
+
+    def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
+        """The jobs among these that are pending or running."""
+        if not (asked := sorted(set(numbers))):
+            return set()
+        try:
+            shown = self._ask("squeue", "--noheader", "--format=%A", f"--jobs={','.join(asked)}", max_age_seconds=max_age_seconds)
+        except SlurmError as error:
+            if "Invalid job id" in str(error):  # the answer for a single job that ended long ago
+                return set()
+            raise
+        return set(shown.split())
+
+    def submitted_at(self, number: str) -> datetime:
+        shown = self._ask("squeue", "--noheader", "--jobs", number, "--format", "%V").strip()
+        try:
+            return datetime.fromisoformat(shown)
+        except ValueError:
+            raise SlurmError(f"squeue gave no time of submission for job {number}, but {shown!r}") from None
+
+    def _by_number(self, *options: str) -> dict[str, str]:
+        lines = (line.partition("|") for line in self._ask("squeue", "--noheader", *options).splitlines())
+        return {number.strip(): value.strip() for number, _, value in lines}
+
+    # --- scontrol, sinfo, scancel
+
+    def allocation(self, number: str) -> Allocation:
+        shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+        found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList")}
+        restarts, nodes = (match[1] if match else "" for match in found.values())
+        return Allocation(number, int(restarts or 0), () if nodes in ("", "(null)") else self.hosts(nodes))
+
+    def hosts(self, nodes: str) -> tuple[str, ...]:
+        """`a[1-2]` as `a1`, `a2`."""
+        return tuple(self._ask("scontrol", "show", "hostnames", nodes).split())
+
+    def down_nodes(self, nodes: str) -> list[str]:
+        """The nodes among these that SLURM has given up."""
+        shown = self._ask("sinfo", "--noheader", "--Node", "--nodes", nodes, "--format", "%N %T")
+        states = (line.split() for line in shown.splitlines())
+        return sorted({name for name, state in states if state.startswith(("down", "drain", "fail"))})
+
+    def resize(self, number: str, nodes: str, tasks: int) -> None:
+        """Change the number of nodes, or the range, that a pending job asks for."""
+        self._ask("scontrol", "update", f"JobId={number}", f"NumNodes={nodes}", f"NumTasks={tasks}")
+
+    def requeue(self, number: str) -> None:
+        self._ask("scontrol", "requeue", number)
+
+    def cancel(self, *numbers: str) -> None:
+        self._ask("scancel", *numbers)
+
+    # --- sbatch, srun
+
+    def refusal(self, submission: str) -> str | None:
+        """Why SLURM would refuse this `sbatch --test-only` command, given as the plugin writes it, for a shell; None if it would not."""
+        done = self._run(f"exec {submission}")  # the shell itself would outlive the time limit
+        error = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        return error.removeprefix("allocation failure: ").removeprefix("sbatch: error: ") if done.returncode else None
+
+    def starts_programs(self, number: str, host: str) -> bool:
+        """Whether a node of a running job still starts a program. SLURM itself may take minutes to notice that a node is lost."""
+        try:
+            self._ask("srun", "--jobid", number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist", host, "true")
+        except SlurmError:
+            return False
+        return True
+
+    def _ask(self, *command: str, max_age_seconds: float = 0.0) -> str:
+        """What the program prints. An answer no older than `max_age_seconds` is not asked for again."""
+        if not max_age_seconds:
+            return self._answer(command)
+        with self._asking:
+            asked_at, answer = self._answers.get(command, (-max_age_seconds, ""))
+            if time.monotonic() - asked_at >= max_age_seconds:
+                answer = self._answer(command)
+                self._answers[command] = time.monotonic(), answer
+            return answer
+
+    def _answer(self, command: tuple[str, ...]) -> str:
+        done = self._run(command)
+        if done.returncode:
+            raise SlurmError(f"{shlex.join(command)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def _run(self, command: tuple[str, ...] | str) -> subprocess.CompletedProcess[str]:
+        """A text is run by a shell."""
+        program = command.split()[1] if isinstance(command, str) else command[0]
+        try:
+            return subprocess.run(
+                command, shell=isinstance(command, str), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS
+            )
+        except FileNotFoundError:
+            raise SlurmError(f"{program} is not installed here: run the workflow where jobs of SLURM can be submitted") from None
+        except OSError as error:
+            raise SlurmError(f"{program} cannot be run: {error}") from None
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds") from None
