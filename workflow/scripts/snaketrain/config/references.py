@@ -4,7 +4,6 @@
 """
 
 import ast
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -15,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from snaketrain.config.errors import near
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -87,7 +88,7 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     except ValueError as error:  # not a text
         raise NotFound(f"`{name}`: {path} cannot be read as Python: {error}. Correct the file") from None
     if names is not None and attribute not in names:
-        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names) or '. Correct the name, or define it there'}")
+        raise NotFound(f"`{name}`: {path} has no `{attribute}`{_nearest(attribute, names, '. Correct the name, or define it there')}")
     return path, attribute
 
 
@@ -110,7 +111,7 @@ def module_file(module: str, name: str) -> Path | None:
                 return file
     if rest and not any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places):
         beside = {file.name.partition(".")[0] for place in places for file in place.parent.glob("[a-z]*")}
-        raise NotFound(f"`{name}`: there is no module `{module}`{_nearest(rest[-1], beside) or '. Correct the name'}")
+        raise NotFound(f"`{name}`: there is no module `{module}`{_nearest(rest[-1], beside, '. Correct the name')}")
     return None
 
 
@@ -177,6 +178,6 @@ def _module_from(file: Path) -> Any:
     return module
 
 
-def _nearest(name: str, names: set[str] | list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f". Did you mean `{near[0]}`?" if near else ""
+def _nearest(name: str, names: set[str] | list[str], otherwise: str = "") -> str:
+    found = near(name, names)
+    return f". Did you mean `{found[0]}`?" if found else otherwise

@@ -3,7 +3,6 @@
 Local files and those of installed packages are linked; files of the Hugging Face hub are downloaded.
 """
 
-import difflib
 import fnmatch
 import glob
 import importlib.util
@@ -12,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
 from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.manifests import file_digest
@@ -47,7 +47,7 @@ def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
     names = list(names)
     known = {*names, *(PurePosixPath(name).name for name in names)}
     return [
-        f"sha256 names {name!r}, but {describe(source)} has no such file{_near(name, sorted(known))} "
+        f"sha256 names {name!r}, but {describe(source)} has no such file{nearest(name, sorted(known))} "
         f"It has: {_some(names)}. Correct the name in `sha256`, or the source."
         for name in source.sha256
         if not any(_means(name, file) for file in names)
@@ -171,7 +171,7 @@ def _wanted(source: Source, names: list[str]) -> list[str]:
     path = (source.path or "").strip("/")
     wanted = [name for name in names if not path or name == path or name.startswith(path + "/") or fnmatch.fnmatch(name, path)]
     if not wanted:
-        raise ValueError(f"{describe(source)}: no such file{_near(path, names)} The repository has: {_some(names)}.")
+        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {_some(names)}.")
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
         # the same weights in formats that are larger or unsafe to load
         wanted = [name for name in wanted if name == path or not any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
@@ -185,12 +185,7 @@ def _near_path(path: Path) -> str:
         missing = missing.parent
     if glob.has_magic(missing.name) or not missing.parent.is_dir():
         return ". Correct the path."
-    return _near(missing.name, os.listdir(missing.parent)) + " Correct the path."
-
-
-def _near(name: str, known) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f". Did you mean {near[0]!r}?" if near else "."
+    return nearest(missing.name, os.listdir(missing.parent)) + " Correct the path."
 
 
 def _some(names) -> str:

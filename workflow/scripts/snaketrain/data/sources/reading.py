@@ -1,12 +1,12 @@
 """The rows of a split's raw files, and a quick look at them before any job starts."""
 
-import difflib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
@@ -181,6 +181,5 @@ def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, C
 
 
 def _known(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"It has: {', '.join(names[:20])}{more}." + (f" Did you mean {near[0]!r}?" if near else "")
+    return f"It has: {', '.join(names[:20])}{more}{nearest(name, names)}"
