@@ -12,6 +12,7 @@ from workspace import make_workspace
 
 from snaketrain.evaluation import comparing
 from snaketrain.evaluation.curves import curves, seconds_training
+from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.verdicts import verdict
 from snaketrain.runtime.journal import read_events
 
@@ -72,7 +73,7 @@ def test_a_run_without_a_result_is_listed_and_leaves_the_comparison_incomplete(t
 def test_only_settings_that_differ(tmp_path):
     changes = {"train.learning_rate": 1e-3, "model.source.path": "missing", "model.source": None, "model.arguments": {}, "train.warmup": 0}
     runs, _ = read(make_workspace(tmp_path, {"one": {}, "two": changes}))
-    assert comparing.differing_settings(runs) == ["model.source.path", "train.learning_rate", "train.warmup"]
+    assert differing_settings([run["settings"] for run in runs]) == ["model.source.path", "train.learning_rate", "train.warmup"]
 
 
 def test_best_first_and_lost_runs_last(tmp_path):

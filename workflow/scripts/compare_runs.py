@@ -11,6 +11,7 @@ from pathlib import Path
 import jinja2
 
 from snaketrain.evaluation import comparing
+from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.drawing import plt, shown
 from snaketrain.evaluation.verdicts import verdict as verdict_on
 from snaketrain.runtime import stages
@@ -63,7 +64,7 @@ def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], 
     return environment.get_template("comparison.html.jinja").render(
         rows=rows,
         groups=[group for group in groups if len(group["runs"]) > 1],
-        settings=comparing.differing_settings(runs),
+        settings=differing_settings([run["settings"] for run in runs]),
         verdict=verdict,
         unfinished=unfinished,
         picture=base64.b64encode(picture.read_bytes()).decode(),

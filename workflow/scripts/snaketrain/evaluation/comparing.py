@@ -11,9 +11,6 @@ import pandas as pd
 from snaketrain.evaluation.curves import curves, seconds_training
 from snaketrain.runtime.journal import read_events
 
-# these say nothing that the source beside them does not
-BESIDE_THE_POINT = (".sha256", ".hub_type")
-
 
 def read_run(folder: Path) -> dict[str, Any]:
     """All that is compared of one run, from its files."""
@@ -113,21 +110,6 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     columns = list(dict.fromkeys(key for line in rows for key in line))
     cells = [[json.dumps(v, ensure_ascii=False) if isinstance(v, dict | list) else v for v in map(line.get, columns)] for line in rows]
     return pd.DataFrame(cells, columns=columns, dtype=object)
-
-
-def differing_settings(runs: list[dict[str, Any]]) -> list[str]:
-    """Names of the settings in which the runs differ; one that is missing counts as one that is null or empty."""
-    names = dict.fromkeys(name for run in runs for name in run["settings"])
-    return [
-        name
-        for name in names
-        if not name.endswith(BESIDE_THE_POINT) and len({json.dumps(run["settings"].get(name) or _nothing(run, name)) for run in runs}) > 1
-    ]
-
-
-def _nothing(run: dict[str, Any], name: str) -> Any:
-    value = run["settings"].get(name)
-    return value if isinstance(value, bool | int | float) else None
 
 
 def seed_groups(runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

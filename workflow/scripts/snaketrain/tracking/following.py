@@ -22,7 +22,7 @@ from snaketrain.tracking.registering import is_due
 from snaketrain.tracking.run_keys import former_key, run_key, training_run
 from snaketrain.tracking.shared_runs import SharedRuns
 from snaketrain.tracking.slurm_jobs import SlurmJobs
-from snaketrain.tracking.views import Row
+from snaketrain.tracking.views import TrainingRow
 
 LOOK_EVERY_SECONDS = 30  # whether what MLflow was told is still there
 FEW = 5  # runs that can be named one by one
@@ -47,7 +47,7 @@ class Follower:
         self.shared = SharedRuns(self.results, store)
         self.jobs = SlurmJobs(self._jobs_at_work)
         self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
-        self.rows: dict[str, dict[str, Row]] = {}  # of each experiment, by name
+        self.rows: dict[str, dict[str, TrainingRow]] = {}  # of each experiment, by name
         self._views: dict[str, dict[str, str]] = {}
         self._looked = time.monotonic()
 
@@ -79,7 +79,7 @@ class Follower:
         if run_id is None:  # deleted in MLflow: nobody wants it there
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
-        row = Row(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
+        row = TrainingRow(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
         self.rows.setdefault(experiment, {})[run["run"]] = row
         sent = self._sent(training, run_id)
         before = asdict(sent)

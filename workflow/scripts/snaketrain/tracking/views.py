@@ -6,33 +6,36 @@ A view is a tag of the experiment, which its address names; MLflow 3.17's pages 
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
+
+from snaketrain.evaluation.differences import differing_settings
 
 NAME = "snaketrain"
 TAG = f"mlflow.sharedViewState.{NAME}"
 MOST_PARAMS, MOST_COMPARED = 8, 10
 ALSO = ("test/accuracy_low", "train/examples_per_second", "goodput", "time/wall")
-BESIDE_THE_POINT = (".sha256", ".hub_type", ".path", ".package")
+BESIDE_THE_POINT = (".sha256", ".hub_type", ".path", ".package")  # too long for a column
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """A training, and the metric that chose its checkpoint, if one is chosen already."""
 
     run_id: str
-    settings: dict[str, Any]
+    settings: Mapping[str, object]
     metric: str | None
     mode: str | None
 
 
-def view(rows: list[Row]) -> dict[str, Any]:
+def view(rows: list[TrainingRow]) -> dict[str, object]:
     """Trainings only, with the metric that chose most of the checkpoints, and the settings in which they differ."""
     chosen = Counter((row.metric, row.mode) for row in rows if row.metric).most_common(1)
     metric, mode = chosen[0][0] if chosen else ("loss", "min")
+    differing = differing_settings([row.settings for row in rows], left_out=BESIDE_THE_POINT)
     metrics = dict.fromkeys((f"best/{metric}", f"test/{metric}", "test/loss", *ALSO))
-    columns = [f"metrics.`{name}`" for name in metrics] + [f"params.`{name}`" for name in differing(rows)[:MOST_PARAMS]]
+    columns = [f"metrics.`{name}`" for name in metrics] + [f"params.`{name}`" for name in differing[:MOST_PARAMS]]
     return {
         "searchFilter": "tags.`pipeline.stage` = 'train'",
         "orderByKey": columns[0],
@@ -43,13 +46,7 @@ def view(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def differing(rows: list[Row]) -> list[str]:
-    """Names of the settings in which the runs differ."""
-    names = dict.fromkeys(name for row in rows for name in row.settings if not name.endswith(BESIDE_THE_POINT))
-    return [name for name in names if len({json.dumps(row.settings.get(name)) for row in rows}) > 1]
-
-
-def tags(rows: list[Row]) -> dict[str, str]:
+def tags(rows: list[TrainingRow]) -> dict[str, str]:
     """Of the experiment; the second one has MLflow show its pages for trainings."""
     return {TAG: json.dumps(view(rows)), "mlflow.experimentKind": "custom_model_development"}
 
@@ -62,7 +59,7 @@ def curves_address(ui: str, experiment_id: str) -> str:
     return f"{view_address(ui, experiment_id)}&compareRunsMode=CHART"
 
 
-def compare_address(ui: str, experiment_id: str, rows: list[Row]) -> str:
+def compare_address(ui: str, experiment_id: str, rows: list[TrainingRow]) -> str:
     runs = quote(json.dumps([row.run_id for row in rows[:MOST_COMPARED]], separators=(",", ":")))
     return f"{ui}/#/compare-runs?runs={runs}&experiments={quote(json.dumps([experiment_id], separators=(',', ':')))}"
 
