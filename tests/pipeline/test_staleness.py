@@ -111,7 +111,7 @@ def test_evaluate_reruns_evaluation(finished):
 
 
 def test_metric_code_reruns_evaluation(finished):
-    edit(finished, "snaketrain/evaluation/scoring.py", "zero_division=0", "zero_division=1")
+    edit(finished, "snaketrain/labels/one_class.py", "zero_division=0", "zero_division=1")  # of the report
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
 
 
@@ -135,7 +135,7 @@ def test_model_reruns_training(finished):
     [
         ("snaketrain/training/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
         ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
-        ("snaketrain/labels/losses.py", "logits > 0", "logits > 0.5"),
+        ("snaketrain/labels/one_class.py", "logits.argmax(-1)", "logits.argmin(-1)"),
         ("snaketrain/training/schedules.py", "return 1.0 - done / steps", "return 1.0 - (done / steps) ** 2"),
     ],
 )

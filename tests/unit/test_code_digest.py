@@ -1,6 +1,9 @@
 """What of the code makes results stale: what it means, not how it looks; and all that it imports."""
 
+import ast
 import os
+import re
+import shutil
 
 import pytest
 
@@ -110,3 +113,37 @@ def test_what_was_read_is_remembered_until_the_file_changes(tmp_path):
     assert [found(), found("2"), found("2")] == [(["six", "two"], 5), (["six", "two"], 6), (["six", "two"], 6)]
     store.write_text('{"version": "2", "fou')
     assert found("2") == (["six", "two"], 7)
+
+
+KINDS = ["one_class", "several_classes", "number"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stage_depends_on_what_it_uses_of_a_kind_of_label(kind, tmp_path, monkeypatch):
+    """Another picture prepares and trains nothing again, another metric prepares nothing again."""
+    file = tmp_path / f"{kind}.py"
+    shutil.copy(SCRIPTS / f"snaketrain/labels/{kind}.py", file)
+    monkeypatch.setattr(code_digest, "LABELS", tmp_path)
+
+    def digests() -> dict[str, str]:
+        code_digest._reading.cache_clear()
+        return {stage: code_digest._reading(file, stage)[0] for stage in ("prepare_data", "train_model", "evaluate_model")}
+
+    before = digests()
+    for member, stages in {
+        "Parser": {"prepare_data"},
+        "Tally": {"prepare_data"},
+        "Head": {"train_model", "evaluate_model"},
+        "Report": {"evaluate_model"},
+    }.items():
+        text = file.read_text()
+        file.write_text(re.sub(rf"(class \w+{member}\(.*\):\n)", r"\1    changed = True\n", text))
+        after = digests()
+        assert {stage for stage in before if before[stage] != after[stage]} == stages
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("file", sorted((SCRIPTS / "snaketrain/labels").glob("*.py")), ids=lambda file: file.stem)
+def test_classes_of_labels_say_in_their_names_which_stages_use_them(file):
+    names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+    assert all(name == "LabelKind" or name.endswith(code_digest.LABEL_CLASSES) for name in names)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import compare_runs
-from snaketrain.evaluation.drawing import plt, shown
+from snaketrain.evaluation.drawing import plt
 from snaketrain.evaluation.plots import draw
+from snaketrain.labels.base import drawable
 
 ODD = r"$_{bad$ \frac{"
 NAMES = [ODD, "_hidden", "x" * 100_000, "of two\nlines\x00 \ud800", "50 % & <b>"]
@@ -37,8 +38,8 @@ def test_curves_of_odd_metrics_and_runs(tmp_path):
 
 
 def test_what_is_drawn_is_the_name_itself():
-    text = plt.figure().text(0, 0, shown(ODD))
+    text = plt.figure().text(0, 0, drawable(ODD))
     assert text.get_text() == ODD and not text.get_parse_math()
     plt.close("all")
-    assert shown("of two\nlines\x00 \ud800 –  ü 中") == "of two lines – ü 中"
-    assert shown("x" * 50, 10) == "x" * 9 + "…" and shown("x" * 10, 10) == "x" * 10
+    assert drawable("of two\nlines\x00 \ud800 –  ü 中") == "of two lines – ü 中"
+    assert drawable("x" * 50, 10) == "x" * 9 + "…" and drawable("x" * 10, 10) == "x" * 10

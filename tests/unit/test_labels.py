@@ -13,7 +13,7 @@ from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.sources.reading import check, rows
-from snaketrain.labels.parsing import label_kind
+from snaketrain.labels import label_kind
 
 WHOLE = {"dev_fraction": 0, "test_fraction": 0}
 TOPICS = [["plot", "actor"], [], ["music"], ["actor"], ["actor", "music", "plot"]]
@@ -50,7 +50,7 @@ def test_several_classes_as_lists(prepared, tmp_path):
     assert labels_of(splits["train"]) == [[0, 2], [], [1], [0], [0, 1, 2]]
     pyarrow.parquet.write_table(pyarrow.table({"text": ["film"] * 6, "label": [*TOPICS, None]}), tmp_path / "a.parquet")
     data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}, "label_kind": "classes"})
-    found = [label_kind(data).read(row.values["label"]) for row in rows([tmp_path / "a.parquet"], data, DataIssues())]
+    found = [label_kind("classes").parser(data).parse(row.values["label"]) for row in rows([tmp_path / "a.parquet"], data, DataIssues())]
     assert found == [*map(tuple, TOPICS), None]
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     accuracy_score,
     f1_score,
@@ -18,7 +19,7 @@ from sklearn.metrics import (
 )
 
 from snaketrain.evaluation.results import write_results
-from snaketrain.evaluation.scoring import calibration, wilson
+from snaketrain.labels.classes import ClassReport
 
 NAMES = ["bad", "fair", "good", "never"]
 TEXTS = [f'say "{i}",\nagain' for i in range(300)]
@@ -29,7 +30,9 @@ def write(folder, rows, labels, facts, metrics=METRICS, split="test", table=None
     examples = len(next(iter(rows.values()))) if rows else 300
     rows = {"ids": np.arange(examples)} | rows
     table = {"text": TEXTS[:examples], "label": labels} if table is None else table
-    return write_results(folder, "r", split, {"examples": examples, "metrics": metrics}, rows, table, facts, confidence, bins)
+    return write_results(
+        folder, "r", split, {"examples": examples, "metrics": metrics, "baselines": {}}, rows, table, facts, confidence, bins
+    )
 
 
 def table_of(path) -> list[dict]:
@@ -197,18 +200,34 @@ def test_a_task_without_predictions_leaves_none_of_an_earlier_one(tmp_path, one_
 
 
 @pytest.mark.parametrize(("right", "examples"), [(0, 10), (7, 10), (10, 10), (861, 1000)])
-def test_wilson_interval_solves_its_equation(right, examples):
+def test_wilson_interval_solves_its_equation(tmp_path, right, examples):
     """Its ends are the shares p that lie exactly z standard errors, at p, from the one that was found."""
+    facts = {"label_names": ["no", "yes"], "label_kind": "class", "splits": {"train": {}}}
+    labels = [1] * right + [0] * (examples - right)
     for confidence, z in ((0.95, 1.959964), (0.99, 2.575829)):
-        for end in wilson(right, examples, confidence):
+        results = write(
+            tmp_path, {"probabilities": np.tile([0.2, 0.8], (examples, 1))}, labels, facts, table={"label": labels}, confidence=confidence
+        )
+        for end in results["interval"]:
+            assert 0 <= end <= 1
             assert abs(right / examples - end) == pytest.approx(z * math.sqrt(end * (1 - end) / examples), abs=1e-6)
 
 
 def test_calibration_by_hand():
-    bins = calibration(np.array([0.55, 0.59, 0.95, 1.0]), np.array([True, False, True, True]), 10)
+    found = ClassReport.calibration(np.array([0.55, 0.59, 0.95, 1.0]), np.array([True, False, True, True]), 10)
+    bins = found["reliability"]
     assert [b["examples"] for b in bins] == [2, 2]
     assert [b["accuracy"] for b in bins] == [0.5, 1.0]
     assert [b["probability"] for b in bins] == pytest.approx([0.57, 0.975])
+
+
+def test_calibration_is_that_of_scikit_learn():
+    random = np.random.default_rng(4)
+    confidences = random.uniform(0.2, 1, 1000)
+    right = random.random(1000) < confidences**2
+    found = ClassReport.calibration(confidences, right, 15)["reliability"]
+    shares, probabilities = calibration_curve(right, confidences, n_bins=15)
+    assert [b["accuracy"] for b in found] == pytest.approx(shares) and [b["probability"] for b in found] == pytest.approx(probabilities)
 
 
 def test_calibration_error_is_the_weighted_distance(tmp_path):

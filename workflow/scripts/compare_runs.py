@@ -12,8 +12,9 @@ import jinja2
 
 from snaketrain.evaluation import comparing
 from snaketrain.evaluation.differences import differing_settings
-from snaketrain.evaluation.drawing import plt, shown
+from snaketrain.evaluation.drawing import plt
 from snaketrain.evaluation.verdicts import verdict as verdict_on
+from snaketrain.labels.base import drawable
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import read_manifest, write_text
@@ -100,7 +101,7 @@ def setting(value: object) -> str:
 def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
     """Training loss, and on the development set the loss and the metrics that chose the checkpoints."""
     panels = {"train/loss": "training loss", "eval/loss": "development loss"}
-    panels |= {f"eval/{metric}": f"development {shown(spoken(metric))}" for metric in chosen_by(rows)}
+    panels |= {f"eval/{metric}": f"development {drawable(spoken(metric))}" for metric in chosen_by(rows)}
     picture, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.6), layout="constrained", squeeze=False)
     by_name = {run["run"]: run for run in runs}
     for i, line in enumerate(rows):
@@ -108,7 +109,7 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
         for plot, name in zip(axes[0], panels, strict=True):
             points = by_name[line["run"]]["curves"].get(name, [])
             plot.plot(*zip(*points, strict=True) if points else ([], []), marker="o" if len(points) < 30 else "", markersize=3,
-                      label=shown(line["run"]), **style)  # fmt: skip
+                      label=drawable(line["run"]), **style)  # fmt: skip
     for plot, name in zip(axes[0], panels, strict=True):
         plot.set(title=panels[name], xlabel="step")
         plot.grid(alpha=0.3)

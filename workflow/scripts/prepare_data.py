@@ -8,6 +8,7 @@ from typing import Any
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
+from snaketrain.labels import label_kind
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import read_manifest, write_json
@@ -85,8 +86,9 @@ def _show(report: dict[str, Any]) -> None:
             print(f"  {split:5} {facts['examples']:>9} items of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
         return
     print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
+    tally = label_kind(report["label_kind"]).tally
     for split, facts in report["splits"].items():
-        kind = "unlabelled" if not facts["labelled"] else _labels(report["label_names"], facts)
+        kind = "unlabelled" if not facts["labelled"] else tally.summary(report["label_names"], facts)
         mean = facts["tokens"] / max(1, facts["examples"])
         print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
     for case in report["odd"].values():
@@ -95,15 +97,6 @@ def _show(report: dict[str, Any]) -> None:
             for first in case["first"]:
                 print(f"{'':18}{first}")
     print()
-
-
-def _labels(names: list[str], facts: dict[str, Any]) -> str:
-    if "label_mean" in facts:
-        return f"labels from {facts['label_least']:g} to {facts['label_most']:g}, {facts['label_mean']:g} on average"
-    shown = [f"{name} {count}" for name, count in zip(names, facts["label_counts"], strict=True)]
-    more = [f"{len(shown) - 10} classes more"] if len(shown) > 10 else []
-    without = [f"none of them {facts['without_class']}"] if facts.get("without_class") else []
-    return ", ".join(shown[:10] + more + without)
 
 
 if __name__ == "__main__":

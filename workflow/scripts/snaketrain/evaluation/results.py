@@ -1,61 +1,69 @@
-"""Writes what is known of a model's work on one split: figures, a table of predictions, and a picture. For every task."""
+"""Writes what an evaluation found out about one split: metrics, a table of predictions, and a picture. For every task."""
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from snaketrain.evaluation.plots import draw
-from snaketrain.evaluation.scoring import KINDS, OneClass, Rows
+from snaketrain.labels import label_kinds
+from snaketrain.labels.base import Report
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 
-NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # of the rows: told otherwise where the kind of label is known
+Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
+Table = dict[str, list[Any]]  # columns of the prepared data
+NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # rows that the kind of label shows in columns of its own
+
+
+class Measured(TypedDict):
+    examples: int
+    metrics: dict[str, float]  # the task's own; empty where the examples have no labels
+    baselines: dict[str, JsonObject]
 
 
 def write_results(
-    folder: Path, run: str, split: str, measured: dict[str, Any], rows: Rows, table: dict[str, list], facts: dict[str, Any],
-    confidence: float, bins: int,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path, run: str, split: str, measured: Measured, rows: Rows, table: Table, facts: JsonObject, confidence: float, bins: int
+) -> JsonObject:
     """Writes `<split>_results.json`, `<split>_plots.png` and, where there are rows, `<split>_predictions.csv`; returns the results.
 
-    `measured` holds the number of `examples`, the task's `metrics`, none for examples without labels, and its `baselines`; `rows` what
-    the task predicts for each example, and `table` the columns of the prepared data, both in the order of the examples. Labels that are
-    not among these columns may be among the rows, as `label`.
+    `rows` and `table` are in the order of the examples. Labels that are not among the columns of the prepared data may be among the
+    rows, as `label`.
     """
     table = {"label": rows["label"].tolist()} | table if "label" in rows else table
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    kind = kind_of(rows, table, facts)
-    results = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"]), "kind": None}
-    results |= {"metrics": measured["metrics"], "baselines": measured.get("baselines", {})}
-    labels = kind.labels(table["label"]) if kind else None
+    report = report_for(rows, table, facts)
+    labels = report.labels(table["label"]) if report else np.empty(0)
     (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of another task before this one
     if len(rows) > ("ids" in rows):
-        shown = {name: table[name] for name in ("text", "text_pair") if name in table}
-        shown |= kind.columns(labels, rows) if kind else {}
-        write_predictions(folder / f"{split}_predictions.csv", rows, shown, () if kind is None else NOT_SHOWN)
-    if kind and (known := kind.known(labels)).any():
+        columns = {name: table[name] for name in ("text", "text_pair") if name in table} | (report.columns(labels, rows) if report else {})
+        write_predictions(folder / f"{split}_predictions.csv", rows, columns, NOT_SHOWN if report else ())
+    results: JsonObject = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"])}
+    results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}
+    if report and (known := report.known(labels)).any():
         labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
-        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": results["baselines"] | kind.baselines(labels)}
-        results |= kind.score(labels, rows, confidence, bins)
+        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": results["baselines"] | report.baselines(labels)}
+        results |= report.score(labels, rows, confidence, bins)
     draw(folder / f"{split}_plots.png", results, labels, rows)
     write_json(folder / f"{split}_results.json", results)
     return results
 
 
-def kind_of(rows: Rows, table: dict[str, list], facts: dict[str, Any]) -> OneClass | None:
-    """How predictions and labels belong together; None for a task that predicts something else."""
-    if facts.get("label_kind") not in KINDS or "label" not in table:
+def report_for(rows: Rows, table: Table, facts: JsonObject) -> Report | None:
+    """None for a task that predicts something else than the labels of the data."""
+    kind = label_kinds().get(facts.get("label_kind", ""))
+    if kind is None or "label" not in table:
         return None
-    kind = KINDS[facts["label_kind"]](facts)
-    return kind if kind.fits(rows) else None
+    report = kind.report(facts)
+    return report if report.fits(rows) else None
 
 
-def write_predictions(path: Path, rows: Rows, columns: dict[str, list], left_out: tuple[str, ...]) -> None:
+def write_predictions(path: Path, rows: Rows, columns: Table, left_out: tuple[str, ...]) -> None:
     """One line for each example: the columns, then the task's own rows; of those with several values a column for each."""
     examples = len(next(iter(rows.values())))
-    columns = {"id": list(range(examples))} | columns
+    columns = {"id": [str(example) for example in range(examples)]} | columns
     for name, values in rows.items():
         if name not in (*left_out, "ids"):
             flat = np.asarray(values).reshape(examples, -1)
@@ -63,6 +71,6 @@ def write_predictions(path: Path, rows: Rows, columns: dict[str, list], left_out
             written = "{:.9g}" if flat.dtype.kind == "f" else "{}"  # a large whole number has more digits
             columns |= {key: [written.format(value) for value in column] for key, column in zip(names, flat.T, strict=True)}
     with open(path, "w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(columns)
-        table.writerows(zip(*columns.values(), strict=True))
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))

@@ -1,0 +1,33 @@
+"""What `data.label_kind` may be: each file of this folder that has a `KIND` is one."""
+
+import functools
+import importlib
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from snaketrain.labels.base import LabelKind
+
+
+def label_kind(name: str) -> LabelKind:
+    return label_kinds()[name]
+
+
+def label_kinds() -> dict[str, LabelKind]:
+    return {name: module.KIND for name, module in _modules().items()}
+
+
+def label_kind_file(name: str) -> Path:
+    return Path(str(_modules()[name].__file__))
+
+
+def metrics_by_label_kind() -> dict[str, dict[str, str]]:
+    """The `metrics` of a task that learns any kind of label. Known before any job starts: the checks look for this name."""
+    return {name: dict(kind.head.metrics) for name, kind in label_kinds().items()}
+
+
+@functools.cache
+def _modules() -> dict[str, ModuleType]:
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    by_name = {module.KIND.name: module for module in modules if hasattr(module, "KIND")}
+    return dict(sorted(by_name.items()))

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from snaketrain.runtime.digest_cache import Remembered
@@ -23,6 +24,11 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.callbacks",
 )
 
+# a kind of label is one file, whose classes matter to some stages only: by the endings of their names
+LABELS = SCRIPTS / "snaketrain/labels"
+LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
+LABEL_CLASSES_USED = {"prepare_data": ("Parser", "Tally"), "train_model": ("Head",), "evaluate_model": ("Head", "Report", "Panel")}
+
 
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
@@ -32,7 +38,7 @@ def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
         path = waiting.pop()
         name = module_name(path)
         if name not in digests and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
-            digests[name], imported = _reading(path.resolve())
+            digests[name], imported = _reading(path.resolve(), Path(script).stem)
             waiting += imported
     _remembered().save()
     return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
@@ -50,9 +56,11 @@ def module_name(path: Path) -> str:
 
 
 @functools.cache
-def _reading(path: Path) -> tuple[str, list[Path]]:
-    """A file's digest and the project files it imports."""
-    digest, names = _remembered().of(path, _read)
+def _reading(path: Path, stage: str) -> tuple[str, list[Path]]:
+    """A file's digest and the project files it imports, without the classes that the stage does not use."""
+    used = LABEL_CLASSES_USED.get(stage, LABEL_CLASSES) if path.parent == LABELS else LABEL_CLASSES
+    unused = tuple(ending for ending in LABEL_CLASSES if ending not in used)
+    digest, names = _remembered().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
     return digest, [found for name in names if (found := project_file(name, path.parent))]
 
 
@@ -62,9 +70,11 @@ def _remembered() -> Remembered:
     return Remembered(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
 
 
-def _read(path: Path) -> tuple[str, list[str]]:
-    """A file's digest and the names of all that it imports."""
+def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
+    """A file's digest and the names of all that it imports, without top-level classes whose names end in `unused`."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    if unused:
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
     names = sorted(set(_imports(tree, path)))
     for node in ast.walk(tree):
         _drop_docstring(node)

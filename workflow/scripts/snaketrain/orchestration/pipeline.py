@@ -15,6 +15,7 @@ from snaketrain.config.references import find
 from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Examples, Settings, Source, Tracking
 from snaketrain.data.sources.fetching import named_files
+from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.rule_values import varying
@@ -167,14 +168,14 @@ class Pipeline:
     def _code(self, stage: str, name: str) -> list[str]:
         own = []
         if stage == "prepare_data":
-            own = class_files(dataset_classes(self.datasets[name]))
+            own = [*class_files(dataset_classes(self.datasets[name])), label_kind_file(self.datasets[name].label_kind)]
         if stage in ("train_model", "evaluate_model"):
             run = self.runs[name]
             named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
             named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
-            own = class_files(named) + strategy_files(run.train.strategy.use)
+            own = [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
         key = (stage, *own)  # the points of a sweep run the same code
         if key not in self._digests:
             self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)

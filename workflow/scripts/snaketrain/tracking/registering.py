@@ -11,6 +11,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from snaketrain.labels import label_kinds
 from snaketrain.runtime.manifests import read_manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
@@ -67,7 +68,8 @@ def is_servable(folder: Path) -> bool:
     here = prepared and all(
         (folder / "selection/model" / name).is_file() for name in ("config.json", "tokenizer.json", "model.safetensors")
     )
-    return here and prepared.facts.get("label_kind") == "class" and (isinstance(texts, str) or len(texts) == 1)
+    kind = label_kinds().get(prepared.facts.get("label_kind", "")) if prepared else None
+    return here and kind is not None and kind.served and (isinstance(texts, str) or len(texts) == 1)
 
 
 def registry_name(run: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from snaketrain.labels import label_kinds
 from snaketrain.runtime.manifests import Manifest
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
@@ -125,8 +126,9 @@ def schema(facts: dict[str, Any]) -> dict[str, Any]:
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
         features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
         return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
-    kind = {"classes": "string", "number": "double"}.get(facts.get("label_kind"), "long")
-    return {"mlflow_colspec": [{"type": "string", "name": "text", "required": True}, {"type": kind, "name": "label", "required": True}]}
+    kind = label_kinds().get(facts.get("label_kind", ""))
+    label = kind.mlflow_type if kind else "long"
+    return {"mlflow_colspec": [{"type": "string", "name": "text", "required": True}, {"type": label, "name": "label", "required": True}]}
 
 
 def follows(later: Manifest, earlier: Manifest) -> bool:

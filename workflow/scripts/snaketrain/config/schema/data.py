@@ -2,13 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.data.cells import as_text
+from snaketrain.labels import label_kind, label_kinds
+
+if TYPE_CHECKING:
+    LabelKindName = str
+else:
+    LabelKindName = Literal[tuple(label_kinds())]
 
 
 class Data(Section):
@@ -29,7 +35,7 @@ class Data(Section):
     columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
     label: str | None = Field("label", description="the column of the label; none for language modelling")
-    label_kind: Literal["class", "classes", "number"] = Field(
+    label_kind: LabelKindName = Field(
         "class", description="what the label is: one class, any number of classes, or a number to be predicted"
     )
     label_separator: str = Field("|", description="between the names of several classes, in text files", min_length=1)
@@ -98,8 +104,8 @@ class Data(Section):
     def _misfit_of_label(self) -> Iterator[str]:
         if self.label is None and self.label_kind != "class":
             yield f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`"
-        if self.labels is not None and self.label_kind == "number":
-            yield "`labels` names classes, but `label_kind` is number: remove one of them"
+        if self.labels is not None and not label_kind(self.label_kind).has_classes:
+            yield f"`labels` names classes, but `label_kind` is {self.label_kind}: remove one of them"
         if self.labels is not None and self.label is None:
             yield "`labels` names classes, but `label` names no column: give one, or remove `labels`"
         if self.labels is not None and len(set(self.labels.values())) < min(2, len(self.labels)):

@@ -11,7 +11,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
-from snaketrain.labels.parsing import label_kind
+from snaketrain.labels import label_kind
 
 LOOK_ROWS, LOOK_SECONDS, LOOK_FILES = 20_000, 1.5, 50
 
@@ -121,7 +121,8 @@ class Look:
     """At the first rows of a split. `known` are the classes that count; None: all that occur, which `known` then are if all were seen."""
 
     def __init__(self, data: Data, split: str, known: set[str] | None):
-        self.data, self.split, self.known, self.kind = data, split, known, label_kind(data)
+        self.data, self.split, self.known = data, split, known
+        self.parser = label_kind(data.label_kind).parser(data)
         self.labels: Counter = Counter()
         # the limits hold for rows before `where`: those it drops take time as well
         self.values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
@@ -138,8 +139,8 @@ class Look:
         if not self.data.label:
             return []
         if self.split == "train" and self.known is None and whole:
-            self.known = {name for label in self.labels for name in self.kind.names(label) if name}
-        return self.kind.problems(self.split, self.labels, whole)
+            self.known = {name for label in self.labels for name in self.parser.classes(label) if name}
+        return self.parser.problems(self.split, self.labels, whole)
 
     def _take(self, row: Row) -> bool:
         for column, seen in self.values.items():
@@ -150,10 +151,10 @@ class Look:
             if not isinstance(row.values.get(column), str):
                 cell("text", row, column)
         if self.data.label:
-            label = cell("label", row, self.data.label, self.kind.read)
+            label = cell("label", row, self.data.label, self.parser.parse)
             self.labels[label] += 1
             if self.split != "train" and self.known is not None:
-                refuse_strangers(self.data, self.split, row.place, self.kind.strangers(label, self.known), self.known)
+                refuse_strangers(self.data, self.split, row.place, self.parser.unknown_classes(label, self.known), self.known)
         return True
 
 

@@ -12,31 +12,22 @@ import pyarrow.compute
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.text.spooling import cases
-from snaketrain.labels.parsing import label_kind
-from snaketrain.labels.tallies import TALLIES
-
-# by `data.label_kind`: the type of the column, and what stands where there is no label
-LABELS = {
-    "class": (pyarrow.int64(), -100),  # what losses and metrics of PyTorch ignore
-    "classes": (pyarrow.list_(pyarrow.int64()), None),
-    "number": (pyarrow.float64(), None),
-}
+from snaketrain.labels import label_kind
 
 
 class SplitWriter:
     """Writes one split, its labels as the numbers of the classes, and counts along."""
 
     def __init__(self, data: Data, names: list[str], class_of: dict[str, int], labelled: bool):
-        self.kind, self.class_of, self.labelled = label_kind(data), class_of, labelled
-        label, self.no_label = LABELS[data.label_kind]
+        kind = label_kind(data.label_kind)
+        self.parser, self.tally, self.class_of, self.labelled = kind.parser(data), kind.tally(names), class_of, labelled
         fields = [("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32()))]
         # a reader of some rows cannot tell from them how many classes there are
-        fields += [pyarrow.field("label", label, metadata={"classes": str(len(names))})]
+        fields += [pyarrow.field("label", self.parser.prepared_type(), metadata={"classes": str(len(names))})]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
         if len(data.text) == 2:
             fields += [("text_pair", pyarrow.string()), ("token_type_ids", pyarrow.list_(pyarrow.int8()))]
         self.schema = pyarrow.schema(fields)
-        self.tally = TALLIES[data.label_kind](names)
         self.facts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
     def write(self, batches: Iterable[pyarrow.RecordBatch], path: Path, odd: DataIssues) -> None:
@@ -51,9 +42,9 @@ class SplitWriter:
         return {"labelled": self.labelled} | dict(self.facts) | self.tally.facts()
 
     def _as_prepared(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        labels = [self.no_label] * len(batch)
+        labels = [self.parser.missing] * len(batch)
         if self.labelled:
-            labels = [self.kind.encoded(label, self.class_of) for label in batch["label"].to_pylist()]
+            labels = [self.parser.encode(label, self.class_of) for label in batch["label"].to_pylist()]
             for label in labels:
                 self.tally.add(label)
         start = self.facts["examples"]

@@ -10,15 +10,15 @@ from tqdm import tqdm
 
 from snaketrain.config.schema import Data
 from snaketrain.data.text.surveying import Example
+from snaketrain.labels import label_kind
 
-# by `data.label_kind`: what a label is before the classes have their numbers
-RAW_LABELS = {"class": pyarrow.string(), "classes": pyarrow.list_(pyarrow.string()), "number": pyarrow.float64()}
 BATCH_ROWS, BATCH_SIZE = 10_000, 2_000_000  # a batch is full with so many rows, or so many characters or bytes
 
 
 def row_schema(data: Data) -> pyarrow.Schema:
     texts = [(name, pyarrow.string()) for name in ("text", "text_pair")[: len(data.text)]]
-    return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", RAW_LABELS[data.label_kind]), *texts])
+    label = label_kind(data.label_kind).parser(data).raw_type()
+    return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", label), *texts])
 
 
 def in_batches(rows: Iterable[Example], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:

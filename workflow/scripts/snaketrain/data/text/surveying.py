@@ -15,7 +15,8 @@ import numpy
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.reading import Row, cell, refuse_strangers, rows
-from snaketrain.labels.parsing import GOOD, MISSING, PERHAPS, UNKNOWN, label_kind
+from snaketrain.labels import label_kind
+from snaketrain.labels.base import GOOD, MISSING, UNKNOWN, WITHHELD
 
 MOST_CLASSES = 10_000
 
@@ -24,7 +25,7 @@ class Example(NamedTuple):
     file: str
     line: int
     texts: tuple[str, ...]
-    label: Any  # as `label_kind` reads it; None without a label column, or where it cannot be used
+    label: Any  # as the parser of `data.label_kind` reads it; None without a label column, or where it cannot be used
 
     @property
     def place(self) -> str:
@@ -53,7 +54,8 @@ class Surveyor:
     """Looks at the examples of one source as they pass. `known` are the labels that count; None: every label that occurs."""
 
     def __init__(self, source: str, data: Data, known: set[str] | None):
-        self.source, self.data, self.known, self.kind = source, data, known, label_kind(data)
+        self.source, self.data, self.known = source, data, known
+        self.parser = label_kind(data.label_kind).parser(data)
         self.hashes, self.labels = array("q"), array("b")
         self.label_counts: Counter[str] = Counter()
         self.first_places: dict[str, str] = {}
@@ -65,7 +67,7 @@ class Surveyor:
         for example in examples(files, self.data, self.odd, root):
             state = self._state(example)
             if state in (MISSING, UNKNOWN):
-                oddity = "missing_label" if state == MISSING else self.kind.oddity
+                oddity = "missing_label" if state == MISSING else self.parser.data_issue
                 self.odd.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
                 example = example._replace(label=None)
             elif self.data.label:
@@ -78,7 +80,7 @@ class Surveyor:
         """What was seen, once all have passed."""
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == GOOD).any()
-        states[states == PERHAPS] = MISSING if withheld else GOOD
+        states[states == WITHHELD] = MISSING if withheld else GOOD
         rows = len(states) + self.odd.counts["empty_text"]
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
         if not found.usable.any():
@@ -106,14 +108,14 @@ class Surveyor:
     def _state(self, example: Example) -> int:
         if not self.data.label:
             return GOOD
-        state = self.kind.state(example.label, self.known)
+        state = self.parser.state(example.label, self.known)
         if state == UNKNOWN and self.source != "train" and self.known is not None:
-            strangers = self.kind.strangers(example.label, self.known)
+            strangers = self.parser.unknown_classes(example.label, self.known)
             refuse_strangers(self.data, self.source, example.place, strangers, self.known)
         return state
 
     def _count(self, example: Example) -> None:
-        for name in self.kind.names(example.label):
+        for name in self.parser.classes(example.label):
             if not self.label_counts[name]:
                 self.first_places[name] = example.place
             self.first_lines[name] += example.line == 1
@@ -127,11 +129,11 @@ class Surveyor:
 
 def examples(files: list[Path], data: Data, odd: DataIssues, root: Path) -> Iterator[Example]:
     """The rows with a text."""
-    kind = label_kind(data)
+    parser = label_kind(data.label_kind).parser(data)
     for row in rows(files, data, odd, root):
         texts = tuple([_decodable(row, column, odd) for column in data.text])
         if all(map(str.strip, texts)):
-            yield Example(row.file, row.line, texts, cell("label", row, data.label, kind.read) if data.label else None)
+            yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:
             odd.add("empty_text", row.place)
 
@@ -143,7 +145,7 @@ def text_hash(texts: tuple[str, ...]) -> int:
 
 def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
     """The names of the classes in order, and the class of each label as it stands in the files."""
-    if data.label is None or data.label_kind == "number":
+    if data.label is None or not label_kind(data.label_kind).has_classes:
         return [], {}
     if data.labels is not None:
         names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema.module_task import ModuleSettings
+from snaketrain.labels import metrics_by_label_kind
 from snaketrain.orchestration.inspection.definitions import class_attribute
 from snaketrain.tasks.metric_modes import MODES, Modes, modes_of
 
@@ -16,6 +17,8 @@ UNKNOWN = "unknown"  # instead of a mode: only the training can find out
 def metrics_of_task(file: Path, task: str, label_kind: str) -> Modes | None:
     """The `metrics = {...}` of a task's class or its bases; None where that is computed."""
     value = class_attribute(file, task, "metrics")[1]
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == metrics_by_label_kind.__name__:
+        return modes_of(metrics_by_label_kind(), label_kind, task)
     try:
         declared = ast.literal_eval(value) if value else None
     except (ValueError, TypeError):

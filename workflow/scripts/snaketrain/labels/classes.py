@@ -1,0 +1,108 @@
+"""What one class and several classes have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from snaketrain.labels.base import BLUE, GREY, Head, Label, Report, Tally
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+    from snaketrain.labels.base import Rows
+    from snaketrain.runtime.json_types import JsonObject
+
+MOST_LOGGED = 10  # classes
+
+
+class ClassTally(Tally[Label]):
+    """How many examples are of each class."""
+
+    def __init__(self, names: list[str]):
+        super().__init__(names)
+        self.counts = [0] * len(names)
+
+    def facts(self) -> JsonObject:
+        return {"label_counts": self.counts}
+
+    @staticmethod
+    def summary(names: list[str], facts: JsonObject) -> str:
+        shown = [f"{name} {count}" for name, count in zip(names, facts["label_counts"], strict=True)]
+        more = [f"{len(shown) - MOST_LOGGED} classes more"] if len(shown) > MOST_LOGGED else []
+        without = [f"none of them {facts['without_class']}"] if facts.get("without_class") else []
+        return ", ".join(shown[:MOST_LOGGED] + more + without)
+
+
+class ClassHead(Head):
+    def model_fields(self, label_names: list[str]) -> JsonObject:
+        by_number = dict(enumerate(label_names))
+        return {
+            "num_labels": len(label_names),
+            "id2label": by_number,
+            "label2id": {name: number for number, name in by_number.items()},
+            "problem_type": self.problem_type,
+        }
+
+    @staticmethod
+    def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
+        """A class that is neither there nor predicted counts as 0, as in scikit-learn with zero_division=0."""
+        return 2 * right / (predicted + true).clamp(min=1)
+
+
+class ClassReport(Report):
+    probability_of, share_that_is = "probability of a class", "share that is of it"  # axes of the calibration curve
+    margin = 0.0  # left of it
+
+    def fits(self, rows: Rows) -> bool:
+        return bool(self.names) and "probabilities" in rows and rows["probabilities"].shape[1:] == (len(self.names),)
+
+    def probability_columns(self, probabilities: np.ndarray) -> dict[str, list[str]]:
+        return {f"p_{name}": [f"{p:.6f}" for p in column] for name, column in zip(self.names, probabilities.T, strict=True)}
+
+    def by_class(self, labels: np.ndarray, predicted: np.ndarray) -> dict[str, JsonObject]:
+        from sklearn.metrics import precision_recall_fscore_support
+
+        columns = precision_recall_fscore_support(labels, predicted, labels=range(len(self.names)), average=None, zero_division=0)
+        keys = ("precision", "recall", "f1", "examples")
+        cells = zip(*columns, strict=True)
+        return {
+            name: {key: value.item() for key, value in zip(keys, row, strict=True)} for name, row in zip(self.names, cells, strict=True)
+        }
+
+    @staticmethod
+    def calibration(confidences: np.ndarray, right: np.ndarray, bins: int) -> JsonObject:
+        """Mean probability and share that is right, in bins of equal width, empty ones left out; and the expected calibration error.
+
+        `sklearn.calibration.calibration_curve` puts a probability on the border of two bins into the lower one, and does not say how many
+        there are in each, which the error is weighted by.
+        """
+        import numpy as np
+
+        bin_of = np.minimum((confidences * bins).astype(int), bins - 1)
+        found = [
+            {"examples": int(here.sum()), "probability": float(confidences[here].mean()), "accuracy": float(right[here].mean())}
+            for here in (bin_of == number for number in range(bins))
+            if here.any()
+        ]
+        error = sum(b["examples"] * abs(b["accuracy"] - b["probability"]) for b in found) / len(right)
+        return {"calibration_error": error, "reliability": found}
+
+    @classmethod
+    def draw_calibration(cls, axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
+        points = results["reliability"]
+        probabilities, shares, counts = ([point[key] for point in points] for key in ("probability", "accuracy", "examples"))
+        axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfectly calibrated")
+        axes.plot(probabilities, shares, "-", color=BLUE, linewidth=1)
+        axes.scatter(probabilities, shares, s=[20 + 200 * count / sum(counts) for count in counts], color=BLUE, zorder=3)
+        axes.set(
+            xlim=(-cls.margin, 1.02),
+            ylim=(-0.02, 1.02),
+            xlabel=cls.probability_of,
+            ylabel=cls.share_that_is,
+            title=f"calibration error {results['calibration_error']:.3f}",
+        )
+        axes.plot([], [], "o-", color=BLUE, label="predictions (larger: more of them)")
+        axes.legend(loc="upper left")
+        axes.grid(alpha=0.3)

@@ -1,0 +1,179 @@
+"""`data.label_kind: class`, one class for each example."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from snaketrain.data.cells import as_text
+from snaketrain.labels.base import GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+    from snaketrain.labels.base import Rows, Sums
+    from snaketrain.runtime.json_types import JsonObject
+
+MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
+
+
+class OneClassParser(Parser[str, int]):
+    """A cell is the name of a class."""
+
+    missing = -100  # what losses and metrics of PyTorch ignore
+
+    def parse(self, cell: object) -> str:
+        return as_text(cell)
+
+    def state(self, label: str, known: set[str] | None) -> int:
+        if label in known if known is not None else label:
+            return GOOD
+        return MISSING if is_missing(label) else UNKNOWN
+
+    def classes(self, label: str) -> Iterable[str]:
+        return (label,)
+
+    def encode(self, label: str, class_of: Mapping[str, int]) -> int:
+        return class_of[label]
+
+    def problems(self, split: str, labels: Counter[str], whole: bool) -> list[str]:
+        listed = self.data.labels
+        given = Counter({label: n for label, n in labels.items() if label in (listed or {}) or not is_missing(label)})
+        if listed is None and split == "train":
+            given = Counter({label: n for label, n in labels.items() if label})
+        if problems := self.none_given(split, bool(given), whole) or self.not_listed(split, given, labels.total()):
+            return problems
+        classes = {listed[label] for label in given if label in listed} if listed else set(given)
+        if split == "train" and whole and len(classes) == 1:
+            return [f"data.label: all rows of train are of one class, {classes.pop()!r}. Check `label`, `labels` and `where`."]
+        return []
+
+    def raw_type(self) -> pyarrow.DataType:
+        import pyarrow
+
+        return pyarrow.string()
+
+    def prepared_type(self) -> pyarrow.DataType:
+        import pyarrow
+
+        return pyarrow.int64()
+
+
+class OneClassTally(ClassTally[int]):
+    def add(self, label: int) -> None:
+        self.counts[label] += 1
+
+    def same(self) -> str | None:
+        present = [name for name, count in zip(self.names, self.counts, strict=True) if count]
+        return f"are of one class, {present[0]!r}" if len(present) == 1 else None
+
+
+class OneClassHead(ClassHead):
+    problem_type = "single_label_classification"
+    metrics: Mapping[str, str] = {"loss": "min", "accuracy": "max", "macro_f1": "max"}
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits, labels, reduction="none", ignore_index=-100)
+
+    def sums(self, logits: Tensor, labels: Tensor) -> Sums:
+        from torch.nn.functional import one_hot
+
+        true, predicted = (one_hot(classes, logits.shape[-1]).double() for classes in (labels, logits.argmax(-1)))
+        return {"confusion": true.T @ predicted}
+
+    def measure(self, sums: Sums) -> dict[str, float]:
+        confusion = sums["confusion"]
+        right = confusion.diagonal()
+        f1 = self.f1(right, confusion.sum(0), confusion.sum(1))
+        return {"accuracy": float(right.sum() / sums["count"]), "macro_f1": float(f1.mean())}
+
+    def predict(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"probabilities": logits.softmax(-1)}
+
+
+class OneClassReport(ClassReport):
+    probability_of, share_that_is = "probability of the predicted class", "share that is right"
+
+    def labels(self, column: list[Any]) -> np.ndarray:
+        import numpy as np
+
+        return np.array(column, int)
+
+    def known(self, labels: np.ndarray) -> np.ndarray:
+        return labels >= 0
+
+    def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
+        import numpy as np
+        from sklearn.metrics import confusion_matrix, f1_score
+        from statsmodels.stats.proportion import proportion_confint
+
+        classes, probabilities = range(len(self.names)), rows["probabilities"]
+        predicted = probabilities.argmax(axis=1)
+        right = predicted == labels
+        counts = np.bincount(labels, minlength=len(self.names))
+        # Wilson's interval stays within 0 and 1 and holds for few examples
+        interval = proportion_confint(right.sum(), len(labels), alpha=1 - confidence, method="wilson")
+        return {
+            **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
+            "accuracy": float(right.mean()),
+            "interval": [float(end) for end in interval],
+            "confidence": confidence,
+            "macro_f1": float(f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)),
+            "majority_accuracy": float(counts.max() / len(labels)),
+            "majority_class": self.names[int(counts.argmax())],
+            **self.calibration(probabilities.max(axis=1), right, bins),
+            "classes": self.by_class(labels, predicted),
+            "confusion": confusion_matrix(labels, predicted, labels=classes).tolist(),
+        }
+
+    def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
+        import numpy as np
+        from sklearn.metrics import accuracy_score, f1_score
+
+        most = np.bincount(labels, minlength=len(self.names)).argmax()
+        constant, classes = np.full_like(labels, most), range(len(self.names))
+        accuracy, f1 = accuracy_score(labels, constant), f1_score(labels, constant, labels=classes, average="macro", zero_division=0)
+        return {"majority": {"answer": f"always {self.names[most]}", "accuracy": float(accuracy), "macro_f1": float(f1)}}
+
+    def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
+        probabilities = rows["probabilities"]
+        best = probabilities.argmax(axis=1)
+        return {
+            "label": [self.names[label] if label >= 0 else "" for label in labels],
+            "predicted": [self.names[number] for number in best],
+            "probability": [f"{p:.6f}" for p in probabilities.max(axis=1)],
+            **self.probability_columns(probabilities),
+        }
+
+    @classmethod
+    def panels(cls, results: JsonObject) -> list[Panel]:
+        side = max(4.0, 1.6 + 0.7 * min(len(results["classes"]), 60))
+        return [Panel(cls.draw_confusion_matrix, side + 0.8, side), Panel(cls.draw_calibration)]
+
+    @staticmethod
+    def draw_confusion_matrix(axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
+        import numpy as np
+
+        names, counts = [drawable(name, MOST_CHARACTERS) for name in results["classes"]], np.array(results["confusion"])
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix")
+        crowded = len(names) > 3
+        axes.set_xticks(range(len(names)), names, rotation=45 if crowded else 0, ha="right" if crowded else "center")
+        axes.set_yticks(range(len(names)), names)
+        if len(names) <= MOST_NUMBERS:
+            for (row, column), count in np.ndenumerate(counts):
+                share = shares[row, column]
+                text = f"{count}\n{share:.0%}"
+                axes.text(column, row, text, ha="center", va="center", color="white" if share > 0.7 else "black", fontsize=9)
+        axes.figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+
+
+KIND = LabelKind("class", OneClassParser, OneClassTally, OneClassHead(), OneClassReport, served=True)

@@ -1,0 +1,196 @@
+"""`data.label_kind: classes`, any number of classes for each example, each decided on its own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from snaketrain.data.cells import as_text
+from snaketrain.labels.base import BLUE, GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+    from snaketrain.labels.base import Rows, Sums
+    from snaketrain.runtime.json_types import JsonObject
+
+MOST_SETS = 100_000  # different sets of classes that are counted; memory stays small whatever the data
+MOST_BARS = 40  # classes; more would not be readable
+
+
+class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
+    """A cell holds the names of any number of classes: a list, or a text with a separator; an empty one is of no class."""
+
+    def parse(self, cell: object) -> tuple[str, ...] | None:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return None
+        parts = cell if isinstance(cell, list) else (cell if isinstance(cell, str) else as_text(cell)).split(self.data.label_separator)
+        return tuple(dict.fromkeys(name for name in map(as_text, parts) if name))
+
+    def state(self, label: tuple[str, ...] | None, known: set[str] | None) -> int:
+        if not label:
+            return MISSING if label is None else WITHHELD
+        if known is None or known.issuperset(label):
+            return GOOD
+        return MISSING if all(map(is_missing, label)) else UNKNOWN
+
+    def classes(self, label: tuple[str, ...] | None) -> Iterable[str]:
+        return label or ()
+
+    def encode(self, label: tuple[str, ...] | None, class_of: Mapping[str, int]) -> list[int]:
+        return sorted({class_of[name] for name in label or ()})
+
+    def problems(self, split: str, labels: Counter[tuple[str, ...] | None], whole: bool) -> list[str]:
+        given: Counter[str] = Counter()
+        for names, n in labels.items():
+            given.update({name: n for name in names or () if name in (self.data.labels or {}) or not is_missing(name)})
+        if problems := self.none_given(split, bool(given), whole) or self.not_listed(split, given, labels.total()):
+            return problems
+        if split == "train" and whole and len({frozenset(names) for names in labels if names is not None}) == 1:
+            every = ", ".join(given)
+            return [f"data.label: all rows of train have the same classes, {every}: there is nothing to learn. Check `label` and `where`."]
+        return []
+
+    def raw_type(self) -> pyarrow.DataType:
+        import pyarrow
+
+        return pyarrow.list_(pyarrow.string())
+
+    def prepared_type(self) -> pyarrow.DataType:
+        import pyarrow
+
+        return pyarrow.list_(pyarrow.int64())
+
+
+class SeveralClassesTally(ClassTally[list[int]]):
+    """Also counts which classes most often come together."""
+
+    def __init__(self, names: list[str]):
+        super().__init__(names)
+        self.sets: Counter[tuple[int, ...]] = Counter()
+
+    def add(self, label: list[int]) -> None:
+        for number in label:
+            self.counts[number] += 1
+        key = tuple(label)
+        if key in self.sets or len(self.sets) < MOST_SETS:
+            self.sets[key] += 1
+
+    def facts(self) -> JsonObject:
+        # of equally frequent ones the first in order, so that the order of the rows does not matter
+        common = min(self.sets, key=lambda key: (-self.sets[key], key), default=())
+        return super().facts() | {"without_class": self.sets[()], "most_common_labels": [self.names[number] for number in common]}
+
+    def same(self) -> str | None:
+        if len(self.sets) != 1:
+            return None
+        return f"have the same classes, {', '.join(self.facts()['most_common_labels']) or 'none'}"
+
+
+class SeveralClassesHead(ClassHead):
+    """The loss is the mean over the classes."""
+
+    problem_type = "multi_label_classification"
+    metrics: Mapping[str, str] = {"loss": "min", "micro_f1": "max", "macro_f1": "max", "exact_match": "max"}
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        return binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
+
+    def sums(self, logits: Tensor, labels: Tensor) -> Sums:
+        predicted, true = logits > 0, labels > 0.5  # a logit above 0 is a probability above one half
+        return {
+            "right": (predicted & true).sum(0),
+            "predicted": predicted.sum(0),
+            "true": true.sum(0),
+            "exact": (predicted == true).all(-1).sum(),
+        }
+
+    def measure(self, sums: Sums) -> dict[str, float]:
+        right, predicted, true = sums["right"], sums["predicted"], sums["true"]
+        return {
+            "micro_f1": float(self.f1(right.sum(), predicted.sum(), true.sum())),
+            "macro_f1": float(self.f1(right, predicted, true).mean()),
+            "exact_match": float(sums["exact"] / sums["count"]),
+        }
+
+    def predict(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"probabilities": logits.sigmoid()}
+
+
+class SeveralClassesReport(ClassReport):
+    margin = 0.02
+
+    def labels(self, column: list[Any]) -> np.ndarray:
+        import numpy as np
+
+        rows = np.zeros((len(column), len(self.names)))
+        for row, label in zip(rows, column, strict=True):
+            row[slice(None) if label is None else np.array(label, int)] = math.nan if label is None else 1
+        return rows
+
+    def known(self, labels: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        known: np.ndarray = ~np.isnan(labels).any(axis=1)
+        return known
+
+    def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
+        probabilities, true = rows["probabilities"], labels > 0.5
+        return self.calibration(probabilities.ravel(), true.ravel(), bins) | {"classes": self.by_class(true, probabilities > 0.5)}
+
+    def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
+        if "label_counts" not in self.train:
+            return {}
+        examples = self.train["examples"]
+        frequent = [name for name, count in zip(self.names, self.train["label_counts"], strict=True) if 2 * count > examples]
+        answers = {"most_common": self.train["most_common_labels"], "majority": frequent}
+        return {
+            name: {"answer": f"always {', '.join(answer) or 'none'}"} | self.constant(labels, answer) for name, answer in answers.items()
+        }
+
+    def constant(self, labels: np.ndarray, answer: list[str]) -> dict[str, float]:
+        import numpy as np
+        from sklearn.metrics import accuracy_score, f1_score
+
+        constant = np.tile([name in answer for name in self.names], (len(labels), 1))
+        scores = {f"{average}_f1": f1_score(labels, constant, average=average, zero_division=0) for average in ("micro", "macro")}
+        return {name: float(score) for name, score in (scores | {"exact_match": accuracy_score(labels, constant)}).items()}
+
+    def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
+        probabilities = rows["probabilities"]
+        return {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
+
+    def joined(self, rows: np.ndarray) -> list[str]:
+        return ["|".join(name for name, value in zip(self.names, row, strict=True) if value > 0.5) for row in rows]
+
+    @classmethod
+    def panels(cls, results: JsonObject) -> list[Panel]:
+        height = max(4.6, 1 + 0.45 * min(len(results["classes"]), MOST_BARS))
+        return [Panel(cls.draw_class_bars, 5.5, height), Panel(cls.draw_calibration)]
+
+    @staticmethod
+    def draw_class_bars(axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
+        """Precision, recall and F1 of the most frequent classes."""
+        import numpy as np
+
+        most = sorted(results["classes"].items(), key=lambda item: -item[1]["examples"])[:MOST_BARS]
+        places = np.arange(len(most))
+        for offset, key, colour in ((-0.27, "precision", "#9dbfe3"), (0, "recall", "#5b93cf"), (0.27, "f1", BLUE)):
+            axes.barh(places + offset, [cells[key] for _, cells in most], height=0.25, color=colour, label=key.replace("f1", "F1"))
+        axes.set_yticks(places, [f"{drawable(name, MOST_CHARACTERS)} ({cells['examples']})" for name, cells in most])
+        axes.invert_yaxis()
+        more = len(results["classes"]) - len(most)
+        axes.set(xlim=(0, 1.02), title=f"by class (examples){f', without {more} rarer ones' if more else ''}")
+        axes.grid(alpha=0.3, axis="x")
+        axes.legend(loc="lower right")
+
+
+KIND = LabelKind("classes", SeveralClassesParser, SeveralClassesTally, SeveralClassesHead(), SeveralClassesReport, mlflow_type="string")
