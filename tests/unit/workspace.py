@@ -99,7 +99,11 @@ def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) ->
     metrics = {"loss": losses.mean(), "accuracy": right.mean(), "macro_f1": f1_score(labels, positive > 0.5, average="macro")}
     given = labels if labelled else np.full(examples, -100)
     return {
-        "measured": {"examples": examples, "metrics": {name: float(value) for name, value in metrics.items()} if labelled else {}},
+        "measured": {
+            "examples": examples,
+            "metrics": {name: float(value) for name, value in metrics.items()} if labelled else {},
+            "baselines": {},
+        },
         "rows": {"ids": np.arange(examples), "probabilities": probabilities, "loss": losses},
         "table": {"text": [f'text, "{i}"\nof two lines' for i in range(examples)], "label": given.tolist()},
         "facts": FACTS,
@@ -116,7 +120,7 @@ def numbers(skill: float, seed: int, examples: int = 200) -> dict:
     metrics = {"loss": np.square(predicted - labels).mean(), "mae": np.abs(predicted - labels).mean()}
     facts = {"label_kind": "number", "label_names": [], "splits": {"train": {"examples": 80, "labelled": True, "label_mean": 3.0}}}
     return {
-        "measured": {"examples": examples, "metrics": {name: float(value) for name, value in metrics.items()}},
+        "measured": {"examples": examples, "metrics": {name: float(value) for name, value in metrics.items()}, "baselines": {}},
         "rows": {"ids": np.arange(examples), "predicted": predicted, "loss": np.square(predicted - labels)},
         "table": {"text": [f"text {i}" for i in range(examples)], "label": labels.tolist()},
         "facts": facts,

@@ -1,1 +1,1 @@
-"""What came of the trainings: figures, pictures, and runs side by side."""
+"""What the trainings achieved: metrics, pictures, and runs side by side."""

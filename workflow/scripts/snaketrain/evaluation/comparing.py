@@ -1,19 +1,33 @@
-"""Puts finished runs side by side, of whatever tasks: one row each, what differs between them, and those that differ in the seed alone."""
+"""Puts finished runs of any tasks side by side: a row each, the settings in which they differ, and groups that differ in the seed alone."""
 
 import json
 import math
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeGuard
 
 import pandas as pd
 
-from snaketrain.evaluation.curves import curves, seconds_training
-from snaketrain.runtime.journal import read_events
+from snaketrain.evaluation.curves import Curves, curves, seconds_training
+from snaketrain.runtime.journal import Event, read_events
+from snaketrain.runtime.json_types import JsonObject
+
+Row = JsonObject  # of the table: settings and results of a run
+Group = JsonObject  # of runs that differ in the seed alone, with means and standard deviations
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """All that is compared of one run, from its files."""
+class FinishedRun(TypedDict):
+    run: str
+    settings: JsonObject  # by full name, such as `train.seed`
+    data: JsonObject
+    events: list[Event]
+    curves: Curves
+    selection: JsonObject
+    dev: JsonObject
+    test: JsonObject
+
+
+def read_run(folder: Path) -> FinishedRun:
     folder = Path(folder)
     info = _read(folder / "training/run.json")
     events, _ = read_events(folder / "training/journal.jsonl")
@@ -29,21 +43,21 @@ def read_run(folder: Path) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+        return content
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path}: cannot be read ({error}). Run the stage that writes it again.") from None
 
 
-def row(run: dict[str, Any]) -> dict[str, Any]:
-    """One run as one line of the table: its settings, then its results."""
+def row(run: FinishedRun) -> Row:
+    """The settings of a run, then its results."""
     selection, winner = run["selection"], run["selection"]["winner"]
-    line: dict[str, Any] = {"run": run["run"], "status": "finished", **run["settings"]}
+    line: Row = {"run": run["run"], "status": "finished", **run["settings"]}
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
     line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
-    for split in ("dev", "test"):
-        results = run[split]
+    for split, results in (("dev", run["dev"]), ("test", run["test"])):
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
         line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
@@ -56,32 +70,32 @@ def row(run: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
-def row_without_result(unfinished: tuple[str, str]) -> dict[str, Any]:
-    """The line of a run that did not come to an end, of which `train_model failed: what its log says` is known."""
+def row_without_result(unfinished: tuple[str, str]) -> Row:
+    """Of a run that did not finish; given its name and the reason, `train_model failed: what its log says`."""
     run, why = unfinished
     status, _, error = why.partition(": ")
     return {"run": run, "status": status, "error": error}
 
 
-def baseline(baselines: dict[str, dict[str, Any]], metric: str, mode: str) -> float | None:
-    """What the best of the constant answers gets."""
+def baseline(baselines: dict[str, JsonObject], metric: str, mode: str) -> float | None:
+    """The metric of the best constant answer."""
     values = [each[metric] for each in baselines.values() if is_number(each.get(metric))]
     return (max if mode == "max" else min)(values) if values else None
 
 
-def metrics_of(runs: list[dict[str, Any]]) -> list[str]:
-    """All metrics that any run has: first those that chose checkpoints, last the loss."""
+def metrics_of(runs: list[FinishedRun]) -> list[str]:
+    """All metrics of any run: first those that chose checkpoints, last the loss."""
     chosen = {run["selection"]["metric"] for run in runs}
-    names = dict.fromkeys(name for run in runs for split in ("dev", "test") for name in run[split]["metrics"])
+    names = dict.fromkeys(name for run in runs for results in (run["dev"], run["test"]) for name in results["metrics"])
     return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
 
 
-def comparable(lines: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     """Rows or groups that can be compared, by their data, metric and mode.
 
-    The metric is the one that chose the checkpoints; where on the same data different ones chose, the accuracy, if all have it.
+    The metric is the one that chose the checkpoints, or the accuracy where different metrics did on the same data and all runs have it.
     """
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str, str], list[Row]] = {}
     for data in sorted({line["data"] for line in lines}):
         here = [line for line in lines if line["data"] == data]
         chosen = sorted({(line["selected_by"], line["mode"]) for line in here})
@@ -92,29 +106,29 @@ def comparable(lines: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[d
     return found
 
 
-def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Best first, by the metric that chose the checkpoints; what cannot be compared stands one after the other."""
+def ranked(rows: list[Row]) -> list[Row]:
+    """Best first, by the metric that chose the checkpoints; sets of runs that cannot be compared follow each other."""
     return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
 
 
-def best_first(lines: list[dict[str, Any]], metric: str, mode: str) -> list[dict[str, Any]]:
-    def key(line: dict[str, Any]) -> tuple[float, str]:
+def best_first(lines: list[Row], metric: str, mode: str) -> list[Row]:
+    def key(line: Row) -> tuple[float, str]:
         value = line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
         return (-value if mode == "max" else value) if is_number(value) else math.inf, line["run"]
 
     return sorted(lines, key=key)
 
 
-def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """All rows; of type object, since pandas would turn a whole column of integers to floats for one missing value."""
+def table(rows: list[Row]) -> pd.DataFrame:
+    """Of type object, since pandas would turn a whole column of integers into floats for one missing value."""
     columns = list(dict.fromkeys(key for line in rows for key in line))
     cells = [[json.dumps(v, ensure_ascii=False) if isinstance(v, dict | list) else v for v in map(line.get, columns)] for line in rows]
     return pd.DataFrame(cells, columns=columns, dtype=object)
 
 
-def seed_groups(runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[Group]:
     """Runs that differ in nothing but `train.seed`, with mean and standard deviation; single runs have no deviation."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[Row]] = {}
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
     for line in rows:
         rest, data = settings[line["run"]]
@@ -123,9 +137,9 @@ def seed_groups(runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[
     return [_group(members) for members in groups.values()]
 
 
-def _group(members: list[dict[str, Any]]) -> dict[str, Any]:
+def _group(members: list[Row]) -> Group:
     name = group_name([m["run"] for m in members])
-    group: dict[str, Any] = {"run": name, "runs": [m["run"] for m in members], "members": members}
+    group: Group = {"run": name, "runs": [m["run"] for m in members], "members": members}
     for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_"))):
         values = [m[key] for m in members if is_number(m.get(key))]
         group[key] = statistics.fmean(values) if values else None
@@ -134,12 +148,12 @@ def _group(members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def group_name(names: list[str]) -> str:
-    """`rate-1e-4-seed=0` and `rate-1e-4-seed=1` together are `rate-1e-4`."""
+    """`rate-1e-4` for `rate-1e-4-seed=0` and `rate-1e-4-seed=1`."""
     if len(names) == 1:
         return names[0]
     common = [parts[0] for parts in zip(*(name.split("-") for name in names), strict=False) if len(set(parts)) == 1]
     return "-".join(common) or ", ".join(names)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,16 +1,18 @@
-"""What a run's journal says: its curves, how long it took, how it stands."""
+"""What a run's journal says: its curves, how long it took, its status."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from snaketrain.runtime.journal import Event
+from snaketrain.runtime.json_types import JsonObject
+
+Curves = dict[str, list[tuple[int, float]]]  # steps and values by name
 
 
 def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
-    """New points as (name, value, time, step). `high_water`, the last step seen by name, moves on with them.
+    """New points as (name, value, time, step). `high_water`, the last step seen by name, is updated.
 
-    Steps repeat where a training resumed from a checkpoint before its end. Of what a step itself tells, the first attempt's point
-    stays; of evaluations the later attempt's, since those after the checkpoint belong to weights that were lost.
+    Steps repeat where a training resumed from an earlier checkpoint. Of training metrics the first attempt's point stays; of
+    evaluations the later attempt's, since those after the checkpoint belong to weights that were lost.
     """
     found: list[tuple[str, float, float, int]] = []
     for event in events:
@@ -29,9 +31,8 @@ def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[st
     return found
 
 
-def curves(events: list[Event]) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values by name."""
-    by_name: dict[str, list[tuple[int, float]]] = {}
+def curves(events: list[Event]) -> Curves:
+    by_name: Curves = {}
     for name, value, _, step in points(events, {}):
         by_name.setdefault(name, []).append((step, value))
     return by_name
@@ -39,7 +40,7 @@ def curves(events: list[Event]) -> dict[str, list[tuple[int, float]]]:
 
 def seconds_training(events: Iterable[Event]) -> float:
     """Time spent in all attempts together, without the pauses between them."""
-    spans: dict[Any, tuple[float, float]] = {}
+    spans: dict[object, tuple[float, float]] = {}
     for event in events:
         if "time" in event:
             first, last = spans.get(event.get("attempt"), (event["time"], event["time"]))
@@ -47,9 +48,9 @@ def seconds_training(events: Iterable[Event]) -> float:
     return sum(last - first for first, last in spans.values())
 
 
-def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[str, Any]:
+def standing(events: list[Event], before: JsonObject | None = None) -> JsonObject:
     """How the training stands after these events: its status, the time of the last event, its attempts and SLURM jobs."""
-    state: dict[str, Any] = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
+    state: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
     for event in events:
         if event.get("event") == "end":
             state |= {"status": event.get("status", "FAILED"), "why": end_of(event), "time": event.get("time", state["time"])}
@@ -63,7 +64,7 @@ def standing(events: list[Event], before: dict[str, Any] | None = None) -> dict[
 
 
 def end_of(event: Event) -> str:
-    """In plain words how an attempt ended."""
+    """How an attempt ended, in plain words."""
     if event.get("status") == "STOPPED":
         return f"stopped by {', '.join(event.get('signals') or ['another process'])}"
     return f"failed: {event['error']}" if event.get("error") else str(event.get("status", "failed")).lower()

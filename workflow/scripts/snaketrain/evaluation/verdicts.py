@@ -1,17 +1,14 @@
-"""Says in plain words whether the best of several runs is better than the next by more than chance explains."""
+"""Says in plain words whether the best of several runs beats the next by more than chance."""
 
 import math
 import statistics
-from typing import Any
 
-from snaketrain.evaluation.comparing import best_first, comparable, is_number
-
-Group = dict[str, Any]  # of runs that differ in the seed alone, with means and deviations
+from snaketrain.evaluation.comparing import Group, best_first, comparable, is_number
 
 
 def verdict(groups: list[Group]) -> str:
-    """One sentence or two; for runs that cannot be compared with each other, for each such set of them."""
-    found = {by: judged(here, *by[1:]) for by, here in comparable(groups).items() if len(here) > 1}
+    """One sentence or two for each set of runs that can be compared."""
+    found = {by: gap_between_the_best(here, *by[1:]) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is one configuration only: nothing to compare it with."
     if not found:
@@ -21,10 +18,10 @@ def verdict(groups: list[Group]) -> str:
     return " ".join(f"On {data}, by {metric}: {words}" for (data, metric, _), words in found.items())
 
 
-def judged(groups: list[Group], metric: str, mode: str) -> str:
+def gap_between_the_best(groups: list[Group], metric: str, mode: str) -> str:
     best, following = best_first(groups, metric, mode)[:2]
     split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, following)) else "dev"
-    ours, theirs = (g.get(f"{split}_{metric}") for g in (best, following))
+    ours, theirs = best.get(f"{split}_{metric}"), following.get(f"{split}_{metric}")
     if not (is_number(ours) and is_number(theirs)):
         return f"{best['run']} is best on the development set; without its {metric} it cannot be said by how much."
     gap = ours - theirs if mode == "max" else theirs - ours
@@ -47,11 +44,11 @@ def judged(groups: list[Group], metric: str, mode: str) -> str:
 
 
 def margin_of(best: Group, following: Group, split: str, metric: str) -> tuple[float | None, str]:
-    """The larger of what other seeds and, for an accuracy, few examples may do to a gap, and what it is called; None: unknown."""
+    """How large a gap other seeds or, for an accuracy, other examples may make, the larger of the two; and its name. None: unknown."""
     margins = []
     deviations = [g.get(f"{split}_{metric}_deviation") for g in (best, following)]
     if known := [d for d in deviations if d is not None]:
-        # a single run's spread is unknown: taken to be the other's
+        # a single run's spread is unknown: assume the other's
         margins.append((math.hypot(*(max(known) if d is None else d for d in deviations)), "the spread over seeds"))
     members = best["members"] + following["members"]
     if metric == "accuracy" and all(is_number(m.get(f"{split}_low")) for m in members):
