@@ -7,15 +7,15 @@ export MLFLOW_DISABLE_TELEMETRY = true
 .PHONY: help demo test test-fast test-slurm mutations check ui bench docs
 
 help:
-	@echo "make demo        run the embedded default, offline, within minutes"
+	@echo "make demo        run the embedded default: offline, about two minutes on two quiet cores"
 	@echo "make ui          open the MLflow UI on its results"
 	@echo "make test        all tests but those on SLURM"
 	@echo "make test-fast   the unit tests alone"
-	@echo "make test-slurm  trainings on a SLURM cluster of its own, and what may happen to them (root)"
+	@echo "make test-slurm  trainings on a SLURM cluster of its own, and faults on it (root)"
 	@echo "make mutations   whether the tests notice errors that are put into the code"
-	@echo "make check       the linters"
-	@echo "make bench       the figures of the README"
-	@echo "make docs        write config/README.md and the README's rule graph again"
+	@echo "make check       the linters and the type checker"
+	@echo "make bench       measure the workflow's own overhead; the other benchmarks: benchmarks/"
+	@echo "make docs        write the generated documents, and build the site in site/"
 
 .venv/installed: requirements.lock requirements-no-deps.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -62,3 +62,5 @@ bench: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python docs/write_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site: $(CURDIR)/site/index.html"

@@ -1,4 +1,4 @@
-"""Takes the README's pictures of MLflow, with headless Chromium, from what `make demo` has left in this folder."""
+"""Takes the pictures of the comparison and of MLflow, with headless Chromium, from what `make demo` has left in this folder."""
 
 import os
 import shutil
@@ -18,6 +18,7 @@ def main() -> None:
     database = REPOSITORY / "mlflow.db"
     if not database.exists():
         sys.exit("There is nothing to show yet: make demo")
+    take(chromium, (REPOSITORY / "results/comparison/index.html").as_uri(), "comparison.png", "1500,1190")
     store = ["--uri", f"sqlite:///{database}"]
     told = subprocess.run(
         [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"],
@@ -32,11 +33,22 @@ def main() -> None:
     try:
         server.stdout.readline()  # it says where it is once it answers
         for page, picture in PAGES.items():
-            options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--window-size=1900,900"]
-            subprocess.run([chromium, *options, f"--screenshot={REPOSITORY / 'docs' / picture}", addresses[page]], check=True)
+            take(chromium, addresses[page], picture, "1900,900")
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+def take(chromium: str, address: str, picture: str, size: str) -> None:
+    options = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--virtual-time-budget=60000",
+        f"--window-size={size}",
+    ]
+    subprocess.run([chromium, *options, f"--screenshot={REPOSITORY / 'docs' / picture}", address], check=True)
 
 
 if __name__ == "__main__":

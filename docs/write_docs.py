@@ -1,6 +1,7 @@
-"""Writes config/README.md from the settings classes, and the rule graph in README.md from the Snakefile.
+"""Writes the generated documents: config/README.md from the settings classes, docs/benchmarks.md from the results of the
+benchmarks, and the rule graph in README.md from the Snakefile.
 
-`--check` writes nothing, and fails where a file is out of step.
+`--check` writes nothing, and fails if a file is out of date.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from jinja2 import Environment, StrictUndefined
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
@@ -22,7 +25,13 @@ from snaketrain.config.schema.module_task import ModuleSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
-INTRODUCTION = Path(__file__).with_name("settings.md")
+BENCHMARKS = REPOSITORY / "docs/benchmarks.md"
+INTRODUCTION = """# Settings
+
+<!-- Generated from workflow/scripts/snaketrain/config/schema/ by docs/write_docs.py. -->
+
+All settings are in `config/config.yaml`; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains runs,
+sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and kinds of label."""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
 PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true` or `false`", "Any": "anything", "NoneType": "none"}
 
@@ -32,7 +41,7 @@ PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true
 
 def reference() -> str:
     """The introduction, then a table for each section, for the kinds of value that have settings of their own, and for the task `module`."""
-    parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip()]
+    parts = [INTRODUCTION, "# Sections"]
     for name, field in Settings.model_fields.items():
         parts.append(table(f"`{name}`", field.annotation))
     sections = [field.annotation for field in Settings.model_fields.values()]
@@ -96,6 +105,36 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+# --- benchmarks
+
+
+def benchmarks() -> str:
+    """The page of measured figures, each taken from a file of results."""
+    results = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((REPOSITORY / "benchmarks/results").glob("*.json"))
+    }
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters |= {
+        "figure": lambda value, digits=2: f"{value:.{digits}f}",
+        "scientific": lambda value: f"{value:.1e}",
+        "listed": lambda values: ", ".join(f"{value:.1f}" for value in values),
+    }
+    template = environment.from_string(BENCHMARKS.with_suffix(".md.jinja").read_text(encoding="utf-8"))
+    return template.render(results=results, **strategies(results["strategies"]))
+
+
+def strategies(found: dict[str, Any]) -> dict[str, float]:
+    """The largest differences from `single` in the losses, and from theory in the memory of a process."""
+    losses = [loss for models in found["losses"].values() for loss in models.values()]
+    shares = [
+        abs(memory["share"][kind] - memory["theory"][kind])
+        for name, memory in found["memory"].items()
+        for kind in memory["share"]
+        if not (name.startswith("fairscale_fsdp") and kind == "gradients")  # the exception that the page names
+    ]
+    return {"worst_loss": max(losses), "worst_share": max(shares)}
+
+
 # --- rules
 
 
@@ -124,15 +163,15 @@ def with_graph(readme: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is out of step")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check
-    wanted = {REFERENCE: reference()}
+    wanted = {REFERENCE: reference(), BENCHMARKS: benchmarks()}
     if README.is_file():
         wanted[README] = with_graph(README.read_text(encoding="utf-8"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if check and stale:
         names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
-        raise SystemExit(f"Out of step: {names}. Run `python docs/write_docs.py`.")
+        raise SystemExit(f"Out of date: {names}. Run `make docs`.")
     for path in stale:
         path.write_text(wanted[path], encoding="utf-8")
         print(f"written: {path.relative_to(REPOSITORY)}")
