@@ -1,6 +1,7 @@
 """Tasks from the configuration and of one's own: the same losses on any number of processes, and all that a task may override."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,17 @@ def test_a_strategy_of_ones_own_trains(tmp_path, digits):
     found = train(digits, tmp_path / "own", 2, strategy=own, **settings)
     assert sorted(path.name for path in tmp_path.glob("ring-*")) == ["ring-0-0", "ring-0-1"]
     assert found == train(digits, tmp_path / "ours", 2, strategy="ddp", **settings)
+
+
+def test_the_strategy_of_the_documentation_trains(tmp_path, digits):
+    """Compressed gradients change the losses a little."""
+    page = (REPOSITORY / "docs/own_strategy.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(# my_strategy.*?)```", page, re.DOTALL)
+    (tmp_path / "my_strategy.py").write_text(shown)
+    settings = {"task": DIGITS, "model": CNN, "batch_size": 32, "steps": 4}
+    found = train(digits, tmp_path / "own", 2, strategy={"use": f"{tmp_path}/my_strategy.py:CompressedDdp"}, **settings)
+    plain = train(digits, tmp_path / "ours", 2, strategy="ddp", **settings)
+    assert found == pytest.approx(plain, rel=1e-2) and found != plain
 
 
 def last_checkpoint(folder: Path) -> Path:
