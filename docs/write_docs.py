@@ -139,7 +139,7 @@ def strategies(found: dict[str, Any]) -> dict[str, float]:
 
 
 def rule_graph() -> str:
-    """Snakemake's own graph of the embedded default, in a stable order and without its colours."""
+    """Snakemake's own graph of the embedded default, in a stable order, without its colours and the target `all`."""
     with tempfile.TemporaryDirectory() as folder:  # nothing that lies in results/ plays a part
         (Path(folder) / "config").mkdir()
         shutil.copy(REPOSITORY / "config/config.yaml", Path(folder) / "config")
@@ -149,7 +149,7 @@ def rule_graph() -> str:
         raise SystemExit(f"snakemake --rulegraph failed:\n{done.stderr}")
     names = dict(re.findall(r"^\s*(id\d+)\[(\w+)\]", done.stdout, re.MULTILINE))
     edges = re.findall(r"^\s*(id\d+) --> (id\d+)", done.stdout, re.MULTILINE)
-    lines = sorted(f"    {names[start]} --> {names[end]}" for start, end in edges)
+    lines = sorted(f"    {names[start]} --> {names[end]}" for start, end in edges if names[end] != "all")
     return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
 
 

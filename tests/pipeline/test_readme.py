@@ -1,47 +1,67 @@
-"""What the README shows is what runs: its task file and configuration are taken out of it, and its settings are read."""
+"""What README and documentation show is what runs: their tasks and configurations are taken out of them, and their settings are read."""
 
 import json
 import re
+from pathlib import Path
 
-import pytest
 import yaml
 
 from pipeline.workspace import REPOSITORY, snakemake
+from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.module_task import ModuleSettings
 
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+README, OWN_TASK, OWN_MODEL = "README.md", "docs/own_task.md", "docs/own_model.md"
 
 
-def block(language: str, beginning: str) -> str:
-    (found,) = [text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if text.startswith(beginning)]
+def block(page: str, language: str, beginning: str) -> str:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    (found,) = [block for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if block.startswith(beginning)]
     return found
 
 
-def test_the_task_file_of_the_readme_runs_as_it_stands(tmp_path):
-    task = block("python", "# my_task.py")
-    assert 20 <= len([line for line in task.splitlines() if line.strip()]) <= 60
-    (tmp_path / "my_task.py").write_text(task)
-    (tmp_path / "my_config.yaml").write_text(block("yaml", "# my_config.yaml"))
-    snakemake(tmp_path, "--configfile", "my_config.yaml")
-    gains = {}
+def run_task(page: str, folder: Path) -> dict[str, dict[str, float]]:
+    """The test metrics of the page's runs."""
+    (folder / "my_task.py").write_text(block(page, "python", "# my_task.py"))
+    (folder / "my_config.yaml").write_text(block(page, "yaml", "# my_config.yaml"))
+    snakemake(folder, "--configfile", "my_config.yaml")
+    return {
+        run: json.loads((folder / f"results/runs/{run}/evaluation/test_results.json").read_text())["metrics"] for run in ("small", "wide")
+    }
+
+
+def test_the_task_of_the_readme_runs_unchanged(tmp_path):
+    found = run_task(README, tmp_path)
+    assert len([line for line in block(README, "python", "# my_task.py").splitlines() if line.strip()]) <= 25
+    assert found["wide"]["loss"] < 0.05 and found["small"]["loss"] < 0.06  # always the mean digit 0.073, the noisy image 0.25
+
+
+def test_the_task_of_the_documentation_runs_unchanged(tmp_path):
+    found = run_task(OWN_TASK, tmp_path)
     for run in ("small", "wide"):
-        gains[run] = json.loads((tmp_path / f"results/runs/{run}/evaluation/test_results.json").read_text())["metrics"]["gain"]
         table = (tmp_path / f"results/runs/{run}/evaluation/test_predictions.csv").read_text().splitlines()
         assert table[0] == "id,error" and len(table) == 1 + 180
-    assert gains["wide"] > 5 and gains["small"] > 4  # copying what it is given makes 1, always the mean digit 3.5
+    assert found["wide"]["gain"] > 5 and found["small"]["gain"] > 4  # copying the input makes 1, always the mean digit 3.5
+
+
+def test_the_configuration_of_the_readme_is_one():
+    shown = block(README, "yaml", "# my.yaml")
+    assert len(shown.splitlines()) <= 16
+    assert len(read_runs(yaml.safe_load(shown))) == 6
 
 
 def test_the_configuration_of_a_module_is_one():
-    shown = yaml.safe_load(block("yaml", "# what differs"))
+    shown = yaml.safe_load(block(OWN_MODEL, "yaml", "# what differs"))
     settings = Settings.model_validate(shown)
     assert settings.select.metric in ModuleSettings.model_validate(settings.train.task.arguments).logged
     whole = yaml.safe_load((REPOSITORY / "config/examples/regression_regularised.yaml").read_text())["train"]["task"]["arguments"]
     assert shown["train"]["task"]["arguments"].keys() == whole.keys()
 
 
-@pytest.mark.parametrize("name", ["steps", "count", "on_worker_start", "train_epoch", "state", "load_state", "wraps", "describe"])
-def test_what_may_be_overridden_exists(name):
+def test_methods_that_may_be_overridden_exist():
     from snaketrain.tasks.base import Task
 
-    assert f"`{name}" in README and hasattr(Task, name)
+    rows = re.findall(r"^\| (`.+?) \|", (REPOSITORY / OWN_TASK).read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)", row)]
+    assert {"count", "outputs", "train_epoch", "load_state", "wraps"} <= set(names)
+    assert [name for name in names if not hasattr(Task, name)] == []
