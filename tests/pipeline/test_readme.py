@@ -56,12 +56,3 @@ def test_the_configuration_of_a_module_is_one():
     assert settings.select.metric in ModuleSettings.model_validate(settings.train.task.arguments).logged
     whole = yaml.safe_load((REPOSITORY / "config/examples/regression_regularised.yaml").read_text())["train"]["task"]["arguments"]
     assert shown["train"]["task"]["arguments"].keys() == whole.keys()
-
-
-def test_methods_that_may_be_overridden_exist():
-    from snaketrain.tasks.base import Task
-
-    rows = re.findall(r"^\| (`.+?) \|", (REPOSITORY / OWN_TASK).read_text(encoding="utf-8"), re.MULTILINE)
-    names = [name for row in rows for name in re.findall(r"`(\w+)", row)]
-    assert {"count", "outputs", "train_epoch", "load_state", "wraps"} <= set(names)
-    assert [name for name in names if not hasattr(Task, name)] == []

@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from snaketrain.config.references import load
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [path for folder in (".", "docs", "config", "profiles") for path in (REPOSITORY / folder).glob("*.md")],
@@ -63,6 +65,17 @@ def test_files_that_are_named_exist(page):
     assert [path for path in ours if not any((root / path).exists() for root in ROOTS)] == []
     folders = re.findall(rf"`((?:{'|'.join(OUR_FOLDERS)})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in folders if not any((root / path).exists() for root in ROOTS)] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "described"),
+    [("own_task.md", "snaketrain.tasks.base.Task"), ("own_strategy.md", "snaketrain.strategies.base.Strategy")],
+)
+def test_methods_that_may_be_overridden_exist(page, described):
+    rows = re.findall(r"^\| (`.+?) \|", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)", row)]
+    assert len(names) >= 10
+    assert [name for name in names if not hasattr(load(described), name)] == []
 
 
 class References(HTMLParser):
