@@ -16,6 +16,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import limits
+
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/train_model.py"
 SHUTTING_DOWN_SECONDS = 60  # in which the others must notice that one was killed
 
@@ -80,13 +82,13 @@ def _fork(script: Path, arguments: list[str], rank: int, processes: int, port: i
 
 
 def wait(pids: list[int], seconds: float = 300) -> list[int]:
-    """Their exit codes, negative for signals; who does not end in time is killed."""
-    end, codes = time.monotonic() + seconds, {}
+    """Their exit codes, negative for signals; whichever does not end in time (of an idle machine) is killed."""
+    began, codes = time.monotonic(), {}
     while len(codes) < len(pids):
         for pid in pids:
             if pid not in codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
                 codes[pid] = os.waitstatus_to_exitcode(found[1])
-        if time.monotonic() > end:
+        if time.monotonic() - began > limits.seconds(seconds):
             for pid in set(pids) - set(codes):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import limits
 import pytest
 from distributed.running import MODEL, REPOSITORY
 
@@ -33,7 +34,10 @@ def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedPro
     ]
     quoted = " ".join(f"'{word}'" for word in words)
     return subprocess.run(
-        ["bash", "-c", f"{launching.launch(compute, in_slurm_job=False)} {quoted}"], capture_output=True, text=True, timeout=120
+        ["bash", "-c", f"{launching.launch(compute, in_slurm_job=False)} {quoted}"],
+        capture_output=True,
+        text=True,
+        timeout=limits.seconds(120),
     )
 
 

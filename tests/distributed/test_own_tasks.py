@@ -5,9 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import limits
 import pytest
 import torch
 from distributed.running import REPOSITORY, command, losses, train
@@ -172,12 +172,9 @@ def test_a_task_with_hooks_and_state_goes_on_where_it_was(digits, tmp_path, aver
     settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
     train(digits, tmp_path / "whole", **settings)
     process = subprocess.Popen(command(digits, tmp_path / "parts", **settings))
-    end = time.monotonic() + 120
-    while len(losses(tmp_path / "parts")) < 25:  # within an epoch, and after several
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.005)
+    limits.until(lambda: len(losses(tmp_path / "parts")) >= 25, 120, process)  # within an epoch, and after several
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert process.wait(limits.seconds(60)) == 75
     train(digits, tmp_path / "parts", **settings)
     assert len([line for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]) == 2
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")

@@ -5,9 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import limits
 import pytest
 
 from snaketrain.runtime.journal import read_events
@@ -30,8 +30,8 @@ class Started:
         with open(log, "wb") as file:
             self.process = subprocess.Popen([*START, *options, "--", *command], env=environment, stdout=file, stderr=file)
 
-    def wait(self, seconds: float = 240) -> int:
-        return self.process.wait(seconds)
+    def wait(self) -> int:
+        return self.process.wait(limits.seconds(240))
 
     def told(self) -> str:
         return self.log.read_text()
@@ -43,11 +43,8 @@ class Started:
         """Of the newest start of that process."""
         return int(re.findall(r"pid (\d+)", (self.folder / f"logs/rank-{rank}.log").read_text())[-1])
 
-    def until(self, condition, seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None and time.monotonic() < end, self.told()[-3000:]
-            time.sleep(0.02)
+    def until(self, condition) -> None:
+        limits.until(condition, 120, self.process, lambda: self.told()[-3000:])
 
 
 def training(data: Path, folder: Path) -> list[str]:

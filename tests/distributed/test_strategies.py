@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 from distributed import running
 
@@ -218,11 +218,9 @@ def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
     whole = running.train(data, tmp_path / "whole", **longer)
     first = running.command(data, folder, 2, strategy="fsdp", **longer)
     process = subprocess.Popen(first, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(running.losses(folder)) < 5:
-        assert process.poll() is None
-        time.sleep(0.05)
+    limits.until(lambda: len(running.losses(folder)) >= 5, 120, process)
     process.send_signal(signal.SIGTERM)
-    process.wait(120)
+    process.wait(limits.seconds(120))
     stopped = max(running.losses(folder))
     assert 5 <= stopped < max(whole)
     found = running.train(data, folder, 2, strategy={"use": "fairscale_oss", "arguments": {"buffer_mb": 1}}, accumulate=2, **longer)

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import limits
 import pyarrow
 import pytest
 import torch
@@ -60,9 +61,9 @@ def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     longer = {"epochs": 12, "evaluations_per_epoch": 1, "model": model}
     train(data, tmp_path / "whole", **longer)
     process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
-    wait_for(lambda: len(losses(tmp_path / "parts")) >= 20, process)
+    limits.until(lambda: len(losses(tmp_path / "parts")) >= 20, process=process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75  # stopped early, to be started again
+    assert process.wait(limits.seconds(60)) == 75  # stopped early, to be started again
     reached = max(losses(tmp_path / "parts"))
     assert reached < max(losses(tmp_path / "whole"))
     train(data, tmp_path / "parts", **longer)
@@ -74,7 +75,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     longer = {"epochs": 12, "evaluations_per_epoch": 1}
     train(data, tmp_path / "whole", **longer)
     process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
-    wait_for(lambda: list((tmp_path / "parts/checkpoints").glob("step-*")), process)
+    limits.until(lambda: list((tmp_path / "parts/checkpoints").glob("step-*")), process=process)
     process.kill()
     process.wait()
     train(data, tmp_path / "parts", **longer)
@@ -85,7 +86,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
 def test_the_seconds_of_a_training_killed_and_resumed_add_up(data, tmp_path):
     longer, began = {"epochs": 30, "evaluations_per_epoch": 1}, time.time()
     process = subprocess.Popen(command(data, tmp_path, **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
-    wait_for(lambda: (tmp_path / "checkpoints").is_dir() and max(losses(tmp_path), default=0) % 12 > 8, process)
+    limits.until(lambda: (tmp_path / "checkpoints").is_dir() and max(losses(tmp_path), default=0) % 12 > 8, process=process)
     process.kill()
     process.wait()
     time.sleep(1)
@@ -118,14 +119,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
     assert "the steps from there on are taken again" in told
     attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]
-
-
-def wait_for(condition, process, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "it ended before it could be interrupted"
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def assert_same_weights(one: Path, other: Path) -> None:

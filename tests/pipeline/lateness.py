@@ -6,14 +6,16 @@ import statistics
 import time
 from pathlib import Path
 
+import limits
+
 from snaketrain.runtime.journal import read_events
 
 
 def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:
-    """How much later than in its journal what a training tells now stands in MLflow's database; the median of so many seconds."""
+    """How much later than in its journal a training's losses are in MLflow's database: the median over so many seconds."""
     seen: dict[int, float] = {}
     before = shown_step(folder / "mlflow.db")
-    end = time.monotonic() + seconds
+    end = time.monotonic() + limits.seconds(seconds)
     while time.monotonic() < end:
         shown, now = shown_step(folder / "mlflow.db"), time.time()
         told = [event for event in read_events(journal)[0] if event["event"] == "train" and event["step"] > before]

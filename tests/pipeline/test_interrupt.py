@@ -6,9 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import limits
 import psutil
 
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
@@ -20,13 +20,6 @@ def events(folder: Path) -> list[dict]:
     journal = folder / "results/runs/long/training/journal.jsonl"
     whole_lines = journal.read_text().splitlines(keepends=True) if journal.exists() else []
     return [json.loads(line) for line in whole_lines if line.endswith("\n")]
-
-
-def wait_until(happened, what: str, seconds: float = 240.0) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until, f"{what}: not within {seconds:g} seconds"
-        time.sleep(0.1)
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -50,10 +43,10 @@ def test_ctrl_c_saves_and_the_next_start_goes_on(workspace, tmp_path):
     with open(tmp_path / "printed.txt", "w") as printed:
         running = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=folder, start_new_session=True)
     try:
-        wait_until(lambda: any(event["event"] == "train" for event in events(folder)), "the training begins")
+        limits.until(lambda: any(event["event"] == "train" for event in events(folder)), 240, running)
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(120) != 0
-        wait_until(lambda: processes_in(folder) == [], "all processes end", 60)
+        assert running.wait(limits.seconds(120)) != 0
+        limits.until(lambda: processes_in(folder) == [])
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)

@@ -6,12 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
 
+import limits
 import pytest
 
 from pipeline.workspace import REPOSITORY
@@ -115,12 +115,13 @@ def ask(server: subprocess.Popen, port: int, question: dict) -> list[dict]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/invocations", json.dumps(question).encode(), {"Content-Type": "application/json"}
     )
-    end = time.monotonic() + 120
-    while True:
+
+    def answer() -> list[dict] | None:
         try:
-            return json.load(urllib.request.urlopen(request, timeout=60))["predictions"]
+            return json.load(urllib.request.urlopen(request, timeout=limits.seconds(60)))["predictions"]
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read().decode()) from None
         except OSError:
-            assert server.poll() is None and time.monotonic() < end, "it does not serve"
-            time.sleep(0.5)
+            return None
+
+    return limits.until(answer, 120, server)

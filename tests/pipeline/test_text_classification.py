@@ -42,7 +42,7 @@ def finished(tmp_path_factory) -> Path:
         train=usual["train"] | {"epochs": 12, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
         runs=RUNS,
     )
-    snakemake(folder, timeout=1200)
+    snakemake(folder)
     return folder
 
 

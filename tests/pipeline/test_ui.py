@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 
+import limits
 import pytest
 
 from pipeline.workspace import REPOSITORY
@@ -52,7 +53,7 @@ def page(address: str, awaited: str) -> str:
     """What the page has become once all was loaded; on a busy machine the browser may give up before."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=120000", "--window-size=3200,2400", "--dump-dom"]
     for _ in range(4):
-        content = subprocess.run([CHROMIUM, *options, address], capture_output=True, text=True, timeout=180).stdout
+        content = subprocess.run([CHROMIUM, *options, address], capture_output=True, text=True, timeout=limits.seconds(180)).stdout
         if awaited in content:
             break
     return content

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import limits
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -66,13 +67,11 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((Path(folder) / "config/config.yaml").read_text())
 
 
-def snakemake(
-    folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True, timeout: float = 600
-) -> subprocess.CompletedProcess:
+def snakemake(folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True) -> subprocess.CompletedProcess:
     """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text."""
     cores = () if any(a.startswith(("--cores", "-c")) for a in arguments) else ("--cores", "2")
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--directory", str(folder)]
-    done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=timeout)
+    done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=limits.seconds(600))
     if check and done.returncode:
         raise AssertionError(f"snakemake {' '.join(arguments)} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")
     return done

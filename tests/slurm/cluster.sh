@@ -7,9 +7,10 @@
 #   cluster.sh stop-controller|start-controller FOLDER
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
 #
+# On a busy machine, SLOWNESS=3 makes all time limits three times as long.
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
-NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} BRIDGE=br-snaketrain
+NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} SLOWNESS=${SLOWNESS:-1} BRIDGE=br-snaketrain
 ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut or heal} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
@@ -17,7 +18,7 @@ export SLURM_CONF=$CONF
 alive() { [ -s "$1" ] && kill -0 "$(cat "$1")" 2> /dev/null; }
 
 until_true() { # seconds command...
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 * SLOWNESS))
     shift
     until "$@" > /dev/null 2>&1; do
         [ $SECONDS -lt $end ] || { echo "it did not come to: $*" >&2; return 1; }
@@ -40,7 +41,8 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$MUNGE,cred_expire=5
+# cred_expire: so long a job waits before it starts again; 120 seconds by default
+AuthInfo=socket=$MUNGE,cred_expire=$((5 * SLOWNESS))
 StateSaveLocation=$FOLDER/state
 SlurmdSpoolDir=$FOLDER/spool/%n
 SlurmctldPidFile=$FOLDER/slurmctld.pid
@@ -54,9 +56,9 @@ SwitchType=switch/none
 SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
-SlurmdTimeout=10
-SlurmctldTimeout=30
-KillWait=15
+SlurmdTimeout=$((10 * SLOWNESS))
+SlurmctldTimeout=$((30 * SLOWNESS))
+KillWait=$((15 * SLOWNESS))
 InactiveLimit=0
 Waittime=0
 CompleteWait=0

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import limits
 import pytest
 from pipeline.lateness import seconds_behind
 from pipeline.workspace import snakemake
@@ -47,7 +48,7 @@ def training(cluster, undisturbed, tmp_path_factory) -> Iterator[Workflow]:
 
 def well_on_its_way(workflow: Workflow) -> None:
     until(lambda: max(steps(workflow.folder), default=0) > 12, "it trains", workflow=workflow)
-    set_pace(workflow.folder, 1.0)  # it must not come to its end before it is disturbed
+    set_pace(workflow.folder, limits.seconds(1))  # it must not come to its end before it is disturbed
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def assert_as_undisturbed(folder: Path, undisturbed: Path, starts: int, rel: flo
 
 def test_curves_grow_in_mlflow_meanwhile(training):
     """Its node talks to no server: the follower beside snakemake reads the journal."""
-    assert seconds_behind(training.folder, training.folder / TRAINING / "journal.jsonl") <= 5
+    assert seconds_behind(training.folder, training.folder / TRAINING / "journal.jsonl") <= limits.seconds(5)
 
 
 def test_requeued(training):

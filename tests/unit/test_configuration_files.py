@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import limits
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
@@ -101,7 +102,7 @@ def test_a_sweep_of_a_million_points_is_refused_at_once():
     started = time.process_time()
     with pytest.raises(ConfigurationError, match=r"sweeps.s: makes 1,000,000 runs \(100 x 100 x 100\)"):
         read_runs({"sweeps": {"s": axes}})
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < limits.seconds(1)
 
 
 @pytest.mark.parametrize("axes", [{"train.seed": 40_000}, {"train.seed": 200, "train.batch_size": 200}])
@@ -130,6 +131,6 @@ def test_snakemake_tells_it_without_a_traceback(tmp_path, name, written, told):
     (tmp_path / name).write_bytes(written)
     command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
     command += ["--configfile", tmp_path / name] if name == "my.yaml" else []
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=limits.seconds(120))
     printed = done.stdout + done.stderr
     assert done.returncode and told in printed and "Traceback" not in printed, printed

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import limits
 import pytest
 from pydantic import ValidationError
 from workspace import make_workspace
@@ -159,7 +160,7 @@ def test_long_texts_take_no_time():
     for text in ("a" * 400_000, "abc://" + "a" * 400_000, "--pass-" * 50_000, "?key" * 50_000, "token " * 50_000):
         began = time.process_time()
         hidden(text)
-        assert time.process_time() - began < 3
+        assert time.process_time() - began < limits.seconds(3)
 
 
 # --- settings, with which stages compute

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import limits
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -52,7 +53,9 @@ stages.run(main, Namespace(output="out/manifest.json"), tell, leave)
 )
 def test_one_of_several_processes_ends_at_once(ends, code, told):
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT.format(ends)], env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(ends)], env=environment, capture_output=True, text=True, timeout=limits.seconds(20)
+    )
     assert done.returncode == code, done.stderr
     assert told in done.stdout + done.stderr
     assert "saved to the end" in done.stdout
@@ -68,5 +71,5 @@ def test_a_script_of_several_processes_ends_this_way(tmp_path, script, inputs):
     settings = ["--settings", "evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"']
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     start = [sys.executable, "-c", HELD_BACK, *words, *settings]
-    done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=limits.seconds(20))
     assert done.returncode == 1 and "missing.json: not a readable manifest" in done.stderr

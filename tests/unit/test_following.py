@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import limits
 import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
@@ -479,17 +480,17 @@ def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
             command(results, "--uri", uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stdout=subprocess.PIPE, text=True
         )
         state = results / "runs/first/training/.mlflow.json"
-        until(state.exists)
+        limits.until(state.exists)
         second = subprocess.run(command(results, "--uri", uri), capture_output=True, text=True)
         assert second.returncode == 0 and "Another follower is at work" in second.stdout
         os.kill(first.pid, signal.SIGINT)  # Ctrl-C is the workflow's business
         write(results, loss(65, 0.5))
-        until(lambda: json.loads(state.read_text())["high_water"].get("train/loss") == 65)
+        limits.until(lambda: json.loads(state.read_text())["high_water"].get("train/loss") == 65)
         write(results, loss(70, 0.25), {"event": "end", "status": "STOPPED", "time": time.time(), "attempt": 1})
     finally:
         workflow.kill()
         workflow.wait()
-    assert "up to date with 1 runs" in first.communicate(timeout=60)[0] and first.returncode == 0
+    assert "up to date with 1 runs" in first.communicate(timeout=limits.seconds(60))[0] and first.returncode == 0
     run = training_run(store := Store(uri))
     assert run.info.status == "KILLED" and history(store, run, "train/loss")[-1] == (70, 0.25)
 
@@ -500,19 +501,12 @@ def test_curves_grow_while_a_training_runs(tmp_path, uri):
     follower = subprocess.Popen(command(results, "--uri", uri, "--while-pid", str(os.getpid())), stdout=subprocess.DEVNULL)
     training = subprocess.Popen([sys.executable, "-c", TRAINING, str(results / "runs/first/training/journal.jsonl")])
     try:
-        until((results / "runs/first/training/.mlflow.json").exists)
-        assert seconds_behind(tmp_path, results / "runs/first/training/journal.jsonl", seconds=8) <= 5
+        limits.until((results / "runs/first/training/.mlflow.json").exists)
+        assert seconds_behind(tmp_path, results / "runs/first/training/journal.jsonl", seconds=8) <= limits.seconds(5)
     finally:
         for process in (training, follower):
             process.terminate()
             process.wait()
-
-
-def until(holds) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, "waited for a minute in vain"
-        time.sleep(0.1)
 
 
 def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_database):

@@ -3,6 +3,8 @@
 import os
 import time
 
+import limits
+
 from snaketrain.training.callbacks.machine_load import figures, watched
 
 
@@ -10,10 +12,7 @@ def test_figures_meanwhile_and_none_after(monkeypatch):
     monkeypatch.setenv("PATH", "")
     found = []
     with watched(found.append, interval_seconds=0.05):
-        end = time.monotonic() + 20
-        while len(found) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        limits.until(lambda: len(found) >= 2, 20)
     told = len(found)
     time.sleep(0.2)
     assert len(found) == told

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 
+import limits
 import pytest
 
 from snaketrain.runtime import ownership
 from snaketrain.runtime.processes import start_ticks
 
-WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(60)"
+WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nprint('ready', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def sign(folder, pid, **changes):
 def test_a_left_over_process_is_told_to_end_and_waited_for(tmp_path, other):
     sign(tmp_path, other.pid)
     ownership.end_previous_owner(tmp_path)
-    assert other.wait(1) == 75
+    assert other.wait(limits.seconds(1)) == 75
 
 
 def test_one_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
@@ -50,7 +51,7 @@ def test_one_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
     other.send_signal(signal.SIGSTOP)
     sign(tmp_path, other.pid)
     ownership.end_previous_owner(tmp_path)
-    assert other.wait(5) == -signal.SIGKILL
+    assert other.wait(limits.seconds(5)) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

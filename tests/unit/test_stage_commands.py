@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import limits
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
@@ -36,7 +37,7 @@ def pipeline(tmp_path, monkeypatch):
 
 
 def run(command: str, folder: Path) -> list[dict]:
-    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=limits.seconds(120))
     assert done.returncode == 0, done.stderr
     assert not list(folder.rglob("PWNED")) and not (folder / "x").exists()
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

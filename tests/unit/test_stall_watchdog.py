@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import limits
+
 from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
 
 SCRIPT = """
@@ -14,29 +16,31 @@ import sys, time
 from pathlib import Path
 from snaketrain.training.callbacks import stall_watchdog
 stall_watchdog.LONGEST_LOOK_SECONDS, stall_watchdog.FOR_THE_OTHERS_SECONDS = 0.5, 0.0
-watch = stall_watchdog.Watch(Path(sys.argv[1]), 0, 1, 2.0)
+watch = stall_watchdog.Watch(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):
     time.sleep(0.1)
     watch.beat()
-time.sleep(1.0 if sys.argv[2] != "0" else 60)
+time.sleep(1.0 if sys.argv[2] != "0" else 600)
 """
 
 
-def started(folder: Path, beats: int) -> subprocess.Popen:
+def started(folder: Path, beats: int, stall_seconds: float) -> subprocess.Popen:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), str(beats)], stdout=subprocess.PIPE, env=environment, text=True)
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(beats), str(stall_seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
     assert process.stdout.readline() == "begins\n"
     return process
 
 
 def test_time_in_which_it_was_suspended_does_not_count(tmp_path):
-    process = started(tmp_path, 10)
+    stall_seconds = limits.seconds(2)
+    process = started(tmp_path, 10, stall_seconds)
     process.send_signal(signal.SIGSTOP)
-    time.sleep(3)  # longer than it may stand still
+    time.sleep(stall_seconds + 1)
     process.send_signal(signal.SIGCONT)
-    assert process.wait(30) == 0
+    assert process.wait(limits.seconds(30)) == 0
 
 
 def test_a_process_that_stands_still_ends(tmp_path):
-    assert started(tmp_path, 0).wait(30) == WORTH_ANOTHER_START
+    assert started(tmp_path, 0, 2).wait(limits.seconds(30)) == WORTH_ANOTHER_START

@@ -7,6 +7,7 @@ import threading
 import types
 from pathlib import Path
 
+import limits
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
@@ -204,6 +205,6 @@ def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypa
     thread = threading.Thread(target=executor.run_job, args=(submission,), daemon=True)
     thread.start()
     executor.cancel_jobs([])
-    thread.join(10)
+    thread.join(limits.seconds(10))
     assert not thread.is_alive()
     assert executor.active_jobs == executor.reported == []

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import limits
 import psutil
 import pyarrow
 import pytest
@@ -120,8 +121,8 @@ if __name__ == "__main__":
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
-        process.communicate(timeout=20)
-        _, left = psutil.wait_procs(others, timeout=20)
+        process.communicate(timeout=limits.seconds(20))
+        _, left = psutil.wait_procs(others, timeout=limits.seconds(20))
         assert not left
         assert process.returncode == -number
     finally:
