@@ -29,7 +29,7 @@ from snaketrain.data.sources.fetching import source_files  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
-from snaketrain.training.learner import Learner  # noqa: E402
+from snaketrain.training.state import TrainState  # noqa: E402
 
 GOAL, BATCH_SIZE, MAX_LENGTH = 0.6, 32, 256
 
@@ -65,7 +65,7 @@ def main() -> None:
         path = Path(folder) / "dev.arrow"
         write_examples(path, tokenizer, args.examples)
         examples = TextExamples(path, 0)
-        learner = Learner(task, Single("cpu", "fp32"), modules, {}, None)
+        learner = TrainState(task, Single("cpu", "fp32"), modules, {}, None)
         trainer = Trainer(
             modules["model"],
             TrainingArguments(folder, per_device_eval_batch_size=BATCH_SIZE, use_cpu=True, disable_tqdm=True),

@@ -26,8 +26,8 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 from packing import ANY_ORDER, LONGEST, PACKED, PADDED, batches, make, write_texts  # noqa: E402
 
 from snaketrain.config.schema import Train, Use  # noqa: E402
-from snaketrain.training.learner import Learner  # noqa: E402
-from snaketrain.training.loop import take_step  # noqa: E402
+from snaketrain.training.state import TrainState  # noqa: E402
+from snaketrain.training.step import take_step  # noqa: E402
 
 SIZES = {  # hidden size, layers, heads; as many parameters as the name says, without the embeddings
     "tiny": (64, 2, 4),
@@ -48,9 +48,9 @@ RUNGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def operations(learner: Learner, work: list[Any]) -> float:
+def operations(state: TrainState, work: list[Any]) -> float:
     """Of the model for these batches, forwards and backwards. A token looks at half of its own text on average."""
-    (module,) = learner.plain_modules().values()
+    (module,) = state.plain_modules().values()
     multiplied = sum(p.numel() for p in module.parameters()) - module.get_input_embeddings().weight.numel()
     shape = module.config
     total = 0.0
@@ -69,28 +69,28 @@ def text_lengths(batch: dict[str, torch.Tensor]) -> list[int]:
     return [end - start for row in ends for start, end in itertools.pairwise(row) if end - start > 1]
 
 
-def measure(learner: Learner, source: Iterator, steps: int, warm_up: int) -> dict[str, float]:
-    device = learner.strategy.device
+def measure(state: TrainState, source: Iterator, steps: int, warm_up: int) -> dict[str, float]:
+    device = state.strategy.device
     for piece, batch in itertools.islice(source, warm_up):
-        step(learner, piece, batch)
+        step(state, piece, batch)
     work = list(itertools.islice(source, steps))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds = []
     for piece, batch in work:
         started = time.perf_counter()
-        loss = step(learner, piece, batch)  # a number, so that the device is done
+        loss = step(state, piece, batch)  # a number, so that the device is done
         seconds.append(time.perf_counter() - started)
-    learnt = sum(learner.task.count(batch) for _, batch in work)
+    learnt = sum(state.task.count(batch) for _, batch in work)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-    teraflops = operations(learner, work) / sum(seconds) / 1e12
+    teraflops = operations(state, work) / sum(seconds) / 1e12
     found = {"tokens/s": learnt / sum(seconds), "teraflop/s": teraflops, "GiB": memory, "loss": loss}
     return found | {"median step, s": statistics.median(seconds)}
 
 
-def step(learner: Learner, piece: Any, batch: dict[str, torch.Tensor]) -> float:
-    count = learner.task.count(batch)
-    losses, _ = take_step(learner, [(piece, batch)], count, RATE)
+def step(state: TrainState, piece: Any, batch: dict[str, torch.Tensor]) -> float:
+    count = state.task.count(batch)
+    losses, _ = take_step(state, [(piece, batch)], count, RATE)
     return sum(losses.values()).item() / count
 
 
@@ -118,8 +118,8 @@ def main() -> None:
             layout, train = RUNGS[name]
             torch.compiler.reset()
             settings = Train(task="causal_lm", learning_rate=RATE, **train)
-            learner = make(shape, settings, args.vocabulary, args.device, args.precision)
-            row = measure(learner, batches(layout, examples, args.tokens, LONGEST), args.steps, args.warm_up)
+            state = make(shape, settings, args.vocabulary, args.device, args.precision)
+            row = measure(state, batches(layout, examples, args.tokens, LONGEST), args.steps, args.warm_up)
             if args.peak_teraflops:
                 row["MFU"] = row["teraflop/s"] / args.peak_teraflops
             found[name] = row
@@ -129,7 +129,7 @@ def main() -> None:
             print(f"{name:26}{row['tokens/s']:10.0f} tokens/s {row['teraflop/s']:8.3f} TFLOP/s{used}{memory}  "
                   f"{row['tokens/s'] / before['tokens/s']:.2f} of the rung before, {row['tokens/s'] / next(iter(found.values()))['tokens/s']:.2f} "
                   f"of the first; loss {row['loss']:.2f}", flush=True)  # fmt: skip
-            del learner
+            del state
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
     about = {"date": time.strftime("%Y-%m-%d"), "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}

@@ -28,8 +28,9 @@ from snaketrain.data.loading.examples import TextExamples  # noqa: E402
 from snaketrain.data.loading.layouts import Blocks, Packed  # noqa: E402
 from snaketrain.strategies import make_strategy  # noqa: E402
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
-from snaketrain.training.learner import Learner, build, make_learner  # noqa: E402
-from snaketrain.training.loop import take_step  # noqa: E402
+from snaketrain.training.building import build, make_train_state  # noqa: E402
+from snaketrain.training.state import TrainState  # noqa: E402
+from snaketrain.training.step import take_step  # noqa: E402
 
 ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS = "padded, any order", "padded, like lengths", "packed, one row", "packed", "blocks"
 LLAMA = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4}
@@ -56,21 +57,21 @@ def batches(layout: str, examples: TextExamples, tokens: int, block: int) -> Ite
         yield from ((MicroBatch(tuple(map(int, ids))), data.batch(ids, epoch)) for ids in parts)
 
 
-def make(shape: dict[str, int], train: Train, vocabulary: int, device: str, precision: str = "auto") -> Learner:
+def make(shape: dict[str, int], train: Train, vocabulary: int, device: str, precision: str = "auto") -> TrainState:
     model = Model(use="transformers.LlamaForCausalLM", arguments=shape | {"max_position_embeddings": LONGEST})
     task, strategy = CausalLm(), make_strategy("single", {}, device=device, precision=precision)
     modules = build(task, train, model, None, {"vocab_size": vocabulary, "end_token_id": None})
-    return make_learner(task, train, modules, strategy)
+    return make_train_state(task, train, modules, strategy)
 
 
-def measure(learner: Learner, source: Iterator, steps: int) -> dict[str, float]:
+def measure(state: TrainState, source: Iterator, steps: int) -> dict[str, float]:
     """What `steps` steps take, and how many tokens they learn."""
     work = [next(source) for _ in range(steps)]
-    learnt = sum(learner.task.count(batch) for _, batch in work)
+    learnt = sum(state.task.count(batch) for _, batch in work)
     cells = sum(batch["input_ids"].numel() for _, batch in work)
     clock, cpu = time.perf_counter(), time.process_time()
     for piece, batch in work:
-        take_step(learner, [(piece, batch)], learner.task.count(batch), 1e-3)[1].item()
+        take_step(state, [(piece, batch)], state.task.count(batch), 1e-3)[1].item()
     return {"tokens": learnt, "cells": cells, "clock": time.perf_counter() - clock, "cpu": time.process_time() - cpu}
 
 
@@ -87,22 +88,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/packing.json", help="%(default)s")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    learner = make(LLAMA, Train(task="causal_lm", learning_rate=1e-3), args.vocabulary, args.device)
+    state = make(LLAMA, Train(task="causal_lm", learning_rate=1e-3), args.vocabulary, args.device)
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
         examples = write_texts(Path(folder) / "texts.arrow", args.texts, args.vocabulary)
         sources = {name: batches(name, examples, args.tokens, args.block) for name in (ANY_ORDER, PADDED, ONE_ROW, PACKED, BLOCKS)}
         rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
         for _ in range(args.rounds + 1):
             for name, source in sources.items():
-                learner.task.one_row = name == ONE_ROW
-                rounds[name].append(measure(learner, source, args.steps))
+                state.task.one_row = name == ONE_ROW
+                rounds[name].append(measure(state, source, args.steps))
     found = {name: figures(each[1:]) for name, each in rounds.items()}  # without the first, which warms up
     for name, row in found.items():
         print(f"{name:22} {row['tokens_per_cpu_second']:8.0f} tokens/CPU s {row['tokens_per_second']:8.0f} tokens/s  "
               f"padding {row['padding']:4.0%}  against like lengths {row['tokens_per_cpu_second'] / found[PADDED]['tokens_per_cpu_second']:.2f}")  # fmt: skip
     about = {
-        "device": str(learner.strategy.device),
-        "precision": learner.strategy.precision,
+        "device": str(state.strategy.device),
+        "precision": state.strategy.precision,
         "cores": os.cpu_count(),
         "threads": args.threads,
     }

@@ -24,8 +24,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
 
 import torch  # noqa: E402
+import training_loop  # noqa: E402
 from torch import nn  # noqa: E402
-from training_loop import Rows, training_of  # noqa: E402
+from training_loop import Rows, trainer_of  # noqa: E402
 from workspace import make_workspace  # noqa: E402
 
 from snaketrain.config.schema import Train  # noqa: E402
@@ -39,9 +40,8 @@ def steps_of(results: Path, count: int) -> tuple[object, Iterator[Callable[[], N
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
     train = Train(batch_size=BATCH, steps=count, evaluate_every=10 * count, learning_rate=1e-4, warmup=0)
     rows = Rows(torch.randn(4096, WIDTH))
-    training = training_of(results / "runs/first/training", module, rows, train)
-    steps = (step for epoch, ids in training.batches.after(0, count) for step in training.steps(epoch, ids))
-    return training, steps
+    training = trainer_of(results / "runs/first/training", module, rows, train)
+    return training, training_loop.steps_of(training)
 
 
 def compared(switch: Callable[[bool], None], steps: Iterator[Callable[[], None]], turn: int, turns: int) -> dict[str, object]:

@@ -27,22 +27,14 @@ from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches  # noqa: E402
-from snaketrain.runtime.goodput import Clock  # noqa: E402
-from snaketrain.runtime.journal import Journal  # noqa: E402
+from snaketrain.data.loading.opening import Splits  # noqa: E402
 from snaketrain.runtime.stopping import Stopping  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
-from snaketrain.training.bad_steps import BadSteps  # noqa: E402
-from snaketrain.training.callbacks.progress import Progress  # noqa: E402
-from snaketrain.training.callbacks.stall_watchdog import Watch  # noqa: E402
-from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
-from snaketrain.training.early_stopping import Patience  # noqa: E402
-from snaketrain.training.learner import build, make_learner  # noqa: E402
-from snaketrain.training.loop import Training  # noqa: E402
-from snaketrain.training.out_of_memory import Pieces  # noqa: E402
-from snaketrain.training.plan import Plan, make_schedule  # noqa: E402
-from snaketrain.training.schedules import linear  # noqa: E402
-from snaketrain.training.window import Window  # noqa: E402
+from snaketrain.training.building import build, make_train_state  # noqa: E402
+from snaketrain.training.callbacks import default_callbacks  # noqa: E402
+from snaketrain.training.plan import Plan  # noqa: E402
+from snaketrain.training.trainer import Trainer, open_journals  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
 WIDTH = 64  # of the small model
@@ -78,34 +70,34 @@ class Rows:
         self.inputs, self.labels = inputs, torch.arange(len(inputs)) % 2
         self.lengths = np.ones(len(inputs), dtype=int)
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
     def batch(self, ids: tuple[int, ...], epoch: int = 0) -> dict[str, torch.Tensor]:
         ids = torch.tensor(ids)
         return {"inputs": self.inputs[ids], "labels": self.labels[ids]}
 
 
-def training_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Training:
-    """As train_model.py composes it."""
-    strategy, task = Single("cpu", "fp32"), Classify(module)
-    batches = Batches(rows.lengths, train.seed, train.batch_size)
-    plan = Plan.of(train, batches, make_schedule(linear, {}))
-    progress = Progress("benchmark", plan.steps, 10, folder / "tensorboard", shows=True)
-    progress.start(0)
-    training = Training(
-        make_learner(task, train, build(task, train, Model(), None, {}), strategy), rows, rows, train, plan, batches,
-        Pieces(folder, 1, False), Window(strategy), Patience("loss", "min", None), BadSteps(2, 2),
-        Checkpoints(folder / "checkpoints", "loss", "min", 2), progress, Stopping(), Watch(folder / "stalled", 0, 1, 600),
-        Clock(time.time()),
-    )  # fmt: skip
-    training.journal = Journal(folder / "journal.jsonl", 0, True)
-    training.rank_journal = Journal(folder / "rank-0.jsonl", 0, True)
-    return training
+def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Trainer:
+    """With all that train_model.py gives it."""
+    strategy, task, data = Single("cpu", "fp32"), Classify(module), Splits(rows, rows, {})
+    state, plan = make_train_state(task, train, build(task, train, Model(), None, {}), strategy), Plan.of(train, rows.lengths)
+    journals = open_journals(folder, strategy)
+    callbacks = default_callbacks("benchmark", folder, plan.steps, strategy, journals[0], stall_seconds=600, profile=None)
+    return Trainer(state, data, train, plan, folder, *journals, callbacks=callbacks, stop=Stopping())
+
+
+def steps_of(trainer: Trainer) -> Iterator[Callable[[], None]]:
+    """The loop of `fit`, one step at a time."""
+    trainer.callbacks.on_train_start(trainer.state)
+    planned = trainer.planned_steps()
+    trainer.upcoming = next(planned, None)
+    while trainer.upcoming:
+        yield from trainer.steps(trainer.upcoming.epoch, planned)
 
 
 def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:
-    """Its steps."""
-    training = training_of(folder, module, rows, train)
-    for epoch, steps in training.batches.after(0, train.steps):
-        yield from training.steps(epoch, steps)
+    yield from steps_of(trainer_of(folder, module, rows, train))
 
 
 def plain(module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:

@@ -5,7 +5,6 @@ torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.
 
 import json
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,17 @@ import fairscale_on_cpu  # noqa: E402
 
 from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
-from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
-from snaketrain.runtime.goodput import Clock  # noqa: E402
+from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
+from snaketrain.data.loading.opening import Splits  # noqa: E402
+from snaketrain.strategies.gradients import MicroBatches  # noqa: E402
 from snaketrain.strategies.shards import local_part  # noqa: E402
-from snaketrain.training.bad_steps import BadSteps  # noqa: E402
+from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
-from snaketrain.training.early_stopping import Patience  # noqa: E402
-from snaketrain.training.learner import Learner, build, loaded, make_learner, make_task  # noqa: E402
-from snaketrain.training.loop import Training, evaluate, take_step  # noqa: E402
-from snaketrain.training.out_of_memory import Pieces  # noqa: E402
-from snaketrain.training.plan import Plan, folder_name, make_schedule  # noqa: E402
-from snaketrain.training.window import Window  # noqa: E402
+from snaketrain.training.evaluation import evaluate  # noqa: E402
+from snaketrain.training.plan import Plan, folder_name  # noqa: E402
+from snaketrain.training.state import TrainState  # noqa: E402
+from snaketrain.training.step import take_step  # noqa: E402
+from snaketrain.training.trainer import Trainer  # noqa: E402
 
 VOCABULARY, PAD, END = 24, 0, 2
 PAIR_TASK = Path(__file__).with_name("pair_task.py")
@@ -74,10 +73,11 @@ class Examples:
         random = np.random.default_rng(seed)
         self.tokens = [[*random.integers(3, VOCABULARY, random.integers(1, 12)).tolist(), END] for _ in range(count)]
         self.lengths = np.array([len(tokens) for tokens in self.tokens])
-        self.asked: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
     def batch(self, ids: tuple[int, ...], epoch: int = 0) -> dict[str, torch.Tensor]:
-        self.asked.append(tuple(ids))
         longest = max(self.lengths[list(ids)])
         padded = torch.tensor([self.tokens[i] + [PAD] * (longest - len(self.tokens[i])) for i in ids])
         labels = torch.tensor([int(self.tokens[i][0] > VOCABULARY // 2) for i in ids])
@@ -86,53 +86,40 @@ class Examples:
 
 @dataclass
 class Notes:
-    """Journal, progress bar, watch and stop button: writes down what the training tells it, and which examples it asked for."""
+    """A journal that is looked at afterwards."""
 
-    examples: Examples
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    ids: list[list[tuple[int, ...]]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
+    def begin(self, *_: Any, **__: Any) -> None: ...
+
     def write(self, event: str, **facts: Any) -> None:
-        if event == "train":
+        if event == "train" and "gradient_norm" in facts["metrics"]:  # not that of one rank
             self.losses.append(facts["metrics"]["loss"])
             self.norms.append(facts["metrics"]["gradient_norm"])
         elif event == "eval":
             self.metrics = facts["metrics"]
 
-    def requested(self) -> bool:
-        if self.examples.asked:  # by a step, and not by an evaluation
-            self.ids.append(self.examples.asked[:])
-            self.examples.asked.clear()
-        return False
-
-    def logs_at(self, step: int) -> bool:
-        return True
-
     def sync(self) -> None: ...
 
-    def beat(self) -> None: ...
 
-    def show(self, *_: Any) -> None: ...
-
-    def evaluated(self, *_: Any) -> None: ...
-
-
-class Nothing:
-    """In the place of checkpoints, and of the journal of each process."""
+class Unsaved(Checkpoints):
+    """None at all."""
 
     def restore(self, *_: Any) -> int:
         return 0
 
-    def newly_saved(self) -> list[int]:
-        return []
-
     def save(self, *_: Any) -> None: ...
 
-    def finish(self) -> None: ...
 
-    def write(self, *_: Any, **__: Any) -> None: ...
+class Observed(Trainer):
+    """Which examples this rank has loaded for each step."""
+
+    def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
+        found = super().load(ids, epoch)
+        self.loaded = [*getattr(self, "loaded", []), [microbatch.ids for microbatch, _ in found]]
+        return found
 
 
 @dataclass
@@ -146,54 +133,49 @@ class Job:
     checkpoints: str | None = None
     device: str = "cpu"
 
-    def start(self) -> Training:
-        plan = {"batch_size": 16, "steps": 12, "learning_rate": 5e-3, "warmup": 2, "evaluate_every": 6}
+    def start(self) -> Observed:
+        plan = {"batch_size": 16, "steps": 12, "learning_rate": 5e-3, "warmup": 2, "evaluate_every": 6, "bad_steps_allowed": 0}
         train = Train(**(plan | TRAIN[self.model] | self.train))
         strategy = load(self.strategy, "strategies")(**self.arguments, device=self.device, precision=train.precision)
         strategy.start()
-        examples = Examples(90, seed=0)
-        batches = Batches(examples.lengths, train.seed, train.batch_size)
-        plan = Plan.of(train, batches, make_schedule(load("linear", "training.schedules"), {}))
-        task, notes = make_task(train), Notes(examples)
+        data, task, notes = Splits(Examples(90, seed=0), Examples(21, seed=1), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
-        checkpoints = Checkpoints(Path(self.checkpoints), "loss", "min", 3) if self.checkpoints else Nothing()
-        training = Training(
-            make_learner(task, train, built, strategy), examples, Examples(21, seed=1), train, plan, batches, Pieces(Path(), train.accumulate, False),
-            Window(strategy), Patience("loss", "min", None), BadSteps(0, 0), checkpoints, notes, notes, notes, Clock(time.time()), journal=notes,
-        )  # fmt: skip
-        training.rank_journal = Nothing()
-        training.resume()
-        return training
+        state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
+        trainer = Observed(state, data, train, Plan.of(train, data.train.lengths), folder, notes, notes, keep_best=3, log_every=1)
+        if not self.checkpoints:
+            trainer.checkpoints = Unsaved(folder, "loss", "min", 1)
+        return trainer
 
 
 def trained(job: Job) -> dict[str, Any]:
     """Losses and gradient norms by step, the examples of each step, and the metrics at the end."""
-    training = job.start()
-    started, strategy, notes = training.step, training.learner.strategy, training.journal
-    training.run()
+    trainer = job.start()
+    strategy, notes = trainer.state.strategy, trainer.journal
+    trainer.fit()
     seen = [
-        sorted({i for pieces in shares for piece in pieces for i in piece})
-        for shares in zip(*strategy.all_gather_object(notes.ids), strict=True)
+        sorted({i for microbatches in shares for ids in microbatches for i in ids})
+        for shares in zip(*strategy.all_gather_object(trainer.loaded), strict=True)
     ]
-    found = {"start": started, "losses": notes.losses, "norms": notes.norms, "metrics": notes.metrics, "ids": seen}
-    return found | ({"placed": placed(job, training)} if job.checkpoints else {})
+    start = trainer.state.step - len(trainer.loaded)
+    found = {"start": start, "losses": notes.losses, "norms": notes.norms, "metrics": notes.metrics, "ids": seen}
+    return found | ({"placed": placed(job, trainer)} if job.checkpoints else {})
 
 
-def placed(job: Job, training: Training) -> dict[str, float]:
+def placed(job: Job, trainer: Trainer) -> dict[str, float]:
     """The metrics of the saved weights in a new module, as evaluate_model finds them."""
-    learner, strategy = training.learner, training.learner.strategy
-    strategy.wait()  # for what the first process writes
-    modules = build(learner.task, training.settings, MODELS[job.model], None, FACTS)
-    modules = loaded(learner.task, modules, strategy, Path(job.checkpoints) / folder_name(training.step))
+    task, strategy = trainer.state.task, trainer.state.strategy
+    strategy.wait()  # for what the first rank writes
+    modules = build(task, trainer.train, MODELS[job.model], None, FACTS)
+    state = load_for_evaluation(task, modules, strategy, trainer.checkpoints.folder / folder_name(trainer.state.step))
     with torch.inference_mode():
-        return evaluate(Learner(learner.task, strategy, modules, {}, None), training.dev_data, 8)
+        return evaluate(state, trainer.data.dev, 8)
 
 
 def overflowed(job: Job) -> dict[str, Any]:
     """What becomes of all weights, and of the scale in all processes, if the last process's part of a gradient is infinite."""
-    training = job.start()
-    learner, strategy = training.learner, training.learner.strategy
-    *_, module = learner.modules.values()
+    trainer = job.start()
+    state, strategy = trainer.state, trainer.state.strategy
+    *_, module = state.modules.values()
     backward = strategy.backward
 
     def spoiled(loss: torch.Tensor, weight: torch.Tensor) -> None:
@@ -202,24 +184,24 @@ def overflowed(job: Job) -> dict[str, Any]:
             local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
 
     strategy.backward = spoiled
-    before = {key: tensor.clone() for key, tensor in weights(learner).items()}
+    before = {key: tensor.clone() for key, tensor in weights(state).items()}
     ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
-    take_step(learner, [(MicroBatch(ids), training.train_data.batch(ids))], 16.0, 1e-3)
+    take_step(state, [(MicroBatch(ids), trainer.data.train.batch(ids))], 16.0, 1e-3)
     return {
-        "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(learner).items()),
+        "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(state).items()),
         "scales": strategy.all_gather_object(strategy.scaler.get_scale()),
     }
 
 
-def weights(learner: Learner) -> dict[tuple[str, str], torch.Tensor]:
-    return {(name, key): tensor for name, module in learner.modules.items() for key, tensor in learner.strategy.weights(module).items()}
+def weights(state: TrainState) -> dict[tuple[str, str], torch.Tensor]:
+    return {(name, key): tensor for name, module in state.modules.items() for key, tensor in state.strategy.weights(module).items()}
 
 
 def measured(job: Job) -> list[dict[str, int]]:
     """The bytes that each process holds when gradients are there, and of the optimizer's state after a step."""
-    training = job.start()
-    learner, strategy = training.learner, training.learner.strategy
-    ((name, module),) = learner.modules.items()
+    trainer = job.start()
+    state, strategy = trainer.state, trainer.state.strategy
+    ((name, module),) = state.modules.items()
     update, held = strategy.update, {}
 
     def measuring(*given: Any) -> torch.Tensor:
@@ -231,10 +213,10 @@ def measured(job: Job) -> list[dict[str, int]]:
 
     strategy.update = measuring
     ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
-    take_step(learner, [(MicroBatch(ids), training.train_data.batch(ids))], 16.0, 1e-3)
-    optimizer = getattr(learner.optimizers[name], "optim", learner.optimizers[name])
-    state = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
-    held["optimizer"] = storage_bytes(state)
+    take_step(state, [(MicroBatch(ids), trainer.data.train.batch(ids))], 16.0, 1e-3)
+    optimizer = getattr(state.optimizers[name], "optim", state.optimizers[name])
+    values = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
+    held["optimizer"] = storage_bytes(values)
     all_gather_object: list[Any] = [held]
     if strategy.world_size > 1:
         all_gather_object = [None] * strategy.world_size

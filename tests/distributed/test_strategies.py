@@ -103,7 +103,7 @@ def trainings(folder: Path, processes: int) -> dict[str, tuple[str, dict]]:
     for before, few, after, many, model in RESUMED:
         if many == processes:
             half_way = folder / f"{before}-{few}-{model}-{after}-{many}"
-            shutil.copytree(folder / f"{before}-{few}-{model}/step-00000006", half_way / "step-00000006")
+            shutil.copytree(folder / f"{before}-{few}-{model}/checkpoints/step-00000006", half_way / "checkpoints/step-00000006")
             jobs[f"{before} {after} {model}"] = "trained", job(after, model, checkpoints=half_way)
     return jobs
 
@@ -181,7 +181,7 @@ def test_saved_files_are_alike(folder, four):
     from safetensors.torch import load_file
 
     def saved(strategy, processes):
-        place = folder / f"{strategy}-{processes}-bart/step-00000006"
+        place = folder / f"{strategy}-{processes}-bart/checkpoints/step-00000006"
         return load_file(place / "model.safetensors"), torch.load(place / "model.optimizer.pt", weights_only=True)
 
     weights, state = saved("single", 1)

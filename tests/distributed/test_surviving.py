@@ -151,7 +151,7 @@ def test_torchrun_that_gets_a_signal_lets_them_save(data, tmp_path, number):
     (end,) = events(tmp_path, "end")
     assert end["status"] == "STOPPED" and end["signals"]
     assert f"step-{end['step']:08d}" in {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert f"at step {end['step']} of" in output and "Run the same command to go on" in output
+    assert f"at step {end['step']} of" in output and "Run the same command to resume" in output
 
 
 def test_a_second_interrupt_ends_at_once_and_loses_nothing_that_was_saved(data, tmp_path):

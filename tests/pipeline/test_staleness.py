@@ -79,8 +79,8 @@ def test_finished_means_nothing_to_do(finished):
 
 
 def test_layout_comments_and_order_rerun_nothing(finished):
-    edit(finished, "snaketrain/training/loop.py", "def take_step(", "# a remark\n\n\ndef take_step(")
-    edit(finished, "snaketrain/training/loop.py", '"""One step of each optimizer', '"""Reworded. One step of each optimizer')
+    edit(finished, "snaketrain/training/step.py", "def train_step(", "# a remark\n\n\ndef train_step(")
+    edit(finished, "snaketrain/training/step.py", '"""One step of each optimizer', '"""Reworded. One step of each optimizer')
     edit(finished, "train_model.py", '"""Train one run', '"""Reworded. Train one run')
     path = finished / "config/config.yaml"
     config = yaml.safe_load(path.read_text())
@@ -133,7 +133,7 @@ def test_model_reruns_training(finished):
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("snaketrain/training/loop.py", "settings.batch_size * 2", "settings.batch_size * 3"),
+        ("snaketrain/training/trainer.py", "train.batch_size * 2", "train.batch_size * 3"),
         ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
         ("snaketrain/labels/one_class.py", "logits.argmax(-1)", "logits.argmin(-1)"),
         ("snaketrain/training/schedules.py", "return 1.0 - done / steps", "return 1.0 - (done / steps) ** 2"),

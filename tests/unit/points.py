@@ -1,6 +1,5 @@
 """The smallest training there is, as the stage makes it: a task of one's own sorts points of a plane, in this process."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from snaketrain.config.schema import Train
-from snaketrain.data.loading.batches import Batches
-from snaketrain.runtime.goodput import Clock
+from snaketrain.data.loading.opening import Splits
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.training import schedules
-from snaketrain.training.bad_steps import BadSteps
-from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.early_stopping import Patience
-from snaketrain.training.learner import build, make_learner
-from snaketrain.training.loop import Training
-from snaketrain.training.out_of_memory import Pieces
+from snaketrain.training.building import build, make_train_state
+from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.plan import Plan
-from snaketrain.training.window import Window
+from snaketrain.training.state import StepOutcome, TrainState
+from snaketrain.training.trainer import Trainer
 
 EXAMPLES, BATCH = 35, 8  # five steps an epoch, of which one has three examples
 TRAIN = {
@@ -40,6 +34,9 @@ class Points:
         self.lengths = random.integers(1, 9, count)
         self.places, self.classes = random.normal(size=(count, 2)), random.integers(0, 3, count)
         self.places[np.arange(count), self.classes % 2] += self.classes
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def batch(self, ids, epoch: int = 0) -> Batch:
         chosen = list(ids)
@@ -69,6 +66,8 @@ class Journal:
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict]] = []
 
+    def begin(self, *_: Any, **__: Any) -> None: ...
+
     def write(self, event: str, **content: Any) -> None:
         self.lines.append((event, content))
 
@@ -78,36 +77,46 @@ class Journal:
         return [content for event, content in self.lines if event == kind]
 
 
-def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, **changes: Any) -> Training:
-    """A training as the stage makes it; a signal to stop comes as one of its steps begins."""
-    train, task, strategy = Train(**(TRAIN | changes)), Classify(dropout), strategy or Strategy("cpu", "fp32")
-    points = Points(EXAMPLES, seed=0)
-    batches = Batches(points.lengths, train.seed, train.batch_size)
-    quiet = SimpleNamespace(logs_at=lambda step: True, show=lambda *_: None, evaluated=lambda *_: None, beat=lambda: None)
-    training = Training(
-        learner=make_learner(task, train, build(task, train, SimpleNamespace(model_dump=dict), None, {}), strategy),
-        train_data=points, dev_data=Points(21, seed=1), settings=train, plan=Plan.of(train, batches, schedules.linear), batches=batches,
-        pieces=Pieces(folder, train.accumulate, False), window=Window(strategy), patience=Patience("loss", "min", None),
-        bad_steps=BadSteps(train.bad_steps_allowed, train.rollbacks_allowed), checkpoints=Checkpoints(folder / "checkpoints", "loss", "min", 2),
-        progress=quiet, stop=SimpleNamespace(requested=lambda: begun[-1] >= stops_at), watch=quiet, clock=Clock(time.time()),
-        journal=Journal(), rank_journal=Journal(),
-    )  # fmt: skip
-    take, begun = training.take, [0]
+class StopsAt:
+    """A signal to stop comes as a step begins."""
 
-    def watched(step: int, *rest: Any) -> None:
-        begun.append(step)
-        take(step, *rest)
+    def __init__(self, step: int):
+        self.at, self.begun = step, 0
 
-    training.take = watched
-    training.resume()
-    return training
+    def requested(self) -> bool:
+        return self.begun >= self.at
 
 
-def module_of(training: Training) -> nn.Module:
-    return training.learner.modules["model"]
+def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, **changes: Any) -> Trainer:
+    """A training as the stage makes it, resumed from what is in its folder."""
+    train, task, strategy, stop = Train(**(TRAIN | changes)), Classify(dropout), strategy or Strategy("cpu", "fp32"), StopsAt(stops_at)
+    data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
+    state = make_train_state(task, train, build(task, train, SimpleNamespace(model_dump=dict), None, {}), strategy)
+    plan = Plan.of(train, data.train.lengths)
+    trainer = Trainer(state, data, train, plan, folder, Journal(), Journal(), callbacks=[Begins(stop)], log_every=1, stop=stop)
+    folder.mkdir(exist_ok=True, parents=True)
+    return trainer
 
 
-def gradients(training: Training, evaluated_before: bool = False) -> dict[str, Tensor]:
+class Begins(Callback):
+    def __init__(self, stop: StopsAt):
+        self.stop = stop
+
+    def on_train_start(self, state: TrainState) -> None:
+        self.stop.begun = state.step + 1 if state.step else 0
+
+    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
+        self.stop.begun = state.step + 1
+
+    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
+        self.stop.begun = state.step + 1
+
+
+def module_of(training: Trainer) -> nn.Module:
+    return training.state.modules["model"]
+
+
+def gradients(training: Trainer, evaluated_before: bool = False) -> dict[str, Tensor]:
     """Those of the first step, before they are clipped and used."""
     found: dict[str, Tensor] = {}
 
@@ -115,8 +124,8 @@ def gradients(training: Training, evaluated_before: bool = False) -> dict[str, T
         found.update({name: p.grad.clone() for name, p in module_of(training).named_parameters()})
         return torch.tensor(1.0)
 
-    training.learner.strategy.update = keep
+    training.state.strategy.update = keep
     if evaluated_before:
         training.evaluate()
-    training.take(1, 0, training.batches.of(0)[0])
+    training.train_step(next(training.planned_steps()))
     return found

@@ -19,8 +19,8 @@ def epoch_batches(lengths: np.ndarray, size: int, seed: int, epoch: int) -> list
     return Batches(lengths, seed, size).of(epoch)
 
 
-def plan_of(train: Train, examples: int, schedule=schedules.linear) -> Plan:
-    return Plan.of(train, Batches(lengths(examples), train.seed, train.batch_size), schedule)
+def plan_of(train: Train, examples: int) -> Plan:
+    return Plan.of(train, lengths(examples))
 
 
 @pytest.mark.parametrize(("examples", "size"), SIZES)
@@ -111,6 +111,13 @@ def test_a_number_of_steps_instead_of_epochs():
 def test_evaluations_every_so_many_steps():
     plan = plan_of(Train(batch_size=8, steps=30, evaluate_every=7), 103)
     assert [step for step in range(1, 31) if plan.evaluates_at(step)] == [7, 14, 21, 28, 30]
+    assert [step for step in range(1, 31) if plan.saves_at(step)] == [7, 14, 21, 28, 30]
+
+
+@pytest.mark.parametrize(("cadence", "saved"), [({"save_every": 10}, [10, 20, 30, 35]), ({"save_every_minutes": 2.5}, [35])])
+def test_saves_have_a_cadence_of_their_own(cadence, saved):
+    plan = plan_of(Train(batch_size=8, steps=35, evaluate_every=7, **cadence), 103)
+    assert [step for step in range(1, 36) if plan.saves_at(step)] == saved
 
 
 @pytest.mark.parametrize("padded", [True, False])
@@ -142,8 +149,7 @@ def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():
     [("constant", 0, True), ("constant", 5, True), ("constant", 0.1, False), ("linear", 0, False), ("inverse_square_root", 3, True)],
 )
 def test_open_ended_is_what_does_not_look_at_the_end(schedule, warmup, open_ended):
-    made = make_schedule(getattr(schedules, schedule), {})
-    short, long = (plan_of(Train(batch_size=8, epochs=epochs, warmup=warmup), 103, made) for epochs in (2, 6))
+    short, long = (plan_of(Train(batch_size=8, epochs=epochs, warmup=warmup, schedule=schedule), 103) for epochs in (2, 6))
     same = all(short.learning_rate_at(step) == long.learning_rate_at(step) for step in range(1, short.steps + 1))
     assert short.open_ended == same == open_ended
 

@@ -17,8 +17,8 @@ from snaketrain.models import token_losses
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.learner import Learner
-from snaketrain.training.loop import take_step
+from snaketrain.training.state import TrainState
+from snaketrain.training.step import take_step
 
 VOCABULARY = 40
 FACTS = {"vocab_size": VOCABULARY, "end_token_id": 3}
@@ -70,9 +70,9 @@ def alone(model, text: list[int]) -> torch.Tensor:
     return cross_entropy(model(input_ids=tokens[None]).logits[0, :-1], tokens[1:], reduction="none")
 
 
-def learner(task, modules, rate: float = 0.1) -> Learner:
+def state(task, modules, rate: float = 0.1) -> TrainState:
     optimizers = {"model": torch.optim.SGD(modules["model"].parameters(), lr=rate)}
-    return Learner(task, Single(device="cpu", precision="fp32"), modules, optimizers, None)
+    return TrainState(task, Single(device="cpu", precision="fp32"), modules, optimizers, None)
 
 
 def test_packed_texts_do_not_see_each_other(task, modules, texts, examples):
@@ -107,21 +107,21 @@ def test_loss_and_count_are_those_of_the_texts_alone(task, modules, texts, examp
 
 def test_accuracy_is_the_share_of_next_tokens_that_are_the_likeliest(task, modules, texts, examples):
     right = [(modules["model"](torch.tensor([t])).logits[0, :-1].argmax(-1) == torch.tensor(t[1:])) for t in texts if len(t) > 1]
-    found = evaluate(learner(task, modules), examples(), 3)
+    found = evaluate(state(task, modules), examples(), 3)
     assert found["accuracy"] == pytest.approx(torch.cat(right).float().mean().item())
 
 
 def test_figures_and_rows_come_from_one_pass_of_the_model(task, modules, examples):
     passes = []
     modules["model"].register_forward_hook(lambda *_: passes.append(1))
-    expected = evaluate(learner(task, modules), examples(), 3)
+    expected = evaluate(state(task, modules), examples(), 3)
     once = len(passes)
-    metrics, rows = predict(learner(task, modules), examples(), 3, None, "test", measured=True)
+    metrics, rows = predict(state(task, modules), examples(), 3, None, "test", measured=True)
     assert (metrics, len(passes)) == (expected, 2 * once)
     assert rows["ids"].tolist() == list(range(len(examples())))
     summed = np.nansum(rows["loss"] * rows["tokens"])  # where there is one token only, nothing is predicted
     assert summed / rows["tokens"].sum() == pytest.approx(expected["loss"], rel=1e-5)
-    assert predict(learner(task, modules), examples(), 3, None, "test", measured=False)[0] == {}
+    assert predict(state(task, modules), examples(), 3, None, "test", measured=False)[0] == {}
 
 
 @pytest.mark.parametrize("look", [evaluate, lambda *given: predict(*given, None, "test", measured=True)])
@@ -135,7 +135,7 @@ def test_the_outputs_of_one_batch_at_a_time_are_kept(task, modules, examples, lo
         return found
 
     task.outputs = watched
-    look(learner(task, modules), examples(), 2)
+    look(state(task, modules), examples(), 2)
     assert len(made) > 2
 
 
@@ -143,7 +143,7 @@ def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, e
     """The others may wait for it, where a model is spread over all."""
     asked = []
     task.predict = lambda outputs, batch: asked.append(batch) or {}
-    who = learner(task, modules)
+    who = state(task, modules)
     who.strategy.__class__ = type("Last", (Single,), {"rank": 3, "world_size": 4})
     predict(who, examples(), 1, None, "test", measured=True)
     assert len(asked) == len(examples())
@@ -156,7 +156,7 @@ def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
     for data in (examples(), Packed(examples())):
         for cut in ([range(7)], [range(3), range(3, 7)]):
             modules["model"].load_state_dict(before)
-            who = learner(task, modules)
+            who = state(task, modules)
             losses = [evaluate(who, data, 2)["loss"]]
             batches = [(MicroBatch(tuple(ids)), data.batch(ids)) for ids in cut]
             take_step(who, batches, sum(task.count(batch) for _, batch in batches), 0.1)
@@ -168,7 +168,7 @@ def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
 def test_blocks_learn_every_token_from_those_before_it_in_the_block(task, modules, texts, examples):
     running = [token for text in texts for token in text]
     expected = torch.cat([alone(modules["model"], running[start : start + 11]) for start in range(0, len(running) - 1, 10)])
-    found = evaluate(learner(task, modules), Blocks(examples(), 10), 3)
+    found = evaluate(state(task, modules), Blocks(examples(), 10), 3)
     assert len(expected) == len(running) - 1
     assert found["loss"] == pytest.approx(expected.mean().item(), rel=1e-5)
 

@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.learner import Learner
+from snaketrain.training.state import TrainState
 
 
 class Second(Strategy):
@@ -32,9 +33,9 @@ class Second(Strategy):
         return [self.told, item]
 
 
-def learner(strategy: Strategy) -> Learner:
+def learner(strategy: Strategy) -> TrainState:
     module = nn.Linear(40, 30)
-    return Learner(None, strategy, {"model": module}, {"model": torch.optim.AdamW(module.parameters(), lr=0.1)}, None)
+    return TrainState(None, strategy, {"model": module}, {"model": torch.optim.AdamW(module.parameters(), lr=0.1)}, None)
 
 
 def train_and_save(folder: Path, steps: int) -> dict[int, torch.Tensor]:
@@ -43,7 +44,7 @@ def train_and_save(folder: Path, steps: int) -> dict[int, torch.Tensor]:
     module, optimizer = ours.modules["model"], ours.optimizers["model"]
     for step in range(1, steps + 1):
         take_a_step(module, optimizer)
-        checkpoints.save(ours, step, {"loss": 1.0}, {})
+        checkpoints.save(replace(ours, step=step), {"loss": 1.0}, {})
         weights[step] = module.weight.detach().clone()
     checkpoints.finish()
     return weights
@@ -65,7 +66,7 @@ def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
     mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
     ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", metric, mode, 1)
     for step, value in enumerate((3.0, 1.0, 2.0, 4.0), start=1):
-        checkpoints.save(ours, step, {metric: value}, {})
+        checkpoints.save(replace(ours, step=step), {metric: value}, {})
     checkpoints.finish()
     assert [(entry["step"], entry["value"]) for entry in rank_checkpoints(tmp_path, metric, mode)] == [(2, 1.0), (4, 4.0)]
 
@@ -78,7 +79,7 @@ def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
     for step in (1, 2, 3):
         take_a_step(module, optimizer)
         task.mean.add_(1)
-        checkpoints.save(ours, step, None, {"task": task})
+        checkpoints.save(replace(ours, step=step), None, {"task": task})
         then = [tensor.detach().clone() for tensor in tensors(module, optimizer)]
         take_a_step(module, optimizer)
         task.mean.add_(100)
@@ -126,7 +127,7 @@ def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     """Of equal ones the earlier; and one without the metric is none of the best."""
     ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", mode, 2)
     for step, loss in enumerate([0.8, 0.2, 0.9, 0.1, 0.2, None], start=1):
-        checkpoints.save(ours, step, None if loss is None else {"loss": loss}, {})
+        checkpoints.save(replace(ours, step=step), None if loss is None else {"loss": loss}, {})
     checkpoints.finish()
     assert [int(path.name.removeprefix("step-")) for path in checkpoints.found()] == kept
     assert Checkpoints(tmp_path, "loss", mode, 2).restore(ours, {}) == 6
@@ -156,7 +157,7 @@ def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):
     checkpoints = Checkpoints(tmp_path, "loss", "min", 2)
     assert checkpoints.restore(ours, {}) == 2
     assert checkpoints.evaluated
-    checkpoints.save(ours, 2, None, {})
+    checkpoints.save(replace(ours, step=2), None, {})
     checkpoints.finish()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
     checkpoints.restore(ours, {})

@@ -60,7 +60,7 @@ def test_all_project_modules_that_are_imported_count_wherever_the_import_stands(
     found = digests(SCRIPTS / "train_model.py")
     assert {
         "train_model",
-        "snaketrain.training.loop",
+        "snaketrain.training.trainer",
         "snaketrain.training.plan",
         "snaketrain.data.loading.batches",
         "snaketrain.tasks.base",

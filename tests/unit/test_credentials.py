@@ -222,7 +222,8 @@ def test_a_wrong_configuration_is_told_without_passwords():
 
 
 def test_journals_and_manifests(tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl", 0, True, warning=ADDRESS)
+    journal = Journal(tmp_path / "journal.jsonl", about={"warning": ADDRESS})
+    journal.begin(0)
     journal.write("end", error=f"no {ADDRESS}", metrics={"loss": 0.5})
     made = Manifest("train_model", "0", [f'train.task.arguments.a="{ADDRESS}"'], {}, {}, {"label_names": ["a@b"]}, 0.0)
     write_manifest(tmp_path / "manifest.json", made)

@@ -15,7 +15,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.tracking import tracked
-from snaketrain.training.learner import build, make_task
+from snaketrain.training.building import build, make_task
 
 SOURCE = """
 import random

@@ -17,7 +17,8 @@ def test_attempts_are_counted_and_a_torn_line_is_cut_off(tmp_path, torn):
     for attempt in (1, 2, 3):
         with open(path, "a", encoding="utf-8") as file:
             file.write(train(attempt) + torn)
-        journal = Journal(path, resume_step=attempt, writes=True)
+        journal = Journal(path)
+        journal.begin(resume_step=attempt)
         journal.file.close()
         assert journal.attempt == attempt
     events, offset = read_events(path)
@@ -28,6 +29,7 @@ def test_attempts_are_counted_and_a_torn_line_is_cut_off(tmp_path, torn):
 def test_an_empty_one_begins_with_the_first_attempt(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.touch()
-    journal = Journal(path, resume_step=0, writes=True)
+    journal = Journal(path)
+    journal.begin(resume_step=0)
     journal.file.close()
     assert [event["attempt"] for event in read_events(path)[0]] == [1]

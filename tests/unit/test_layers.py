@@ -93,14 +93,14 @@ def test_training_never_reaches_mlflow():
         if name not in reached:
             reached.add(name)
             waiting += [module for each in of(name) if (module := module_of(each)) in FILES]
-    assert "snaketrain.training.loop" in reached
+    assert "snaketrain.training.trainer" in reached
     assert not reached & MLFLOW
 
 
-def test_the_loop_is_handed_what_it_needs():
-    parts = {part for each in of("snaketrain.training.loop") for part in each.split(".")}
-    assert "plan" in parts
-    assert not {"checkpoints", "journal", "stopping", "strategies"} & parts
+def test_the_trainer_leaves_what_is_distributed_to_the_strategies():
+    names = [name for name in FILES if name.startswith("snaketrain.training")]
+    assert "snaketrain.training.trainer" in names
+    assert [name for name in names if any(each.startswith("torch.distributed") for each in of(name))] == ["snaketrain.training.optimizers"]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("snaketrain.")))

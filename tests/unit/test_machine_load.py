@@ -2,22 +2,43 @@
 
 import os
 import time
+from typing import Any
 
 import limits
+import pytest
 
-from snaketrain.training.callbacks.machine_load import figures, watched
+from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks.machine_load import MachineLoad, figures
+from snaketrain.training.state import TrainState
 
 
-def test_figures_meanwhile_and_none_after(monkeypatch):
+class Journal:
+    def __init__(self) -> None:
+        self.lines: list[dict] = []
+
+    def write(self, event: str, **content: Any) -> None:
+        self.lines.append(content)
+
+
+@pytest.fixture
+def state():
+    return TrainState(Task(), Strategy("cpu", "fp32"), {}, step=7)
+
+
+def test_figures_meanwhile_and_none_after(monkeypatch, state):
     monkeypatch.setenv("PATH", "")
-    found = []
-    with watched(found.append, interval_seconds=0.05):
-        limits.until(lambda: len(found) >= 2, 20)
-    told = len(found)
+    journal = Journal()
+    load = MachineLoad(journal, interval_seconds=0.05)
+    load.on_train_start(state)
+    limits.until(lambda: len(journal.lines) >= 2, 20)
+    load.on_train_end(state)
+    told = len(journal.lines)
     time.sleep(0.2)
-    assert len(found) == told
-    assert found[0].keys() == {"cpu_percent", "memory_mb", "process_memory_mb"}
-    assert 0 <= found[0]["cpu_percent"] <= 100 and 0 < found[0]["process_memory_mb"] < found[0]["memory_mb"]
+    assert len(journal.lines) == told
+    found = journal.lines[0]["metrics"]
+    assert journal.lines[0]["step"] == 7 and found.keys() == {"cpu_percent", "memory_mb", "process_memory_mb"}
+    assert 0 <= found["cpu_percent"] <= 100 and 0 < found["process_memory_mb"] < found["memory_mb"]
 
 
 def test_each_gpu(tmp_path, monkeypatch):
@@ -30,9 +51,15 @@ def test_each_gpu(tmp_path, monkeypatch):
     assert found["gpu_0_percent"] == 87 and found["gpu_0_memory_mb"] == 40536 and found["gpu_1_percent"] == 3
 
 
-def test_what_cannot_be_told_ends_it_quietly():
-    def tell(figures):
+def test_what_cannot_be_written_ends_it_quietly(state, monkeypatch):
+    journal = Journal()
+
+    def write(event: str, **content: Any) -> None:
+        journal.lines.append(content)
         raise OSError("disk full")
 
-    with watched(tell, interval_seconds=0.01):
-        time.sleep(0.1)
+    journal.write = write
+    load = MachineLoad(journal, interval_seconds=0.01)
+    load.on_train_start(state)
+    load.thread.join(limits.seconds(20))
+    assert not load.thread.is_alive() and len(journal.lines) == 1

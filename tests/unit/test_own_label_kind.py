@@ -51,7 +51,7 @@ from snaketrain.data.text.preparing import prepare
 from snaketrain.data.text.tokenizing import copy_tokenizer
 from snaketrain.evaluation.results import write_results
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
-from snaketrain.orchestration.inspection.task_metrics import of_task
+from snaketrain.orchestration.inspection.task_metrics import metrics_of_task
 from snaketrain.labels import label_kind_file
 from snaketrain.tasks.text_classification import TextClassification
 
@@ -74,7 +74,7 @@ results = write_results(folder, "r", "train", measured, rows, {"label": labels},
 print(json.dumps({
     "labels": labels, "names": facts["label_names"], "metrics": metrics, "within_one": results["within_one"],
     "picture": (folder / "train_plots.png").is_file(),
-    "modes": of_task(SCRIPTS / "snaketrain/tasks/text_classification.py", "TextClassification", "grade"),
+    "modes": metrics_of_task(SCRIPTS / "snaketrain/tasks/text_classification.py", "TextClassification", "grade"),
     "code": [string.partition("=")[0] for string in code_strings(SCRIPTS / "train_model.py", label_kind_file("grade"))],
 }))
 try:

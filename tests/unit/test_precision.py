@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import evaluate_model
-from snaketrain import strategies
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.strategies.base import Distributed, Strategy
 from snaketrain.strategies.fsdp import Fsdp
 from snaketrain.strategies.shards import PartsScaler
+from snaketrain.training import building
 
 
 @pytest.fixture
@@ -67,6 +67,6 @@ def test_an_evaluation_computes_as_the_training_did(monkeypatch, tmp_path):
     def ask(*_: Any, precision: str, **__: Any) -> None:
         raise Chosen(precision)
 
-    monkeypatch.setattr(strategies, "make_strategy", ask)
+    monkeypatch.setattr(building, "make_strategy", ask)
     with pytest.raises(Chosen, match="bf16"):
         evaluate_model.score(Namespace(device="cpu"), training, None, None, None, 4, tmp_path)

@@ -1,9 +1,16 @@
 """What is shown while a training runs comes late, in bundles, and is whole."""
 
+from pathlib import Path
+
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks.base import Callbacks
 from snaketrain.training.callbacks.progress import Progress
+from snaketrain.training.callbacks.tensorboard import TensorBoard
+from snaketrain.training.state import TrainState
 
 
 @pytest.fixture
@@ -11,10 +18,27 @@ def folder(tmp_path):
     return tmp_path / "tensorboard"
 
 
-def progress_of(folder, shows: bool = True, start: int = 0) -> Progress:
-    progress = Progress("a run", steps=100, every_steps=10, tensorboard=folder, shows=shows)
-    progress.start(start)
-    return progress
+class Shown:
+    """Both callbacks, as a training calls them."""
+
+    def __init__(self, folder: Path, rank: int = 0, start: int = 0):
+        strategy = Strategy("cpu", "fp32")
+        strategy.rank = rank
+        self.state = TrainState(Task(), strategy, {}, step=start)
+        self.progress, self.tensorboard = Progress("a run", steps=100, shows=rank == 0), TensorBoard(folder)
+        self.callbacks = Callbacks([self.progress, self.tensorboard])
+        self.callbacks.on_train_start(self.state)
+
+    def show(self, step: int, figures: dict[str, float]) -> None:
+        self.state.step = step
+        self.callbacks.on_log(self.state, figures)
+
+    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
+        self.state.step = step
+        self.callbacks.on_evaluation(self.state, metrics)
+
+    def close(self) -> None:
+        self.callbacks.on_train_end(self.state)
 
 
 def told(folder, tag: str) -> dict[int, float]:
@@ -28,68 +52,68 @@ def figures(loss: float) -> dict[str, float]:
 
 
 def test_every_line_of_quick_steps_reaches_tensorboard(folder):
-    progress = progress_of(folder)
+    shown = Shown(folder)
     for step in range(10, 101, 10):
-        progress.show(step, figures(step / 2))
+        shown.show(step, figures(step / 2))
         if step == 50:
-            progress.evaluated(step, {"accuracy": 0.5})
-    progress.close()
+            shown.evaluated(step, {"accuracy": 0.5})
+    shown.close()
     assert told(folder, "train/loss") == {step: step / 2 for step in range(10, 101, 10)}
     assert told(folder, "eval/accuracy") == {50: 0.5}
 
 
 def test_what_waited_when_the_training_stopped_is_written(folder):
-    progress = progress_of(folder)
-    progress.show(10, figures(2.0))
-    assert progress.waiting, "one line alone waits for more"
-    progress.close()
+    shown = Shown(folder)
+    shown.show(10, figures(2.0))
+    assert shown.tensorboard.waiting, "one line alone waits for more"
+    shown.close()
     assert told(folder, "train/loss") == {10: 2.0}
 
 
 def test_a_line_says_when_it_was_told_and_not_when_it_was_written(folder, monkeypatch):
-    progress = progress_of(folder)
+    shown = Shown(folder)
     monkeypatch.setattr("time.time", lambda: 1000.0)
-    progress.show(10, figures(2.0))
+    shown.show(10, figures(2.0))
     monkeypatch.setattr("time.time", lambda: 2000.0)
-    progress.close()
+    shown.close()
     [event] = EventAccumulator(str(folder)).Reload().Scalars("train/loss")
     assert event.wall_time == 1000.0
 
 
 def test_slow_steps_are_shown_one_by_one(folder, monkeypatch, capsys):
-    progress = progress_of(folder)
+    shown = Shown(folder)
     for step in (10, 20):
-        monkeypatch.setattr("time.monotonic", lambda step=step: progress.shown + 2)
-        progress.show(step, figures(step))
-        assert not progress.waiting and progress.bar.n == step
-    progress.close()
+        monkeypatch.setattr("time.monotonic", lambda step=step: 10.0**9 + 2 * step)
+        shown.show(step, figures(step))
+        assert not shown.tensorboard.waiting and shown.progress.bar.n == step
+    shown.close()
     assert "loss 20.0000, 10 examples/s" in capsys.readouterr().err
 
 
 def test_frequent_evaluations_do_not_keep_the_bar_waiting(folder, monkeypatch):
-    progress = progress_of(folder)
-    now = [progress.shown]
+    shown = Shown(folder)
+    now = [shown.progress.shown]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     for step in (10, 20, 30):
         now[0] += 0.6
-        progress.evaluated(step, {"accuracy": 0.5})
-        progress.show(step, figures(1.0))
-    assert progress.bar.n == 20
-    progress.close()
+        shown.evaluated(step, {"accuracy": 0.5})
+        shown.show(step, figures(1.0))
+    assert shown.progress.bar.n == 20
+    shown.close()
 
 
 def test_going_on_replaces_what_comes_after_the_checkpoint(folder):
     for start, loss, steps in ((0, 1.0, (10, 20, 30)), (20, 2.0, (30, 40))):
-        progress = progress_of(folder, start=start)
+        shown = Shown(folder, start=start)
         for step in steps:
-            progress.show(step, figures(loss))
-        progress.close()
+            shown.show(step, figures(loss))
+        shown.close()
     assert told(folder, "train/loss") == {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0}
 
 
 def test_another_process_shows_nothing(folder, capsys):
-    progress = progress_of(folder, shows=False)
-    progress.show(100, figures(1.0))
-    progress.evaluated(100, {"accuracy": 0.5})
-    progress.close()
+    shown = Shown(folder, rank=1)
+    shown.show(100, figures(1.0))
+    shown.evaluated(100, {"accuracy": 0.5})
+    shown.close()
     assert not folder.exists() and not capsys.readouterr().err

@@ -1,5 +1,8 @@
 """What several processes do, each in this one after the other: their shares add up, and each draws its own dropout."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from points import BATCH, gradients, make, module_of
@@ -7,7 +10,7 @@ from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.evaluation import evaluate
-from snaketrain.training.loop import Training
+from snaketrain.training.trainer import Trainer
 
 
 class Share(Strategy):
@@ -17,15 +20,15 @@ class Share(Strategy):
         super().__init__("cpu", "fp32")
         self.rank, self.world_size, self.counted = rank, world_size, counted
 
-    def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        return [self.counted, 0]
+    def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
+        return lambda: [self.counted, 0, 0]
 
 
 @pytest.mark.parametrize(("world_size", "accumulate"), [(2, 1), (2, 3), (3, 2), (5, 3)])
 def test_the_shares_of_a_batch_add_up_to_the_gradient_of_its_mean(tmp_path, world_size, accumulate):
     """Of five processes with three pieces each, most pieces only fill up."""
     alone = make(tmp_path)
-    counted = len(alone.batches.of(0)[0])
+    counted = len(alone.plan.batches.of(0)[0])
     shares = [gradients(make(tmp_path, strategy=Share(rank, world_size, counted), accumulate=accumulate)) for rank in range(world_size)]
     for name, whole in gradients(alone).items():
         torch.testing.assert_close(sum(share[name] for share in shares), whole, rtol=1e-5, atol=1e-6)
@@ -39,9 +42,9 @@ def test_the_shares_of_an_evaluation_add_up(tmp_path, world_size):
     assert {name: sum(share[name] for share in sums) for name in whole} == pytest.approx(whole)
 
 
-def evaluated_sums(training: Training) -> dict[str, float]:
-    training.learner.task.measure = lambda sums: {name: float(total) for name, total in sums.items()}
-    return evaluate(training.learner, training.dev_data, 10)
+def evaluated_sums(training: Trainer) -> dict[str, float]:
+    training.state.task.measure = lambda sums: {name: float(total) for name, total in sums.items()}
+    return evaluate(training.state, training.data.dev, 10)
 
 
 def test_processes_drop_different_units_and_each_the_same_ones_again(tmp_path):
@@ -50,7 +53,7 @@ def test_processes_drop_different_units_and_each_the_same_ones_again(tmp_path):
         training = make(tmp_path, dropout=0.5, strategy=Share(rank, 2), seed=seed)
         module_of(training)[1].register_forward_hook(lambda module, given, found: seen.append(found[0] == 0))
         seen: list[Tensor] = []
-        training.take(step, 0, training.batches.of(0)[0])
+        training.train_step(replace(next(training.planned_steps()), step=step))
         return tuple(seen[0].tolist())
 
     moments = [(rank, step, seed) for rank in (0, 1) for step in (1, 2) for seed in (1, 2)]

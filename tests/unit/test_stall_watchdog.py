@@ -16,7 +16,7 @@ import sys, time
 from pathlib import Path
 from snaketrain.training.callbacks import stall_watchdog
 stall_watchdog.LONGEST_LOOK_SECONDS, stall_watchdog.FOR_THE_OTHERS_SECONDS = 0.5, 0.0
-watch = stall_watchdog.Watch(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
+watch = stall_watchdog.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):
     time.sleep(0.1)

@@ -3,7 +3,6 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 from points import Classify, Points, gradients, make, module_of
@@ -13,7 +12,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from snaketrain.data.loading.batches import Batches
 from snaketrain.tasks.base import Batch, Modules
-from snaketrain.training.loop import Training
+from snaketrain.training.trainer import PlannedStep, Trainer
 
 
 def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[dict[str, float]]:
@@ -38,8 +37,8 @@ def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[
 def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
     training = make(tmp_path, accumulate=accumulate)
     plain = copy.deepcopy(module_of(training))
-    assert training.run() == 15
-    expected = plain_loop(plain, training.train_data, training.batches)
+    assert training.fit().step == 15
+    expected = plain_loop(plain, training.data.train, training.plan.batches)
     told = [line["metrics"] for line in training.journal.of("train")]
     assert sum(figures["gradient_norm"] > 0.4 for figures in expected) > 5  # it had something to clip
     for name in ("loss", "learning_rate", "gradient_norm"):
@@ -51,9 +50,9 @@ def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
 def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
     """With dropout: between two evaluations of the plan, at one, and at the end of an epoch."""
     whole, begun = make(tmp_path / "whole", dropout=0.5), make(tmp_path / "parts", dropout=0.5, stops_at=stops_at)
-    assert (whole.run(), begun.run()) == (15, stops_at)
+    assert (whole.fit().step, begun.fit().step) == (15, stops_at)
     resumed = make(tmp_path / "parts", dropout=0.5)
-    assert resumed.step == stops_at and resumed.run() == 15
+    assert resumed.fit().step == 15 and resumed.journal.of("train")[0]["step"] == stops_at + 1
     for kind, count in (("train", 15), ("eval", 7)):
         told, expected = ([(line["step"], line["metrics"]["loss"]) for each in some for line in each.journal.of(kind)]
                           for some in ((begun, resumed), (whole,)))  # fmt: skip
@@ -61,17 +60,17 @@ def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
     assert bits_of(resumed) == bits_of(whole)
 
 
-def bits_of(training: Training) -> dict[str, bytes]:
+def bits_of(training: Trainer) -> dict[str, bytes]:
     """Of all that is trained."""
-    (optimizer,), tensors = training.learner.optimizers.values(), dict(module_of(training).state_dict())
+    (optimizer,), tensors = training.state.optimizers.values(), dict(module_of(training).state_dict())
     tensors |= {f"{number} {key}": value for number, state in optimizer.state_dict()["state"].items() for key, value in state.items()}
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def test_evaluations_have_no_dropout_and_count_each_example_once(tmp_path):
     training = make(tmp_path, dropout=0.5)
-    training.run()
-    points, module = training.dev_data, copy.deepcopy(module_of(training)).eval()
+    training.fit()
+    points, module = training.data.dev, copy.deepcopy(module_of(training)).eval()
     batch = points.batch(range(len(points.lengths)))
     expected = cross_entropy(module(batch["places"]), batch["classes"]).item()
     assert training.journal.of("eval")[-1]["metrics"]["loss"] == pytest.approx(expected, rel=1e-6)
@@ -79,7 +78,7 @@ def test_evaluations_have_no_dropout_and_count_each_example_once(tmp_path):
 
 def test_training_has_dropout_again_after_an_evaluation(tmp_path):
     training = make(tmp_path, dropout=0.5)
-    training.run()
+    training.fit()
     assert module_of(training)[1].training is False  # the last thing was an evaluation
     with_it, without = (gradients(make(tmp_path / str(dropout), dropout), evaluated_before=True) for dropout in (0.5, 0.0))
     assert not torch.allclose(with_it["0.weight"], without["0.weight"])
@@ -90,23 +89,23 @@ def test_a_step_that_is_not_a_number_changes_nothing_but_the_journal(tmp_path, s
     training, task_step = make(tmp_path), Classify.training_step
 
     def spoiling(modules: Modules, batch: Batch) -> Tensor:
-        loss = task_step(training.learner.task, modules, batch)
-        if training.step + 1 != 7:
+        loss = task_step(training.state.task, modules, batch)
+        if training.state.step + 1 != 7:
             return loss
         if spoiled == "gradients":
             loss.register_hook(lambda gradient: gradient * math.nan)
             return loss
         return loss * math.nan if spoiled == "loss" else loss + math.inf
 
-    training.learner.task.training_step = spoiling
+    training.state.task.training_step = spoiling
     before = {}
-    take = training.take
+    train_step = training.train_step
 
-    def watched(step: int, epoch: int, ids: np.ndarray) -> None:
-        before[step] = bits_of(training)
-        take(step, epoch, ids)
+    def watched(planned: PlannedStep) -> None:
+        before[planned.step] = bits_of(training)
+        train_step(planned)
 
-    training.take = watched
-    training.run()
+    training.train_step = watched
+    training.fit()
     assert before[7] == before[8] != before[9]
-    assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.batches.of(1)[1].tolist())]
+    assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.plan.batches.of(1)[1].tolist())]

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.training.bad_steps import BadSteps
-from snaketrain.training.learner import Learner
-from snaketrain.training.loop import Training, take_step
+from snaketrain.training.nonfinite import NonfiniteSteps
+from snaketrain.training.state import StepOutcome, TrainState
+from snaketrain.training.step import take_step
+from snaketrain.training.trainer import Trainer
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -30,21 +31,21 @@ class Together(Task):
         return (first + second).float().sum() / 8  # scaled up it is still in the range of fp16
 
 
-def learner(strategy: Strategy, task: Task) -> Learner:
+def learner(strategy: Strategy, task: Task) -> TrainState:
     torch.manual_seed(0)
     modules = {name: nn.Linear(3, 2) for name in ("first", "second")}
-    return Learner(task, strategy, modules, {name: torch.optim.AdamW(module.parameters()) for name, module in modules.items()}, 1.0)
+    return TrainState(task, strategy, modules, {name: torch.optim.AdamW(module.parameters()) for name, module in modules.items()}, 1.0)
 
 
-def step(ours: Learner) -> Tensor:
+def step(ours: TrainState) -> Tensor:
     return take_step(ours, [(MicroBatch((0,)), {"x": torch.ones(1, 3)})], 1.0, 0.1)[1]
 
 
-def weights(ours: Learner) -> dict[str, Tensor]:
+def weights(ours: TrainState) -> dict[str, Tensor]:
     return {name: module.weight.detach().clone() for name, module in ours.modules.items()}
 
 
-def changed(ours: Learner, before: dict[str, Tensor]) -> list[bool]:
+def changed(ours: TrainState, before: dict[str, Tensor]) -> list[bool]:
     return [not torch.equal(before[name], tensor) for name, tensor in weights(ours).items()]
 
 
@@ -66,8 +67,8 @@ class OfTwo(Strategy):
 
     other = 0.0
 
-    def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        return [number + self.other for number in numbers]
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor.double() + self.other
 
 
 def test_what_a_task_wraps_itself_is_updated_by_all_processes_or_by_none():
@@ -99,7 +100,7 @@ def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(sc
     strategy.scaler.scale(torch.ones(()))  # which makes its state
     strategy.scaler.update(scale)
     training: Any = SimpleNamespace(
-        learner=SimpleNamespace(strategy=strategy), bad_steps=BadSteps(3, 0), journal=SimpleNamespace(write=lambda event, **facts: lines.append(facts))
+        state=SimpleNamespace(strategy=strategy), nonfinite=NonfiniteSteps(3, 0), journal=SimpleNamespace(write=lambda event, **facts: lines.append(facts))
     )  # fmt: skip
-    Training.skip(training, 7, np.arange(2), {"": torch.ones(())})
+    Trainer.skip(training, StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1))
     assert [line["step"] for line in lines] == told

@@ -89,34 +89,30 @@ def score(
     """Run the model over both splits; the first process writes what all have found."""
     # that some weights are missing before the trained ones are loaded is no news
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    logging.basicConfig(format="%(asctime)s %(message)s", force=True)  # what the watch tells
+    logging.basicConfig(format="%(asctime)s %(message)s", force=True)  # of the stall watchdog
 
     import numpy as np
     import torch
 
     from snaketrain.data.loading.opening import open_split
     from snaketrain.evaluation.predicting import predict
-    from snaketrain.strategies import make_strategy
-    from snaketrain.training.callbacks.stall_watchdog import Watch
-    from snaketrain.training.learner import Learner, build, loaded, make_task
+    from snaketrain.training.building import build, load_for_evaluation, make_task, start_strategy
+    from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    precision = training.facts["precision"]  # in which it was trained, wherever it is evaluated
-    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=args.device, precision=precision)
-    strategy.start()
-    watch = Watch(Path(args.output).parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    strategy = start_strategy(train, args.device, training.facts["precision"])  # in which it was trained, wherever it is evaluated
+    watch = StallWatchdog(Path(args.output).parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
-    modules = loaded(task, modules, strategy, selection.folder / "model")
+    state = load_for_evaluation(task, modules, strategy, selection.folder / "model")
     task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
-    learner = Learner(task, strategy, modules, {}, None)
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = not withheld(data.facts, split)
         name = f"{args.run_name}: {split}"
-        metrics, rows = predict(learner, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
+        metrics, rows = predict(state, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             np.savez(folder / f"{split}.npz", **rows)

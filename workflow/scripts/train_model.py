@@ -5,11 +5,11 @@ Of several processes each runs this; `--output` is written by the first one, whe
 
 import argparse
 import logging
-import os
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
@@ -33,6 +33,9 @@ from snaketrain.runtime.run_folder import (
 from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 
+if TYPE_CHECKING:
+    from snaketrain.training.plan import Plan
+
 LENGTH = ("train.epochs=", "train.steps=")
 
 
@@ -51,6 +54,7 @@ def arguments() -> argparse.Namespace:
         "--stall-seconds", type=float, default=1800, help="a training in which nothing moves for so long says where, and ends"
     )
     parser.add_argument("--reduce-batch-on-oom", action="store_true", help="work off batches in more pieces when the memory runs out")
+    parser.add_argument("--profile", metavar="STEP:STEPS", help="trace so many steps from that one on with torch.profiler, into profile/")
     parser.add_argument("--experiment", default="snaketrain", help="of MLflow")
     parser.add_argument("--notes", default="", help="shown in MLflow")
     return parser.parse_args()
@@ -60,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
     folder = Path(args.output).parent
     sections = from_strings(args.settings)
-    settings, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     paths = {"data": args.data, "model": args.model, "initial": args.initial}
     read = {role: read_manifest(path) for role, path in paths.items() if path}
     if Ranks.of_environment().rank == 0:
@@ -68,101 +72,68 @@ def main(args: argparse.Namespace) -> int:
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
-    import torch
+    from snaketrain.data.loading.opening import open_splits
+    from snaketrain.training.building import make_task, start_strategy
+    from snaketrain.training.callbacks import default_callbacks
+    from snaketrain.training.plan import Plan
+    from snaketrain.training.trainer import Selection, Trainer, open_journals
 
-    from snaketrain.config.references import load
-    from snaketrain.data.loading.batches import Batches
-    from snaketrain.data.loading.opening import open_split
-    from snaketrain.runtime.journal import Journal
-    from snaketrain.strategies import make_strategy
-    from snaketrain.training.bad_steps import BadSteps
-    from snaketrain.training.callbacks.machine_load import watched
-    from snaketrain.training.callbacks.progress import Progress
-    from snaketrain.training.callbacks.stall_watchdog import Watch
-    from snaketrain.training.checkpoints.store import Checkpoints
-    from snaketrain.training.early_stopping import Patience
-    from snaketrain.training.learner import build, make_learner, make_task
-    from snaketrain.training.loop import Training
-    from snaketrain.training.out_of_memory import Pieces
-    from snaketrain.training.plan import Plan, make_schedule
-    from snaketrain.training.window import Window
-
-    if settings.deterministic:  # to say no would make torch load its compiler
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
-        torch.use_deterministic_algorithms(True)
-    strategy = make_strategy(settings.strategy.use, settings.strategy.arguments, device=args.device, precision=settings.precision)
-    strategy.start()
-    first, about = strategy.rank == 0, {}
-    train_data, dev_data = (open_split(data, split, settings) for split in ("train", "dev"))
-    batches = Batches(train_data.lengths, settings.seed, settings.batch_size, settings.batch_tokens, padded=not settings.packing)
-    plan = Plan.of(settings, batches, make_schedule(load(settings.schedule.use, "training.schedules"), settings.schedule.arguments))
+    strategy, splits = start_strategy(train, args.device), open_splits(data, train)
+    first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths)
+    about = {"began": started} | (place() if first else {})
     if first:
-        indifferent = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
-        purpose = digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
-        end_previous_owner(folder)
-        if changed := prepare_run_folder(folder, purpose, execution_options(args), plan.steps):
-            about["warning"] = f"code or strategy changed during this training: {', '.join(changed)}"
-        sign(folder)
-        set_aside_from_damage(folder)
-        record_start(folder, purpose, args, inputs, data, started, strategy)
+        about |= take_over(args, folder, plan, inputs)
+        record_start(folder, fingerprint(args, plan, inputs), args, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
-    task = make_task(settings)
-    metrics = modes_of(task.metrics, data.facts.get("label_kind"), settings.task.use)
+    metrics = modes_of(make_task(train).metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
-    mode = mode_of(metric, metrics, args.keep_best_mode)
-    built = build(task, settings, model, files.get("model"), data.facts, files.get("initial"), strategy.builds)
-    parameters = sum(p.numel() for module in built.values() for p in module.parameters())
-    if first:
-        (folder / "description").mkdir(exist_ok=True)
-        task.describe(built, folder / "description")
-    early = settings.early_stopping
-    patience = Patience(metric, mode, early and early.patience, early.min_change if early else 0.0)
-    progress = Progress(args.run_name, plan.steps, args.log_every, folder / "tensorboard", shows=first)
-    watch = Watch(folder / "logs/stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    training = Training(
-        make_learner(task, settings, built, strategy), train_data, dev_data, settings, plan, batches,
-        Pieces(folder, settings.accumulate, args.reduce_batch_on_oom), Window(strategy), patience,
-        BadSteps(settings.bad_steps_allowed, settings.rollbacks_allowed),
-        Checkpoints(folder / "checkpoints", metric, mode, args.keep), progress, stop, watch, Clock(started),
+    journals = open_journals(folder, strategy, partial(check, folder), about)
+    trainer = Trainer.from_settings(
+        train, model, splits, folder, strategy=strategy, weights=files.get("model"), initial_weights=files.get("initial"),
+        selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)), keep_best=args.keep, log_every=args.log_every,
+        reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
+        callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile),
     )  # fmt: skip
-    start = training.resume()
-    about |= {"steps": plan.steps, "processes": strategy.world_size, "precision": strategy.precision, "began": started}
-    about |= place() if first else {}
-    training.journal = Journal(folder / "journal.jsonl", start, first, partial(check, folder), **about)
-    training.rank_journal = Journal(folder / f"logs/rank-{strategy.rank}.jsonl", start, True)
-    progress.start(start)
-    logging.info("%s: %s parameters, %d examples, steps %d to %d", args.run_name, f"{parameters:,}", len(train_data), start, plan.steps)
-    with watched(training.tell_load) if first else nullcontext():
-        reached = training.run()
-    watch.close()
-    progress.close()
+    state = trainer.fit()
 
-    status = "FINISHED" if training.complete else "STOPPED"
-    signals = sorted({name for told in strategy.all_gather_object(stop.signals) for name in told})
-    end = {"step": reached, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
-    training.journal.write("end", status=status, **end, spent=training.clock.spent())
+    signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
+    end = {"step": state.step, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
+    trainer.journal.write("end", status="FINISHED" if trainer.complete else "STOPPED", **end, spent=trainer.clock.spent())
     strategy.finish()
-    if not training.complete:
+    if not trainer.complete:
+        by, saved = ", ".join(signals) or "another process", "saved" if state.step else "nothing is trained yet"
         logging.warning(
-            "%s: stopped by %s at step %d of %d; %s. Run the same command to go on.",
-            args.run_name,
-            ", ".join(signals) or "another process",
-            reached,
-            plan.steps,
-            "saved" if reached else "nothing is trained yet",
+            "%s: stopped by %s at step %d of %d; %s. Run the same command to resume.", args.run_name, by, state.step, plan.steps, saved
         )
         return STOPPED_EARLY
-    if reached < plan.steps:
-        logging.info("%s: stopped at step %d of %d, since %s has not improved", args.run_name, reached, plan.steps, metric)
+    if state.finished_early:
+        logging.info("%s: stopped at step %d of %d: %s", args.run_name, state.step, plan.steps, state.finished_early)
     if first:
-        facts = {"run": args.run_name, "steps": reached, "examples": len(train_data), "parameters": parameters}
-        facts["precision"] = strategy.precision  # which `auto` chose on these devices
-        facts |= {"metrics": metrics, "checkpoints": training.checkpoints.metrics()}
+        facts = {
+            "run": args.run_name, "steps": state.step, "examples": len(splits.train), "parameters": trainer.parameters,
+            "precision": strategy.precision,  # which `auto` chose on these devices
+            "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
+        }  # fmt: skip
         description = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
-        stages.finish("train_model", args, inputs, [*training.checkpoints.files_to_select(folder), *description], facts, started)
+        stages.finish("train_model", args, inputs, [*trainer.checkpoints.files_to_select(folder), *description], facts, started)
     return 0
+
+
+def fingerprint(args: argparse.Namespace, plan: "Plan", inputs: dict[str, str]) -> str:
+    """The same training has the same, however it is computed, and where no step depends on how many there are, however long it is."""
+    indifferent = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
+    return digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
+
+
+def take_over(args: argparse.Namespace, folder: Path, plan: "Plan", inputs: dict[str, str]) -> dict[str, str]:
+    """Make the folder this training's: end a process that a killed workflow left in it, and set aside what is another training's."""
+    end_previous_owner(folder)
+    changed = prepare_run_folder(folder, fingerprint(args, plan, inputs), execution_options(args), plan.steps)
+    sign(folder)
+    set_aside_from_damage(folder)
+    return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
 
 
 def peak_memory_mb() -> float:

@@ -1,21 +1,23 @@
 """Metrics and predictions of a task on a split: every example exactly once, gathered from all ranks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.training.evaluation import Sums, all_outputs
-from snaketrain.training.learner import Learner
+from snaketrain.tasks.base import Batch
+from snaketrain.training.evaluation import Sums, compute_outputs
+from snaketrain.training.state import TrainState
 
 Rows = dict[str, np.ndarray]
 
 
-@torch.no_grad()
 def predict(
-    learner: Learner,
+    state: TrainState,
     examples: TrainingData,
     batch_size: int,
     tokens: int | None,
@@ -23,24 +25,26 @@ def predict(
     measured: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], Rows]:
-    """The metrics, if `measured`, and on the first rank the rows with their `ids`, in the order of the examples."""
-    strategy, sums = learner.strategy, Sums(learner)
-    mine: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
+    """The metrics, if they are to be measured, and the rows in the order of the examples with their `ids`, on the first rank."""
+    strategy, sums = state.strategy, Sums(state)
+    columns: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
-    for piece, batch, outputs in all_outputs(learner, examples, batch_size, tokens):
+
+    def keep(microbatch: MicroBatch, batch: Batch, outputs: Any) -> None:
         if measured:
-            sums.add(piece, batch, outputs)
-        predicted = learner.task.predict(outputs, batch)  # on all ranks, since a model may be sharded over them
-        del outputs  # large, and would stay in memory until the next are computed
-        if not piece.filler:
-            mine["ids"].append(np.array(piece.ids, np.int64))
+            sums.add(microbatch, batch, outputs)
+        predicted = state.task.predict(outputs, batch)  # by all ranks, since a model may be spread over all
+        if not microbatch.filler:
+            columns["ids"].append(np.array(microbatch.ids, np.int64))
             for column, rows in predicted.items():
-                mine.setdefault(column, []).append(on_cpu(rows))
-            bar.update(len(piece.ids) * strategy.data_parallel_size)
+                columns.setdefault(column, []).append(on_cpu(rows))
+            bar.update(len(microbatch.ids) * strategy.data_parallel_size)
         beat()
+
+    compute_outputs(state, examples, batch_size, tokens, keep)
     bar.close()
-    of_all_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in mine.items()})
-    return sums.metrics() if measured else {}, merged(of_all_ranks, len(examples)) if strategy.rank == 0 else {}
+    of_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in columns.items()})
+    return sums.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}
 
 
 def on_cpu(rows: torch.Tensor) -> np.ndarray:
@@ -49,7 +53,7 @@ def on_cpu(rows: torch.Tensor) -> np.ndarray:
 
 
 def merged(parts: list[Rows], examples: int) -> Rows:
-    """The rows of all ranks in the order of the examples, each of which must occur exactly once."""
+    """The rows of all ranks in the order of the examples, each of which must be there exactly once."""
     parts = [part for part in parts if len(part["ids"])]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {"ids": np.empty(0, np.int64)}
     order = np.argsort(rows["ids"], kind="stable")

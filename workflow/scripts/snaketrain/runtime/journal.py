@@ -9,8 +9,9 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from snaketrain.runtime.credentials import hidden_in
@@ -21,16 +22,21 @@ CHUNK_BYTES = 1_000_000  # of a long journal at once
 
 
 class Journal:
-    def __init__(self, path: Path, resume_step: int, writes: bool, check: Callable[[], None] = lambda: None, **about: Any):
-        """`check` raises where nothing may be written any more."""
-        self.writes, self.attempt, self.check = writes, 1, check
+    def __init__(
+        self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Any] = MappingProxyType({})
+    ):
+        """`check` raises where nothing may be written any more; `about` is what the first line says of this attempt."""
+        self.writes, self.attempt, self.check, self.about = writes, 1, check, about
         if not writes:
             return
         if path.exists():
             self.attempt = _repair(path) + 1
         self.one_at_a_time = threading.Lock()  # another thread tells of the machine
         self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
-        self.write("attempt", resume_step=resume_step, **about)
+
+    def begin(self, resume_step: int, **about: Any) -> None:
+        """The line with which an attempt to train begins."""
+        self.write("attempt", resume_step=resume_step, **about, **self.about)
 
     def write(self, event: str, **content: Any) -> None:
         if self.writes:

@@ -1,7 +1,6 @@
 """What a strategy is: everything in which one process differs from many. `Strategy` as it stands is one process on one device."""
 
 import contextlib
-import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from snaketrain.runtime.ranks import Ranks
+from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, step_if_finite
 from snaketrain.strategies.optimizer_state import Parameters, load_named, named_groups, named_state
 from snaketrain.training.parameters import norm_of
 
@@ -103,6 +103,13 @@ class Strategy:
 
     # --- a step
 
+    def forward_backward(self, objective: Objective, microbatches: MicroBatches, denominator: float) -> LossSums:
+        """Leave gradients in the modules that learn; the losses summed over this rank's microbatches.
+
+        Gradients and losses are of sums over all ranks, divided by `denominator`, so that it does not matter how a batch is cut.
+        """
+        return forward_backward(self, objective, microbatches, denominator)
+
     def autocast(self) -> contextlib.AbstractContextManager:
         if self.precision not in ("fp16", "bf16"):
             return contextlib.nullcontext()
@@ -119,20 +126,21 @@ class Strategy:
     def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None, alike: bool = True) -> Tensor:
         """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
 
-        All of them are updated, or none on any process: where the norm over all of them is not a number. `alike`: a strategy
-        has wrapped them, so that data parallel processes find the same norm.
+        Either all of them are stepped on every rank, or none on any: where the norm over all of them is not finite. That is decided
+        on the device. `alike`: a strategy has wrapped them, so that data parallel ranks find the same norm.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        # those that share a model each find gradients of what is not cut, which may differ in the last bit
-        if (not alike or self.model_parallel_size > 1) and self.all_reduce_scalars(float(not math.isfinite(norm)))[0]:
-            norm = torch.full_like(norm, math.nan)
-        if math.isfinite(norm):
-            for _, optimizer in pairs:
-                optimizer.step()  # not by the scaler, which would decide for each optimizer by itself
+        # ranks that share a model each clip what is not cut themselves, and may differ in the last bit
+        if not alike or self.model_parallel_size > 1:
+            elsewhere = self.sum(norm.isfinite().logical_not())
+            norm = torch.where(elsewhere > 0, torch.nan, norm)
+        found_inf = norm.isfinite().logical_not().float()
+        for _, optimizer in pairs:
+            step_if_finite(optimizer, found_inf)  # not by the scaler, which would decide for each optimizer by itself
         self.scaler.update()
         return norm
 
@@ -185,9 +193,13 @@ class Strategy:
         """Each number summed over all processes, without waiting for the device."""
         return list(numbers)
 
+    def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
+        """The same, started now and read later by calling what is returned, so that no rank waits for another."""
+        return lambda: list(numbers)
+
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes, in double precision."""
-        return tensor.double() if self.device.type != "mps" else tensor
+        return tensor.double()
 
     def all_gather_object(self, item: Any) -> list[Any]:
         """The item of each share of the examples, in order."""
@@ -235,6 +247,16 @@ class Distributed(Strategy):
         total = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(total)  # on the CPU, so that the device goes on with what it has
         return (total / self.model_parallel_size).tolist()
+
+    def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
+        total = torch.tensor(numbers, dtype=torch.float64)
+        work = dist.all_reduce(total, async_op=True)
+
+        def result() -> list[float]:
+            work.wait()
+            return (total / self.model_parallel_size).tolist()
+
+        return result
 
     def sum(self, tensor: Tensor) -> Tensor:
         total = tensor.double().to(self.device)

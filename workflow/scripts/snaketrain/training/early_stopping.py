@@ -1,17 +1,23 @@
-"""Early stopping: gives up when the selection metric has not become better for a number of evaluations."""
+"""Gives up when the selection metric has not become better for a number of evaluations."""
 
 import math
 
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.state import TrainState
 
-class Patience:
-    def __init__(self, metric: str, mode: str, patience: int | None, min_change: float = 0.0):
+
+class EarlyStopping(Callback):
+    def __init__(self, metric: str, mode: str, patience: int, min_change: float = 0.0):
         self.metric, self.sign = metric, 1 if mode == "max" else -1
-        self.patience, self.min_change = patience, min_change  # no patience: never gives up
+        self.patience, self.min_change = patience, min_change
         self.best, self.since = -math.inf, 0
 
-    def tell(self, metrics: dict[str, float]) -> None:
-        if self.patience is None:
-            return
+    def on_train_start(self, state: TrainState) -> None:
+        self._decide(state)  # the last attempt may have been killed after its last evaluation
+
+    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
+        if not state.step:
+            return  # the weights that the training starts from
         if self.metric not in metrics:
             raise SystemExit(
                 f"select.metric: the task logs no `{self.metric}`, which train.early_stopping needs. It logs: {', '.join(metrics)}."
@@ -21,10 +27,11 @@ class Patience:
             self.best, self.since = value, 0
         else:
             self.since += 1
+        self._decide(state)
 
-    @property
-    def exhausted(self) -> bool:
-        return self.patience is not None and self.since >= self.patience
+    def _decide(self, state: TrainState) -> None:
+        if self.since >= self.patience:
+            state.finished_early = f"{self.metric} has not improved in {self.since} evaluations"
 
     def state(self) -> dict[str, float]:
         return {"best": self.best, "since": self.since}

@@ -1,43 +1,79 @@
-"""Running out of memory in a step: what the batch was, what helps, and smaller pieces if they are wanted."""
+"""Running out of memory in a step: what the batch was, what helps, and smaller microbatches if they are wanted."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
+from snaketrain.runtime.exit_codes import WorthAnotherStart
+from snaketrain.strategies.gradients import LossSums, MicroBatches
+from snaketrain.tasks.base import Batch
+from snaketrain.training.state import TrainState
 
-class Pieces:
-    """In how many pieces each batch is worked off; more of them after the memory has run out, also for the attempts to come."""
 
-    def __init__(self, folder: Path, wanted: int, may_grow: bool):
-        self.path, self.may_grow = folder / "pieces.txt", may_grow
+class Accumulation:
+    """In how many microbatches a rank computes its share of a batch.
+
+    Where the memory runs out and `may_grow`, they are doubled, also for the attempts to come.
+    """
+
+    def __init__(self, folder: Path, wanted: int, may_grow: bool, most: int):
+        self.path, self.may_grow, self.most = folder / "pieces.txt", may_grow, most
         self.number = max(wanted, int(self.path.read_text()) if may_grow and self.path.is_file() else wanted)
 
-    def more(self) -> None:
+    def retrying(
+        self, state: TrainState, seed: Callable[[], None], compute: Callable[[MicroBatches], LossSums], load: Callable[[], MicroBatches],
+        microbatches: MicroBatches,
+    ) -> LossSums:  # fmt: skip
+        """`compute` of the microbatches; where the memory runs out, from the beginning with smaller ones, as if nothing had been."""
+        while True:
+            if 2 * len(microbatches) <= self.number:  # these were loaded before the memory ran out
+                microbatches = load()
+            seed()
+            before = Buffers(state.modules.values() if self.may_grow else ())
+            try:
+                return compute(microbatches)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.grow(error, microbatches[0][1], state.strategy.tries_again)
+            # not before the error is gone, which holds what was in the memory
+            state.clear_gradients()
+            before.restore()
+
+    def grow(self, error: RuntimeError, batch: Batch, tries_again: bool) -> None:
+        """Where peers wait in a collective, every rank exits, and the next attempt begins with smaller microbatches."""
+        advice = explain(error, batch, self.number)
+        if not self.may_grow or self.number >= self.most:
+            raise SystemExit(advice) from None
         self.number *= 2
         self.path.write_text(str(self.number))
+        advice = f"Out of memory: from now on each batch is computed in {self.number} microbatches. {advice}"
+        if not tries_again:
+            raise WorthAnotherStart(advice) from None
+        logging.warning(advice)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
-def explain(error: BaseException, batch: dict[str, Any], pieces: int) -> str:
+def explain(error: BaseException, batch: Batch, microbatches: int) -> str:
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
     return (
-        f"Out of memory with a piece of a batch of {shapes}: {_first_line(error)} What helps, with the same result: "
-        f"train.accumulate: {pieces * 2}, or compute.reduce_batch_on_oom: true, which finds it by itself; train.recompute_activations: true; "
-        "more processes; train.strategy: fsdp."
+        f"Out of memory with a microbatch of {shapes}: {_first_line(error)} What helps, with the same result: "
+        f"train.accumulate: {microbatches * 2}, or compute.reduce_batch_on_oom: true, which finds it by itself; train.recompute_activations: "
+        "true; more processes; train.strategy: fsdp."
     )
 
 
 def explain_update(error: BaseException) -> str:
     """Half of the weights may be new and half of them old: nothing can be tried again from here."""
     return (
-        f"Out of memory while the weights were updated: {_first_line(error)} Smaller pieces of a batch do not help here. What does: more "
-        "processes, with train.strategy: zero1 or fsdp; to train fewer parameters (train.freeze); an optimizer that remembers less."
+        f"Out of memory while the weights were updated: {_first_line(error)} Smaller microbatches do not help here. What does: more "
+        "processes, with train.strategy: zero1 or fsdp; to train fewer parameters (train.freeze); an optimizer with less state."
     )
 
 
@@ -46,7 +82,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Buffers:
-    """What modules note down while they work, such as a batch norm's running mean: a step that is tried again must not count twice."""
+    """What modules update while they compute, such as a batch norm's running mean: a step that is tried again must not count twice."""
 
     def __init__(self, modules: Iterable[nn.Module]):
         self._kept = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]

@@ -2,11 +2,13 @@
 
 import bisect
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from snaketrain.config.references import load
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import Batches
 
 Schedule = Callable[[int, int], float]
@@ -14,17 +16,22 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Plan:
+    batches: Batches
     steps: int
     epoch_ends: tuple[int, ...]  # the step that ends each epoch; the last one may lie beyond `steps`
     evaluations_per_epoch: int
     evaluate_every: int | None
+    save_every: int | None  # steps; none: at each evaluation, or by time
+    save_minutes: float | None
     warmup_steps: int
     learning_rate: float
     schedule: Schedule
     open_ended: bool  # no step depends on how many there will be
 
     @classmethod
-    def of(cls, train, batches: Batches, schedule: Schedule) -> "Plan":
+    def of(cls, train: Train, lengths: Sequence[int]) -> "Plan":
+        batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
+        schedule = make_schedule(load(train.schedule.use, "training.schedules"), train.schedule.arguments)
         ends = [batches.count(0)]
         while (ends[-1] < train.steps) if train.steps else (len(ends) < train.epochs):
             ends.append(ends[-1] + batches.count(len(ends)))
@@ -35,9 +42,12 @@ class Plan:
             raise SystemExit(
                 f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a share below 1."
             )
-        open_ended = is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None
+        open_ended = (
+            is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None and not train.callbacks
+        )
         return cls(
-            total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, warmup, train.learning_rate, schedule, open_ended
+            batches, total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, train.save_every, train.save_every_minutes, warmup,
+            train.learning_rate, schedule, open_ended,
         )  # fmt: skip
 
     def epoch_of(self, step: int) -> int:
@@ -57,6 +67,19 @@ class Plan:
         (first, last), n = self._bounds(step), self.evaluations_per_epoch
         within, length = step - first, last - first
         return (within * n) // length > ((within - 1) * n) // length
+
+    @property
+    def saves_evaluations(self) -> bool:
+        """Whether each evaluated step is saved; otherwise only where it is the best so far."""
+        return self.save_every is None and self.save_minutes is None
+
+    def saves_at(self, step: int) -> bool:
+        """Whatever its evaluation comes to, and whatever the time."""
+        if step == self.steps:
+            return True
+        if self.saves_evaluations:
+            return self.evaluates_at(step)
+        return self.save_every is not None and step % self.save_every == 0
 
     def learning_rate_at(self, step: int) -> float:
         """Of the update that leads to `step`: a linear rise, then the schedule."""

@@ -68,8 +68,16 @@ class Train(Section):
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         1.0, description="gradients longer than this are scaled down; none: never"
     )
-    evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated and a checkpoint saved")
+    evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated")
     evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    save_every: Positive | None = Field(
+        None,
+        description="steps between two checkpoints; besides, an evaluation that is the best so far is saved, and the last step; none: each evaluation is saved, unless `save_every_minutes` is set",
+    )
+    save_every_minutes: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(None, description="the same as a time")
+    callbacks: list[Use] = Field(
+        [], description="your own `Callback` classes, `path/to/file.py:Name`, which watch the training or end it early"
+    )
     bad_steps_allowed: NotNegative = Field(
         3, description="steps in a row whose loss or gradient is not a number; each is left out, and after one more the training goes back"
     )
@@ -94,6 +102,8 @@ class Train(Section):
     def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
             yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples: make `batch_size` larger"
+        if self.save_every is not None and self.save_every_minutes is not None:
+            yield "`save_every` and `save_every_minutes` both say when a checkpoint is saved: keep one of the two"
         if self.packing and self.block_length is not None:
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
         if self.steps is not None and self.warmup >= max(1, self.steps):

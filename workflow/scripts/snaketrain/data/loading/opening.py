@@ -1,11 +1,27 @@
 """Opens prepared data for training and evaluation."""
 
+from dataclasses import dataclass
+
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.items import open_items
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a training reads: the two sets, and what is known of the data."""
+
+    train: TrainingData
+    dev: TrainingData
+    facts: JsonObject
+
+
+def open_splits(data: Manifest, train: Train) -> Splits:
+    return Splits(open_split(data, "train", train), open_split(data, "dev", train), data.facts)
 
 
 def open_split(data: Manifest, split: str, train: Train) -> TrainingData:

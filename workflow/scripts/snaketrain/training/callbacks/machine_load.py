@@ -1,37 +1,48 @@
-"""How busy the machine is while a training runs: figures every few seconds, taken by a thread of the first process."""
+"""How busy the machine is while a training runs: figures every few seconds, sampled by a thread of the first rank."""
 
 import contextlib
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
 
 import psutil
+
+from snaketrain.runtime.journal import Journal
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.state import TrainState
 
 INTERVAL_SECONDS = 5.0
 ASK_GPUS = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
 
 
-@contextlib.contextmanager
-def watched(tell: Callable[[dict[str, float]], None], interval_seconds: float = INTERVAL_SECONDS) -> Iterator[None]:
-    """Meanwhile `tell` is called with figures by name."""
-    over = threading.Event()
+class MachineLoad(Callback):
+    """Of the machine of the first rank, in the journal."""
 
-    def sample() -> None:
+    def __init__(self, journal: Journal, interval_seconds: float = INTERVAL_SECONDS):
+        self.journal, self.interval_seconds = journal, interval_seconds
+        self.over = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def on_train_start(self, state: TrainState) -> None:
+        if state.rank == 0:
+            self.thread = threading.Thread(target=self._sample, args=(state,), name="machine load", daemon=True)
+            self.thread.start()
+
+    def _sample(self, state: TrainState) -> None:
         psutil.cpu_percent()  # counts from here on
-        while not over.wait(interval_seconds):
+        while not self.over.wait(self.interval_seconds):
             try:
-                tell(figures())
+                self.journal.write("system", step=state.step, metrics=figures())
             except Exception:  # the disk is full, or the folder another's: the training finds out by itself
                 return
 
-    thread = threading.Thread(target=sample, name="machine load", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    def on_train_end(self, state: TrainState) -> None:
+        self.over.set()
+        if self.thread:
+            self.thread.join()
+
+    def on_error(self, state: TrainState, error: BaseException) -> None:
+        self.on_train_end(state)
 
 
 def figures() -> dict[str, float]:

@@ -9,14 +9,16 @@ import traceback
 from pathlib import Path
 
 from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.state import StepOutcome, TrainState
 
 POLL_SECONDS = 1.0
 LONGEST_LOOK_SECONDS = 10.0  # more between two looks, and the process was suspended, or its machine slept
 FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are
 
 
-class Watch:
-    """`beat` whenever something was done. After `limit_seconds` without one, the process says where it is, and ends.
+class StallWatchdog(Callback):
+    """After `limit_seconds` in which no step and no batch of an evaluation ended, the process logs where it is, and exits.
 
     Time in which the process was suspended does not count: it is continued with everything as it was.
     """
@@ -28,13 +30,28 @@ class Watch:
         self.beat()
         for old in folder.glob(f"rank-{rank}.txt"):
             old.unlink()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        threading.Thread(target=self._watch, name="stall watchdog", daemon=True).start()
 
     def beat(self) -> None:
         self.idle_seconds = 0.0
 
     def close(self) -> None:
         self.closed.set()
+
+    def on_train_start(self, state: TrainState) -> None:
+        self.beat()
+
+    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
+        self.beat()
+
+    def on_evaluation_step(self, state: TrainState) -> None:
+        self.beat()
+
+    def on_checkpoint(self, state: TrainState, step: int) -> None:
+        self.beat()
+
+    def on_train_end(self, state: TrainState) -> None:
+        self.close()
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -43,11 +60,11 @@ class Watch:
             self.idle_seconds += min(now - looked, LONGEST_LOOK_SECONDS)
             looked = now
             if self.idle_seconds > self.limit:
-                self._tell()
+                self._report()
                 logging.shutdown()
                 os._exit(WORTH_ANOTHER_START)  # the main thread is stuck, perhaps in a call that no exception reaches
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         stack = traceback.extract_stack(sys._current_frames()[self.main])
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"rank-{self.rank}.txt").write_text("".join(traceback.format_list(stack)), encoding="utf-8")
@@ -55,7 +72,7 @@ class Watch:
             "nothing has moved for %.0f seconds (compute.stall_seconds); process %d is here:\n%s",
             self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),
         )  # fmt: skip
-        time.sleep(FOR_THE_OTHERS_SECONDS * (1 if self.rank == 0 else 2))  # who ends first takes the others along
+        time.sleep(FOR_THE_OTHERS_SECONDS * (1 if self.rank == 0 else 2))  # the rank that exits first ends the others
         if self.rank == 0:
             for rank in range(self.world_size):
                 logging.error("process %d: %s", rank, self._where(rank))

@@ -1,7 +1,6 @@
 """Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
 
-checkpoints/step-00000120/   <module>.safetensors, <module>.optimizer.pt, <what remembers>.memory.pt, state.json,
-                             and last of all checkpoint.json with the sizes and digests of the others
+checkpoints/step-00000120/   the files of the format, state.json, and last of all checkpoint.json with the sizes and digests of the others
 """
 
 import json
@@ -10,52 +9,45 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from snaketrain.runtime.background import Background
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import file_digest, write_json
 from snaketrain.training.checkpoints.ranking import best_first, evaluated, read_state
-from snaketrain.training.checkpoints.snapshot import Snapshot
+from snaketrain.training.checkpoints.whole_tensors import Files, WholeTensors
 from snaketrain.training.plan import folder_name
+from snaketrain.training.state import Stateful, TrainState
 
 GONE = ".gone-"  # in front of what is being removed
 
 
+class CheckpointFormat(Protocol):
+    """How modules, optimizers and what else is remembered become files."""
+
+    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Files: ...
+
+    def write(self, files: Files, folder: Path) -> None: ...
+
+    def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None: ...
+
+
 class Checkpoints:
-    def __init__(self, folder: Path, metric: str, mode: str, keep_best: int):
-        self.folder = folder
+    def __init__(self, folder: Path, metric: str, mode: str, keep_best: int, format: CheckpointFormat | None = None):
+        self.folder, self.format = folder, format or WholeTensors()
         self.metric, self.mode, self.keep_best = metric, mode, keep_best
-        self._background, self._snapshot, self._newly_saved = Background(), Snapshot(), []
+        self._background, self._newly_saved = Background(), list[int]()
         self.evaluated = False  # whether the checkpoint that was restored knows its metrics
 
-    def save(self, learner: Any, step: int, metrics: dict[str, float] | None, memory: dict[str, Any]) -> None:
-        """All processes take part in gathering the state; the first one writes a copy of it, while the training goes on."""
+    def save(self, state: TrainState, metrics: dict[str, float] | None, memory: dict[str, Stateful]) -> None:
+        """All ranks take part; the first one writes, while the training goes on."""
         self.finish()
-        self._snapshot.begin()
-        strategy, keep, files = learner.strategy, self._snapshot.keep, {}
-        for name, part in memory.items():
-            state = part.state()
-            files[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, state) if strategy.rank == 0 else None
-        for name, module in learner.modules.items():
-            files[f"{name}.safetensors"] = self._weights(strategy, module)
-            files[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, learner.optimizers[name], keep)
-        if strategy.rank == 0:
-            facts = {"step": step, "metrics": metrics, "scaler": strategy.scaler.state_dict()}
+        files = self.format.collect(state, memory)
+        if state.rank == 0:
+            facts = {"step": state.step, "metrics": metrics, "scaler": state.strategy.scaler.state_dict()}
             self._background.start(partial(self._write, files, facts))
-
-    def _weights(self, strategy: Any, module: torch.nn.Module) -> dict[str, Tensor]:
-        weights, tied = strategy.weights(module), _tied_names(strategy.unwrapped(module))
-        if strategy.rank != 0:
-            return {}
-        # gathered from several processes, tied weights no longer share their memory
-        untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
-        return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
 
     def finish(self) -> None:
         """Wait for what is being saved, and raise what went wrong with it."""
@@ -67,17 +59,13 @@ class Checkpoints:
         steps, self._newly_saved = self._newly_saved, []
         return steps
 
-    def _write(self, files: dict[str, Any], facts: dict[str, Any]) -> None:
+    def _write(self, files: Files, facts: JsonObject) -> None:
         final = self.folder / folder_name(facts["step"])
         beside = self.folder / f".{final.name}"
         try:
             self._mend()
             beside.mkdir(parents=True)
-            for name, content in files.items():
-                if name.endswith(".safetensors"):
-                    save_file(content, beside / name, metadata={"format": "pt"})
-                else:
-                    torch.save(content, beside / name)
+            self.format.write(files, beside)
             write_json(beside / "state.json", facts)
             written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
             for name in written:
@@ -129,30 +117,23 @@ class Checkpoints:
         names = ("*.safetensors", "task.memory.pt", "state.json")
         return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
-    def restore(self, learner: Any, memory: dict[str, Any]) -> int:
+    def restore(self, state: TrainState, memory: dict[str, Stateful]) -> int:
         """Load the last whole checkpoint; the step it was saved at, 0 if there is none.
 
-        The first process looks for it, so that all take the same one, whatever others may see of the folder at that moment.
+        The first rank looks for it, so that all take the same one, whatever others may see of the folder at that moment.
         """
-        if learner.strategy.rank == 0:
+        if state.rank == 0:
             self.finish()
             self._mend()
-        path = learner.strategy.all_gather_object(self._last_whole() if learner.strategy.rank == 0 else None)[0]
+        path = state.strategy.all_gather_object(self._last_whole() if state.rank == 0 else None)[0]
         if path is None:
             return 0
-        for name, module in learner.modules.items():
-            # both stay in the file until somebody reads them, so that processes on one machine need the memory only once
-            weights = load_file(path / f"{name}.safetensors")
-            optimizer_state = torch.load(path / f"{name}.optimizer.pt", weights_only=True, mmap=True)
-            weights |= {tied: weights[kept] for tied, kept in _tied_names(learner.strategy.unwrapped(module)).items()}
-            learner.strategy.load_state(module, learner.optimizers[name], weights, optimizer_state)
-        for name, part in memory.items():
-            part.load_state(torch.load(path / f"{name}.memory.pt", weights_only=True))
-        state = read_state(path)
-        self.evaluated = state["metrics"] is not None
-        if state["scaler"]:
-            learner.strategy.scaler.load_state_dict(state["scaler"])
-        return state["step"]
+        self.format.load(state, memory, path)
+        saved = read_state(path)
+        self.evaluated = saved["metrics"] is not None
+        if saved["scaler"]:
+            state.strategy.scaler.load_state_dict(saved["scaler"])
+        return int(saved["step"])
 
     def _last_whole(self) -> Path | None:
         for path in reversed(self.found()):
@@ -174,24 +155,6 @@ def damage(path: Path) -> str | None:
         if (path / name).stat().st_size != expected["bytes"] or file_digest(path / name) != expected["sha256"]:
             return f"{name} is not what was written"
     return None
-
-
-def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory only once, as safetensors wants it; under the name that comes first."""
-    kept = {}
-    for name in sorted(weights):
-        kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
-    return {name: weights[name] for name in kept.values()}
-
-
-def _tied_names(module: torch.nn.Module) -> dict[str, str]:
-    first: dict[int, str] = {}
-    tied = {}
-    for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
-        if id(tensor) in first:
-            tied[name] = first[id(tensor)]
-        first.setdefault(id(tensor), name)
-    return tied
 
 
 def _flush(path: Path) -> None:

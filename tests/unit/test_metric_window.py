@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.window import Window
+from snaketrain.training.metric_window import MetricWindow
+from snaketrain.training.state import StepOutcome
 
 LOSSES = [{"a": torch.tensor(0.1), "b": torch.tensor(1 / 3)}, {"a": torch.tensor(0.7), "b": torch.tensor(1e-3)}]
 
@@ -21,10 +23,14 @@ class OfTwo(Strategy):
         return [item, item]
 
 
-def window(strategy: Strategy, losses: list[dict[str, torch.Tensor]]) -> Window:
-    made = Window(strategy)
+def outcome(losses: dict[str, torch.Tensor], norm: float = 1.0) -> StepOutcome:
+    return StepOutcome(1, np.arange(16), losses, 16.0, 8.0, torch.tensor(norm), 1e-3)
+
+
+def window(strategy: Strategy, losses: list[dict[str, torch.Tensor]]) -> MetricWindow:
+    made = MetricWindow(strategy)
     for step in losses:
-        made.add(step, 16.0, 8.0, 16)
+        made.add(outcome(step))
     return made
 
 
@@ -32,9 +38,9 @@ def test_losses_are_sent_as_numbers_and_added_up_as_before():
     """A tensor would be sent with its device: each process would take memory on the GPUs of all others."""
     state = window(OfTwo("cpu", "fp32"), LOSSES[:1]).state()
     assert json.loads(json.dumps(state)) == state
-    resumed = Window(OfTwo("cpu", "fp32"))
+    resumed = MetricWindow(OfTwo("cpu", "fp32"))
     resumed.load_state(state)
-    resumed.add(LOSSES[1], 16.0, 8.0, 16)
+    resumed.add(outcome(LOSSES[1]))
     expected = window(OfTwo("cpu", "fp32"), LOSSES)
     assert all(torch.equal(resumed.losses[name], total) for name, total in expected.losses.items())
 
@@ -42,7 +48,15 @@ def test_losses_are_sent_as_numbers_and_added_up_as_before():
 def test_processes_that_had_no_part_in_a_loss_add_it_up_as_well():
     """Else they would not take part in adding up, and the others would wait for them."""
     state = window(Strategy("cpu", "fp32"), LOSSES).state()
-    resumed = Window(OfTwo("cpu", "fp32"))
+    resumed = MetricWindow(OfTwo("cpu", "fp32"))
     resumed.load_state(state)
     assert resumed.losses == {"a": 0.0, "b": 0.0}
     assert resumed.close("examples")["loss"] == pytest.approx(0.0)
+
+
+def test_a_step_counts_once_and_only_if_it_was_applied():
+    made, step = MetricWindow(Strategy("cpu", "fp32")), outcome(LOSSES[0])
+    made.add(step)
+    made.add(step)
+    made.add(outcome(LOSSES[1], norm=float("nan")))
+    assert made.examples == 16 and made.losses == LOSSES[0]

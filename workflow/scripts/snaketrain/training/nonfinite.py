@@ -1,22 +1,20 @@
-"""Steps whose loss or gradient is not a number: skipped, written down, and after too many in a row rolled back."""
+"""Steps whose loss or gradient is not finite: they change no weight, are recorded, and after too many in a row the training rolls back."""
 
 from typing import Any
 
-from torch import Tensor
 
-
-class BadSteps:
-    """Every process counts the same, since a bad loss on one makes the gradients of all bad."""
+class NonfiniteSteps:
+    """Every rank counts the same, since a loss that is not finite on one makes the gradients of all so."""
 
     def __init__(self, allowed: int, rollbacks_allowed: int):
         self.allowed, self.rollbacks_allowed = allowed, rollbacks_allowed
         self.in_a_row: list[list[int]] = []  # the steps' examples
         self.rollbacks = 0
 
-    def good(self) -> None:
+    def record_finite(self) -> None:
         self.in_a_row = []
 
-    def bad(self, examples: list[int]) -> bool:
+    def record_nonfinite(self, examples: list[int]) -> bool:
         """Whether it is time to roll back."""
         self.in_a_row.append(examples)
         if len(self.in_a_row) <= self.allowed:
@@ -36,8 +34,3 @@ class BadSteps:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
-
-
-def poisoned(weight: float, loss: Tensor) -> Tensor:
-    """The weight, or not a number where the loss is none: an infinite loss may have finite gradients, which would go unnoticed."""
-    return loss.detach() * 0.0 + weight

@@ -1,7 +1,7 @@
-"""What learns: a task's modules as the strategy wrapped them, and their optimizers."""
+"""Builds a task's modules, and from them what is trained or evaluated."""
 
+import os
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,36 +14,38 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.without_memory import without_memory
+from snaketrain.strategies import make_strategy
+from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.initial_weights import start_from
 from snaketrain.training.optimizers import optimizer_of
 from snaketrain.training.parameters import check_groups, freeze, parameter_groups
-
-
-@dataclass
-class Learner:
-    task: Task
-    strategy: Any
-    modules: dict[str, nn.Module]
-    optimizers: dict[str, Any]
-    clip_norm: float | None
-
-    def plain_modules(self) -> dict[str, nn.Module]:
-        return {name: self.strategy.unwrapped(module) for name, module in self.modules.items()}
-
-    def learning(self, names: list[str]) -> dict[str, nn.Module]:
-        """All modules, of which the named ones pass their gradients on to the other processes."""
-        return self.plain_modules() | {name: self.modules[name] for name in names}
+from snaketrain.training.state import TrainState
 
 
 class DataInfo(dict):
-    """What is known of the data, and a plain word where a task needs what is not."""
+    """What is known of the data; an error that says what to do where a task needs what is not."""
 
     def __missing__(self, name: str) -> Any:
         raise SystemExit(
             f"train.task: needs `{name}`, which is not known of this data. Name another task; or if the data is a dataset class, "
             f"give it a method `facts` that returns a dictionary with `{name}`."
         )
+
+
+def start_strategy(train: Train, device: str = "auto", precision: str | None = None) -> Strategy:
+    """The strategy of the settings, connected to the other ranks if there are any."""
+    if train.deterministic:  # to say no would make torch load its compiler
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+        torch.use_deterministic_algorithms(True)
+    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=device, precision=precision or train.precision)
+    strategy.start()
+    return strategy
+
+
+def load_callbacks(train: Train) -> list[Callback]:
+    return [load(each.use)(**each.arguments) for each in train.callbacks]
 
 
 def make_task(train: Train) -> Task:
@@ -65,8 +67,9 @@ def build(
     return modules
 
 
-def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Any) -> Learner:
-    prepared: dict[str, tuple[nn.Module, Any]] = {}
+def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
+    """The modules as the strategy wraps them, with their optimizers."""
+    prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():
         if train.recompute_activations:
             recompute_activations(module)
@@ -77,15 +80,15 @@ def make_learner(task: Task, train: Train, modules: dict[str, nn.Module], strate
         groups = parameter_groups(name, module, train.weight_decay, train.groups)
         make_optimizer = partial(optimizer_of, train, groups)
         prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
-    wrapped, optimizers = ({name: pair[i] for name, pair in prepared.items()} for i in (0, 1))
-    return Learner(task, strategy, wrapped, optimizers, train.clip_norm)
+    wrapped, optimizers = {name: pair[0] for name, pair in prepared.items()}, {name: pair[1] for name, pair in prepared.items()}
+    return TrainState(task, strategy, wrapped, optimizers, train.clip_norm)
 
 
-def loaded(task: Task, modules: dict[str, nn.Module], strategy: Any, folder: Path) -> dict[str, nn.Module]:
-    """The task's modules with the weights of a folder, each where it can be evaluated."""
-    found = {}
+def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Strategy, folder: Path) -> TrainState:
+    """The task's modules with the weights of a folder, each where it can be evaluated; without optimizers."""
+    placed = {}
     for name, module in modules.items():
         if strategy.builds or not task.wraps:
             load_model(strategy.unwrapped(module), folder / f"{name}.safetensors")
-        found[name] = strategy.place(module) if task.wraps else module.to(strategy.device)
-    return found
+        placed[name] = strategy.place(module) if task.wraps else module.to(strategy.device)
+    return TrainState(task, strategy, placed)

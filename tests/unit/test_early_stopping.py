@@ -1,0 +1,32 @@
+"""When a training gives up."""
+
+import math
+
+import pytest
+
+from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.base import Task
+from snaketrain.training.early_stopping import EarlyStopping
+from snaketrain.training.state import TrainState
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "last"),
+    [
+        ("min", [3, 2, 1, 1, 1], 5),  # two in a row that are no better
+        ("min", [3, 4, 2, 5, 2, 1], 5),
+        ("max", [1, 2, 3, 2, 1, 9], 5),
+        ("max", [1, math.nan, 2, math.nan, math.nan], 5),
+        ("min", [5, 4, 3, 2, 1], None),
+        ("min", [5, 4.95, 4.9, 1], 3),  # each by less than it takes
+    ],
+)
+def test_it_gives_up_at_the_second_evaluation_in_a_row_that_is_no_better(mode, values, last):
+    early, given_up = EarlyStopping("metric", mode, 2, min_change=0.2), None
+    for number, value in enumerate(values, start=1):
+        remembered, state = EarlyStopping("metric", mode, 2, min_change=0.2), TrainState(Task(), Strategy("cpu", "fp32"), {}, step=number)
+        remembered.load_state(early.state())  # a resumed training knows what was before
+        early = remembered
+        early.on_evaluation(state, {"metric": value})
+        given_up = given_up or (number if state.finished_early else None)
+    assert given_up == last

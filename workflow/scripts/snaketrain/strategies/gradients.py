@@ -1,0 +1,66 @@
+"""Losses and gradients of one objective on this rank's microbatches: what every strategy but a pipeline does alike."""
+
+import contextlib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.tasks.base import Batch, Losses, Modules, on_device
+
+if TYPE_CHECKING:
+    from snaketrain.strategies.base import Strategy
+
+MicroBatches = Sequence[tuple[MicroBatch, Batch]]
+LossSums = dict[str, Tensor]  # by part of the loss
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss, the modules that it is computed of, and the names of those that learn from it."""
+
+    loss: Callable[[Modules, Batch], Losses]
+    modules: Modules
+    learning: Sequence[str]
+
+
+def forward_backward(strategy: "Strategy", objective: Objective, microbatches: MicroBatches, denominator: float) -> LossSums:
+    """Leave the gradients of loss / denominator in the modules that learn; return the losses, summed over the microbatches."""
+    sums: LossSums = {}
+    modules, learning = objective.modules, [objective.modules[name] for name in objective.learning]
+    for number, (microbatch, batch) in enumerate(microbatches, start=1):
+        with contextlib.ExitStack() as stack:
+            for module in learning:
+                stack.enter_context(strategy.accumulating(module, number < len(microbatches)))
+            with strategy.autocast():
+                losses = objective.loss(modules, on_device(batch, strategy.device))
+            parts = losses if isinstance(losses, dict) else {"": losses}
+            loss = reduce(operator.add, parts.values())  # `sum` would begin with 0, one more operation forwards and backwards
+            strategy.backward(loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss))
+        add_up(sums, {part: torch.zeros_like(loss) if microbatch.filler else loss.detach() for part, loss in parts.items()})
+    return sums
+
+
+def add_up(sums: LossSums, more: Mapping[str, Tensor]) -> None:
+    for part, loss in more.items():
+        sums[part] = sums[part] + loss if part in sums else loss
+
+
+def nan_if_infinite(weight: float, loss: Tensor) -> Tensor:
+    """The weight, or NaN where the loss is not finite: an infinite loss may have finite gradients, and would go unnoticed."""
+    return loss.detach() * 0.0 + weight
+
+
+def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Tensor) -> None:
+    """Step, unless `found_inf` is 1. Fused optimizers look at it on the device, so that the host need not wait for the gradients."""
+    stepping = getattr(optimizer, "optim", optimizer)  # sharded optimizers hold the one that steps this rank's share
+    if all(group.get("fused") for group in stepping.param_groups):
+        stepping.grad_scale, stepping.found_inf = None, found_inf
+        optimizer.step()
+    elif not found_inf.item():
+        optimizer.step()

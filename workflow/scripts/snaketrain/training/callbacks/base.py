@@ -1,0 +1,96 @@
+"""What may watch a training, or end it early, without changing the loop."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from snaketrain.training.state import StepOutcome, TrainState
+
+
+class Callback:
+    """Derive from this, name it in `train.callbacks`, and override the hooks that you need.
+
+    Every rank calls every hook, in the same order; `state.rank == 0` is the one to write files. A hook must not call
+    collectives: when ranks exchange something is decided by the trainer alone.
+    """
+
+    def on_train_start(self, state: TrainState) -> None:
+        """After the last checkpoint was loaded, if there is one: `state.step` is the step that was reached."""
+
+    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
+        """After each step. To read `outcome.losses` or its norm waits for the device: do that in `on_log`, which has the figures."""
+
+    def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
+        """Every `compute.log_every` steps: mean loss over all ranks, speed, learning rate, gradient norm."""
+
+    def on_evaluation_step(self, state: TrainState) -> None:
+        """After each batch of an evaluation."""
+
+    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
+        """After an evaluation of the development set; before the checkpoint, which holds this callback's `state()`."""
+
+    def on_checkpoint(self, state: TrainState, step: int) -> None:
+        """After the checkpoint of a step is complete on the disk, which may be some steps later."""
+
+    def on_train_end(self, state: TrainState) -> None:
+        """When the training ends, or stops and will be resumed."""
+
+    def on_error(self, state: TrainState, error: BaseException) -> None:
+        """When the training ends by an exception."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed training must know: numbers, texts, tensors."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The opposite of `state`."""
+
+
+class Callbacks(Callback):
+    """Several as one; what each remembers is kept under the name of its class."""
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        self.callbacks = callbacks
+
+    def on_train_start(self, state: TrainState) -> None:
+        for callback in self.callbacks:
+            callback.on_train_start(state)
+
+    def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
+        for callback in self.callbacks:
+            callback.on_step_end(state, outcome)
+
+    def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_log(state, figures)
+
+    def on_evaluation_step(self, state: TrainState) -> None:
+        for callback in self.callbacks:
+            callback.on_evaluation_step(state)
+
+    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_evaluation(state, metrics)
+
+    def on_checkpoint(self, state: TrainState, step: int) -> None:
+        for callback in self.callbacks:
+            callback.on_checkpoint(state, step)
+
+    def on_train_end(self, state: TrainState) -> None:
+        for callback in self.callbacks:
+            callback.on_train_end(state)
+
+    def on_error(self, state: TrainState, error: BaseException) -> None:
+        for callback in self.callbacks:
+            callback.on_error(state, error)
+
+    def state(self) -> dict[str, Any]:
+        return {key: remembered for key, callback in self._by_name().items() if (remembered := callback.state())}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        for key, callback in self._by_name().items():
+            if key in state:
+                callback.load_state(state[key])
+
+    def _by_name(self) -> dict[str, Callback]:
+        names = [type(callback).__name__ for callback in self.callbacks]
+        return {f"{name}-{names[:i].count(name)}" if name in names[:i] else name: self.callbacks[i] for i, name in enumerate(names)}

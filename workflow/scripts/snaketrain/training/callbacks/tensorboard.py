@@ -1,0 +1,58 @@
+"""TensorBoard's files of a training: the same figures as in the journal."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.state import TrainState
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+BUNDLE_SECONDS = 1.0  # figures wait so long for more: to write them one by one slows small steps down
+
+
+class TensorBoard(Callback):
+    """Of the first rank."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.waiting: list[tuple[str, int, dict[str, float], float]] = []
+        self.written = time.monotonic()
+        self.events: SummaryWriter | None = None
+
+    def on_train_start(self, state: TrainState) -> None:
+        if state.rank == 0:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.events = SummaryWriter(str(self.folder), purge_step=state.step + 1, max_queue=1000)
+
+    def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
+        self._add("train", state.step, figures)
+
+    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
+        if state.step:
+            self._add("eval", state.step, metrics)
+
+    def _add(self, prefix: str, step: int, figures: dict[str, float]) -> None:
+        if self.events:
+            self.waiting.append((prefix, step, figures, time.time()))
+            if time.monotonic() - self.written > BUNDLE_SECONDS:
+                self._write()
+
+    def _write(self) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for prefix, step, figures, when in self.waiting:
+            values = [Summary.Value(tag=f"{prefix}/{name}", simple_value=value) for name, value in figures.items()]
+            self.events.file_writer.add_summary(Summary(value=values), step, when)
+        self.waiting, self.written = [], time.monotonic()
+
+    def on_train_end(self, state: TrainState) -> None:
+        if self.events:
+            self._write()
+            self.events.close()
+
+    def on_error(self, state: TrainState, error: BaseException) -> None:
+        self.on_train_end(state)

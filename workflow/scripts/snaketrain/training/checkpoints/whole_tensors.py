@@ -1,0 +1,78 @@
+"""Checkpoints as whole tensors, gathered and written by the first rank: one file of weights and one of optimizer state per module."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from snaketrain.training.checkpoints.snapshot import Snapshot
+from snaketrain.training.state import Stateful, TrainState
+
+Files = dict[str, Any]  # what each file is to hold, by its name
+
+
+class WholeTensors:
+    """`<module>.safetensors`, `<module>.optimizer.pt`, and `<what remembers>.memory.pt`."""
+
+    def __init__(self) -> None:
+        self._snapshot = Snapshot()
+
+    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Files:
+        """All ranks take part in gathering; the first one gets a copy that further steps do not change."""
+        self._snapshot.begin()
+        strategy, keep, files = state.strategy, self._snapshot.keep, {}
+        for name, part in memory.items():
+            remembered = part.state()
+            files[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, remembered) if strategy.rank == 0 else None
+        for name, module in state.modules.items():
+            files[f"{name}.safetensors"] = self._weights(state, module)
+            files[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
+        return files
+
+    def _weights(self, state: TrainState, module: nn.Module) -> dict[str, Tensor]:
+        weights, tied = state.strategy.weights(module), tied_names(state.strategy.unwrapped(module))
+        if state.rank != 0:
+            return {}
+        # gathered from several ranks, tied weights no longer share their memory
+        untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
+        return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
+
+    def write(self, files: Files, folder: Path) -> None:
+        for name, content in files.items():
+            if name.endswith(".safetensors"):
+                save_file(content, folder / name, metadata={"format": "pt"})
+            else:
+                torch.save(content, folder / name)
+
+    def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None:
+        for name, module in state.modules.items():
+            # both stay in the file until somebody reads them, so that ranks on one machine need the memory only once
+            weights = load_file(folder / f"{name}.safetensors")
+            optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
+            weights |= {tied: weights[kept] for tied, kept in tied_names(state.strategy.unwrapped(module)).items()}
+            state.strategy.load_state(module, state.optimizers[name], weights, optimizer_state)
+        for name, part in memory.items():
+            if (folder / f"{name}.memory.pt").is_file():  # code of before may have had other parts
+                part.load_state(torch.load(folder / f"{name}.memory.pt", weights_only=True))
+
+
+def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share memory only once, as safetensors wants it; under the name that comes first."""
+    kept = {}
+    for name in sorted(weights):
+        kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
+    return {name: weights[name] for name in kept.values()}
+
+
+def tied_names(module: nn.Module) -> dict[str, str]:
+    """Names of parameters that are others' under another name, with those names."""
+    first: dict[int, str] = {}
+    tied = {}
+    for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
+        if id(tensor) in first:
+            tied[name] = first[id(tensor)]
+        first.setdefault(id(tensor), name)
+    return tied

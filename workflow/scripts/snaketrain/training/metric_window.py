@@ -1,0 +1,73 @@
+"""Losses and speed over the steps since the last line of the journal, kept on the device and read late."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snaketrain.strategies.base import Strategy
+from snaketrain.training.state import StepOutcome
+
+
+class MetricWindow:
+    def __init__(self, strategy: Strategy):
+        self.strategy = strategy
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Begin anew."""
+        self.losses: dict[str, Tensor | float] = {}  # on the device, or numbers of a checkpoint
+        self.count, self.examples, self.counted_here, self.seconds, self.began = 0.0, 0, 0.0, 0.0, time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Evaluations and saves do not count as slow training."""
+        self.seconds += time.perf_counter() - self.began
+        yield
+        self.began = time.perf_counter()
+
+    def add(self, outcome: StepOutcome) -> None:
+        """Once, and only if the weights were updated."""
+        if outcome.logged or not outcome.applied:
+            return
+        outcome.logged = True
+        self.count, self.counted_here = self.count + outcome.count, self.counted_here + outcome.counted_here
+        self.examples += len(outcome.ids)
+        for name, loss in outcome.losses.items():
+            self.losses[name] = self.losses.get(name, 0.0) + loss
+
+    def close(self, counts: str) -> dict[str, float]:
+        """The mean loss over all ranks, with its parts if it has several, and the speed."""
+        totals = {
+            name: total if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float64) for name, total in self.losses.items()
+        }
+        means = {name: float(self.strategy.sum(total)) / max(1.0, self.count) for name, total in totals.items()}
+        figures = {"loss": sum(means.values())} | {f"loss_{name}": mean for name, mean in means.items() if name}
+        seconds = self.seconds + time.perf_counter() - self.began
+        return figures | {f"{counts}_per_second": self.count / seconds, "examples_per_second": self.examples / seconds}
+
+    def of_this_rank(self, counts: str) -> dict[str, float]:
+        """The mean loss of this rank alone, and how much it had to compute."""
+        return {"loss": float(sum(self.losses.values())) / max(1.0, self.counted_here), counts: self.counted_here}
+
+    def state(self) -> dict[str, Any]:
+        """Of all ranks, since a training may be stopped between two lines of the journal."""
+        losses = {name: float(loss) for name, loss in self.losses.items()}  # a tensor would be sent with the device that it is on
+        here = {"seconds": self.seconds, "losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
+        return {"processes": self.strategy.all_gather_object(here)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Each rank resumes with its own losses; with another number of ranks, the first one with the losses of all."""
+        ranks, strategy = state["processes"], self.strategy
+        for name in (name for part in ranks for name in part["losses"]):
+            self.losses.setdefault(name, 0.0)  # on all ranks, which add up one after the other
+        same_number = len(ranks) == strategy.data_parallel_size
+        mine = [ranks[strategy.data_parallel_rank]] if same_number else ranks * (strategy.data_parallel_rank == 0)
+        for part in mine:
+            self.counted_here += part["here"]
+            for name, loss in part["losses"].items():
+                self.losses[name] += float(loss)  # earlier checkpoints have tensors
+        self.count, self.examples, self.seconds = (ranks[0][key] for key in ("counted", "examples", "seconds"))

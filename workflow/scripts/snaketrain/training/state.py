@@ -1,0 +1,91 @@
+"""What a training has in hand between two steps, and what a step came to."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.gradients import LossSums, Objective
+from snaketrain.tasks.base import Task
+
+
+class Stateful(Protocol):
+    """What a checkpoint remembers besides modules and optimizers."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class TrainState:
+    """The task's modules as the strategy wrapped them, their optimizers, and the last step that was taken."""
+
+    task: Task
+    strategy: Strategy
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    clip_norm: float | None = None
+    step: int = 0
+    finished_early: str = ""  # why the training ends before its plan does, if a callback has said so
+
+    @property
+    def rank(self) -> int:
+        return self.strategy.rank
+
+    def plain_modules(self) -> dict[str, nn.Module]:
+        return {name: self.strategy.unwrapped(module) for name, module in self.modules.items()}
+
+    def objectives(self) -> list[Objective]:
+        """The task's losses; the modules that learn from one are those whose gradients the strategy exchanges."""
+        plain = self.plain_modules()
+        return [
+            Objective(loss, plain | {name: self.modules[name] for name in learning}, learning)
+            for loss, learning in self.task.objectives(self.modules)
+        ]
+
+    def clear_gradients(self) -> None:
+        for name, module in self.modules.items():
+            self.strategy.clear(module, self.optimizers[name])
+
+
+class HostCopy:
+    """A scalar on its way from the device to the host: to read it waits for that scalar, not for all that was queued after it."""
+
+    def __init__(self, value: Tensor):
+        self._value, self._arrived = value, None
+        if value.device.type == "cuda":
+            self._value = torch.empty_like(value, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def item(self) -> float:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._value.item()
+
+
+@dataclass
+class StepOutcome:
+    """A step that was computed. Its losses and its norm stay on the device until somebody asks for them."""
+
+    step: int
+    ids: np.ndarray  # the examples of the whole batch
+    losses: LossSums  # of this rank
+    count: float  # what the losses of all ranks are divided by
+    counted_here: float
+    gradient_norm: Tensor
+    learning_rate: float
+    logged: bool = False  # whether the metrics since the last line of the journal count it already
+
+    def __post_init__(self) -> None:
+        self._finite = HostCopy(self.gradient_norm.isfinite())
+
+    @cached_property
+    def applied(self) -> bool:
+        """Whether the weights were updated: not where a gradient of any rank was not finite."""
+        return bool(self._finite.item())

@@ -1,0 +1,47 @@
+"""One step of each optimizer, on this rank's microbatches."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up
+from snaketrain.training.out_of_memory import explain_update, is_out_of_memory
+from snaketrain.training.parameters import norm_of, set_rate
+from snaketrain.training.state import TrainState
+
+ForwardBackward = Callable[[int, Objective], LossSums]  # of the objective of a number
+
+
+def train_step(state: TrainState, rate: float, forward_backward: ForwardBackward) -> tuple[LossSums, Tensor]:
+    """For each of the task's objectives gradients and an update; the losses of this rank, and the norm of all gradients."""
+    strategy, losses, norms = state.strategy, {}, []
+    for name, module in state.modules.items():
+        if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
+            module.train()
+        set_rate(state.optimizers[name], rate)
+    for number, objective in enumerate(state.objectives()):
+        add_up(losses, forward_backward(number, objective))
+        pairs = [(state.modules[name], state.optimizers[name]) for name in objective.learning]
+        try:
+            norms.append(strategy.update(pairs, state.clip_norm, alike=state.task.wraps))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise SystemExit(explain_update(error)) from None
+        state.clear_gradients()  # also what a loss left in modules that do not learn from it
+    return losses, norm_of(norms)
+
+
+def take_step(state: TrainState, microbatches: MicroBatches, denominator: float, rate: float) -> tuple[LossSums, Tensor]:
+    """`train_step` without a trainer around it, for benchmarks and tests."""
+    return train_step(state, rate, lambda _, objective: state.strategy.forward_backward(objective, microbatches, denominator))
+
+
+def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:
+    """Dropout depends on the step and the objective alone: a resumed or repeated step draws what would have been drawn."""
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_parallel_rank + objective * 1_000_000_007
+    torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes half a millisecond for devices that are not used
+    if strategy.device.type == "cuda":
+        torch.cuda.manual_seed(number)

@@ -1,0 +1,27 @@
+"""Whether to stop, as all ranks see it at the same batch although the signal reaches them at different times."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from snaketrain.strategies.base import Strategy
+
+
+class StopRequest(Protocol):
+    def requested(self) -> bool: ...
+
+
+class NeverStop:
+    def requested(self) -> bool:
+        return False
+
+
+class StopAgreement:
+    """Asked once a batch; what it answers was exchanged while the batch was computed, so that no rank waits for another."""
+
+    def __init__(self, strategy: Strategy, stop: StopRequest):
+        self.strategy, self.stop = strategy, stop
+        self._exchanged: Callable[[], list[float]] | None = None
+
+    def poll(self) -> bool:
+        before, self._exchanged = self._exchanged, self.strategy.all_reduce_scalars_ahead(float(self.stop.requested()))
+        return before is not None and before()[0] > 0
