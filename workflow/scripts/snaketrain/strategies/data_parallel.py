@@ -1,4 +1,4 @@
-"""One process that spreads each piece of a batch over all GPUs of the machine. `ddp` is faster; this needs no launcher."""
+"""One process that splits each microbatch across all GPUs of the machine. `ddp` is faster, but this one needs no launcher."""
 
 import logging
 from typing import Any
@@ -15,7 +15,7 @@ class DataParallel(Strategy):
         if gpus < 2:
             logging.warning("train.strategy `data_parallel` found %d GPUs and trains as `single` does", gpus)
         elif any("forward" in vars(part) or part._compiled_call_impl for part in module.modules()):
-            # the copies would go on calling the first one
+            # replicas would keep calling the original's `forward`
             raise SystemExit(
                 "train.strategy `data_parallel` copies the model in each step, which train.recompute_activations and train.compile "
                 "do not survive: remove them, or use `ddp`."

@@ -1,4 +1,4 @@
-"""fairscale's FullyShardedDataParallel, on GPUs only: parameters, gradients and optimizer state are shared out. `fsdp` is its successor."""
+"""fairscale's FullyShardedDataParallel, on GPUs only: parameters, gradients and optimizer state are sharded. `fsdp` is its successor."""
 
 import contextlib
 from typing import Any
@@ -12,19 +12,19 @@ from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import Distributed
 from snaketrain.strategies.shards import PartsScaler
 
-WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # in the names of what is inside
+WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # which the wrappers put into parameter names
 
 
 class FairscaleFsdp(Distributed):
-    """`wrap_blocks`: each block is put together only while it works; otherwise the whole model is. The others are as of `fsdp`."""
+    """`wrap_blocks`: gathers one block at a time, and not the whole model. The other arguments are those of `fsdp`."""
 
-    devices = ("cuda",)  # for its streams
+    devices = ("cuda",)  # it uses CUDA streams
     scaler_class = PartsScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
         super().__init__(**where)
         self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
-        # not flattened into one vector: groups of parameters stay apart, and each has its own share of each process
+        # without flattening, parameter groups stay separate, and each parameter is sharded across all processes
         self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -32,7 +32,7 @@ class FairscaleFsdp(Distributed):
         options = self.options | {"compute_device": self.device, "state_dict_device": torch.device("cpu")}
         with enable_wrap(auto_wrap_policy=None, wrapper_cls=FullyShardedDataParallel, **options):
             module = auto_wrap(module, lambda module, recurse, **_: recurse or id(module) in chosen)
-        return FullyShardedDataParallel(module, **options).to(self.device)  # cut on the CPU, so that the whole need not fit
+        return FullyShardedDataParallel(module, **options).to(self.device)  # in this order, since the full model may not fit on a GPU
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
         if more_to_come and not self.exchange_each_piece and isinstance(module, FullyShardedDataParallel):
@@ -44,7 +44,7 @@ class FairscaleFsdp(Distributed):
             return module.clip_grad_norm_(longest)
         return super().clip(module, optimizer, longest)
 
-    # --- its own gathering of states wants one group of parameters, and changes the optimizer while it reads it
+    # --- state: fairscale's own way to gather it supports one parameter group only, and changes the optimizer while reading it
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
         return module.state_dict() if isinstance(module, FullyShardedDataParallel) else super().weights(module)
@@ -61,7 +61,7 @@ class FairscaleFsdp(Distributed):
                 tensor.copy_(self.part(weights[name], tensor))
         for part in module.modules():
             if isinstance(part, FullyShardedDataParallel):
-                part.has_full_params = False  # what it put together before is out of date
+                part.has_full_params = False  # the full parameters it gathered before are out of date
         self.load_optimizer_state(optimizer, parameters, optimizer_state)
 
     def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:

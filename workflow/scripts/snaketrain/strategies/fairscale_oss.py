@@ -1,4 +1,4 @@
-"""fairscale's OSS and ShardedDataParallel: each process keeps gradients and optimizer state of its share of the parameters only."""
+"""fairscale's OSS and ShardedDataParallel: each process keeps the gradients and optimizer state of its shard of the parameters only."""
 
 import contextlib
 from typing import Any
@@ -14,7 +14,7 @@ from snaketrain.strategies.zero1 import SharedOptimizer
 
 
 class FairscaleOss(SharedOptimizer):
-    """`buffer_mb`: small gradients are exchanged together, in buffers that every process keeps whole: faster, but more memory."""
+    """`buffer_mb`: reduces small gradients together, in buffers that every process keeps in full: faster, but takes more memory."""
 
     scaler_class = PartsScaler
 
@@ -38,9 +38,9 @@ class FairscaleOss(SharedOptimizer):
         return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
-        return optimizer.clip_grad_norm(longest)  # who knows the gradients of its own share only
+        return optimizer.clip_grad_norm(longest)  # each process has the gradients of its own shard only
 
     def clear(self, module: nn.Module, optimizer: Any) -> None:
-        # the wrapper keeps the gradients that live in its buffers. The optimizer's zero_grad would let go of them, and
-        # from then on gradients would not be added up any more, without a word
+        # the wrapper keeps the gradients that are views into its buffers. The optimizer's zero_grad would detach them,
+        # and from then on gradients would silently not be reduced any more
         module.zero_grad(set_to_none=True)

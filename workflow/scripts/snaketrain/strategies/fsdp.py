@@ -1,4 +1,4 @@
-"""Each process keeps a share of every parameter, gradient and optimizer state; blocks are put together one at a time, while they work."""
+"""Each process keeps a shard of every parameter, gradient and optimizer state; blocks are gathered one at a time, while they compute."""
 
 import contextlib
 from typing import Any
@@ -19,10 +19,10 @@ from snaketrain.strategies.shards import PartsScaler, clip_parts
 class Fsdp(Distributed):
     """PyTorch's FSDP2.
 
-    `reshard_after_forward`: blocks are taken apart again until the backward pass, which saves memory and costs an exchange.
-    `cpu_offload`: shares rest in the memory of the CPU, where the optimizer then works.
-    `exchange_each_piece`: with `train.accumulate`, gradients are shared out after each piece: less memory, more exchange.
-    `build_once`: the first process alone makes the model and hands out its parts; otherwise each makes it on the CPU, and keeps its own.
+    `reshard_after_forward`: frees gathered blocks until the backward pass, which saves memory and costs another all-gather.
+    `cpu_offload`: keeps shards in CPU memory, where the optimizer then runs.
+    `exchange_each_piece`: with `train.accumulate`, reduces gradients after each microbatch: less memory, more communication.
+    `build_once`: only rank 0 builds the model and broadcasts its shards; otherwise every rank builds it on the CPU and keeps its own.
     """
 
     scaler_class = PartsScaler
@@ -58,18 +58,18 @@ class Fsdp(Distributed):
         if not has_memory(module):
             give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
         set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-        for buffer in module.buffers():  # some are in no state, and may have been drawn at random
+        for buffer in module.buffers():  # some are not in the state dict, and may have been initialised at random
             dist.broadcast(buffer, 0)
         return module
 
     def cut(self, module: nn.Module) -> nn.Module:
-        """Keep this process's part of each parameter."""
+        """Keep this process's shard of each parameter."""
         return self.shared_out(module, self.mesh)
 
     def shared_out(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        """Blocks first; what is in none of them, such as tied embeddings, is kept together."""
+        """Shard each block, then everything outside of blocks, such as tied embeddings, as one group."""
         dtype = PRECISIONS[self.precision]
-        # parameters travel in half precision; autocast stays on, for what is better done in fp32
+        # parameters are gathered in half precision; autocast stays on, for operations that are better done in fp32
         precision = MixedPrecisionPolicy(param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32)
         options = {"mesh": mesh, "mp_policy": precision, "offload_policy": self.offload}
         for block in blocks(module):

@@ -1,4 +1,4 @@
-"""As fsdp within groups of `shard` processes, and as ddp between the groups, so that most is exchanged where the network is fast."""
+"""fsdp within groups of `shard` processes and ddp between the groups, so that most communication stays where the network is fast."""
 
 from typing import Any, ClassVar
 

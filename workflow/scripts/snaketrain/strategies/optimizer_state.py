@@ -1,7 +1,7 @@
-"""An optimizer's state as checkpoints keep it: under the full names of the parameters, each tensor whole, whatever the strategy.
+"""An optimizer's state as checkpoints keep it: full tensors under full parameter names, whatever the strategy.
 
-`{"state": {name: {...}}, "param_groups": [{"params": [names], ...}]}`, as torch.distributed.checkpoint has it. Its own functions
-insist on a state for every parameter, but one that never had a gradient has none.
+`{"state": {name: {...}}, "param_groups": [{"params": [names], ...}]}`, as in torch.distributed.checkpoint, whose own functions
+require a state for every parameter; a parameter that never had a gradient has none.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Convert = Callable[[Tensor, nn.Parameter], Any]
 
 
 def named_state(optimizer: Any, parameters: Parameters, whole: Convert) -> dict[str, dict[str, Any]]:
-    """`whole` is called in the same order in all processes, which may have to put their parts together."""
+    """`whole` is called in the same order on all ranks, since it may be a collective."""
     found = {}
     for name, parameter in parameters.items():
         if state := optimizer.state.get(parameter):
@@ -29,7 +29,7 @@ def named_groups(optimizer: Any, parameters: Parameters) -> list[dict[str, Any]]
 
 
 def load_named(optimizer: Any, parameters: Parameters, saved: dict[str, Any], part: Convert) -> None:
-    """Give each parameter its state; groups may be cut differently from those that were saved."""
+    """Give each parameter its state; the parameter groups may differ from those that were saved."""
     names = {parameter: name for name, parameter in parameters.items()}
     saved_group = {name: group for group in saved["param_groups"] for name in group["params"]}
     state: dict[int, dict[str, Any]] = {}
@@ -42,12 +42,12 @@ def load_named(optimizer: Any, parameters: Parameters, saved: dict[str, Any], pa
             }
         members = list(range(first, first + len(group["params"])))
         like = saved_group.get(names[group["params"][0]], group) if members else group
-        how = {key: group[key] for key in HOW if key in group}  # the strategy before may have computed it in another way
+        how = {key: group[key] for key in HOW if key in group}  # this strategy's choice, not that of the one that saved it
         groups.append(like | how | {"params": members})
         first += len(members)
     optimizer.load_state_dict({"state": {number: entries for number, entries in state.items() if entries}, "param_groups": groups})
 
 
 def _apart(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """From the file, which will be deleted while the training goes on; what is to be on another device is copied there anyway."""
+    """A copy that does not depend on the memory-mapped file, which is deleted later; moving it to another device copies it anyway."""
     return value.clone() if value.ndim == 0 or parameter.device.type == "cpu" else value

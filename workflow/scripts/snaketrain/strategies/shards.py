@@ -1,4 +1,4 @@
-"""Gradients of which each process holds a part: their norm, and what overflows, as if they were whole."""
+"""Norm and overflow of sharded gradients, computed as if they were full tensors."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ def local_part(tensor: Tensor | None) -> Tensor | None:
 
 @torch.no_grad()
 def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
-    """As clip_grad_norm_, for parameters that are spread over different groups of processes, or not spread at all."""
+    """clip_grad_norm_ for parameters that are sharded over different device meshes, or not at all."""
     alike: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
@@ -29,7 +29,7 @@ def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
 
 
 class PartsScaler(ShardedGradScaler):
-    """A gradient scaler for fp16: what overflows in one process makes all of them skip the step."""
+    """A gradient scaler for fp16: an overflow on one rank makes all ranks skip the step."""
 
     def _unscale_grads_(self, optimizer: Any, *args: Any) -> dict[torch.device, Tensor]:
         parts = [[SimpleNamespace(grad=local_part(p.grad)) for p in group["params"]] for group in optimizer.param_groups]

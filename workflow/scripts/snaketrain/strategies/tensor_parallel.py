@@ -1,7 +1,7 @@
-"""The matrices of a model are cut, and `tensor` processes work on the same examples, each with its part of the matrices.
+"""Splits a model's matrices: `tensor` processes work on the same examples, each with its part of every matrix.
 
-Where there are more processes than that, the groups share the batch: each group with a whole model, or with `shard: true`
-with a share of it as fsdp does.
+If there are more processes, the batch is split across such groups: each group holds a full model, or with `shard: true` a shard
+of it, as in fsdp.
 """
 
 from collections import Counter
@@ -15,19 +15,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from snaketrain.strategies.fsdp import Fsdp
 
-STYLES = {  # under transformers' names for them
+STYLES = {  # by transformers' names
     "colwise": ColwiseParallel(),
     "rowwise": RowwiseParallel(),
     "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
     "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
     "embedding_rowwise": RowwiseParallel(input_layouts=Replicate()),
-    "replicated_with_grad_allreduce": SequenceParallel(sequence_dim=2, use_local_output=True),  # a norm of single heads
+    "replicated_with_grad_allreduce": SequenceParallel(sequence_dim=2, use_local_output=True),  # a norm within each head
 }
 HEADS = ("num_attention_heads", "num_key_value_heads", "encoder_attention_heads", "decoder_attention_heads")
 
 
 class TensorParallel(Fsdp):
-    """`plan`: a style for each pattern of names of modules, `{"*.fc1": colwise, "*.fc2": rowwise}`; none: the model's own."""
+    """`plan`: a style for each pattern of module names, `{"*.fc1": colwise, "*.fc2": rowwise}`; none: the model's own plan."""
 
     degrees: ClassVar = {"tensor": "model_parallel"}
     data_parallel_arguments = ("shard",)
@@ -44,14 +44,14 @@ class TensorParallel(Fsdp):
         )
 
     def cut(self, module: nn.Module) -> nn.Module:
-        # without exchange, since all processes start with the same weights
+        # no broadcast is needed, since all ranks start with the same weights
         parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
         if self.data_parallel_size > 1:
             return self.shared_out(module, self.mesh["replicate", "shard"])
         return module.to(self.device) if self.builds else module
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
-        """How each of the modules that the plan names is cut. Tied weights stay whole, since only one of their uses would be cut."""
+        """How each module that the plan names is split. Tied weights are not, since only one of their uses would be."""
         plan = self.plan or getattr(module, "_tp_plan", None)
         if not plan:
             raise SystemExit(

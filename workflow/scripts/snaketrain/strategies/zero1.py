@@ -1,4 +1,4 @@
-"""As ddp, but each process keeps the optimizer's state of its share of the parameters only, and hands on what it has updated."""
+"""ddp in which each process keeps the optimizer state of its shard of the parameters only, and broadcasts what it has updated."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from snaketrain.strategies.optimizer_state import Parameters, load_named, named_
 
 
 class SharedOptimizer(Distributed):
-    """Where each process has an optimizer of its own for its share of the parameters, as `optim` within the one that is seen."""
+    """Each process has an optimizer for its own shard of the parameters, the attribute `optim` of the one that the trainer sees."""
 
     def optimizer_state(self, module: nn.Module, optimizer: Any, keep: Keep) -> dict[str, Any]:
         parameters = dict(self.unwrapped(module).named_parameters())
         shares = [None] * self.world_size if self.rank == 0 else None
-        dist.gather_object(named_state(optimizer.optim, parameters, lambda value, _: value.cpu()), shares)  # what arrives are copies
+        dist.gather_object(named_state(optimizer.optim, parameters, lambda value, _: value.cpu()), shares)  # gathers copies
         state = {name: found for share in shares or [] for name, found in share.items()}
         return {"state": state, "param_groups": named_groups(optimizer, parameters)}
 
@@ -29,5 +29,5 @@ class SharedOptimizer(Distributed):
 
 class Zero1(SharedOptimizer, Ddp):
     def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
-        # what was updated is handed on in one piece, not parameter by parameter
+        # updated parameters are broadcast in one bucket, not one by one
         return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)
