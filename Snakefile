@@ -1,4 +1,4 @@
-# The table of contents: read the settings, include a rule file for each stage, say what `all` is.
+# Read the configuration, include a rule file for each stage, define `all`.
 import os
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ from snaketrain.orchestration.stage_commands import stage_command
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 logger.addFilter(Concealing())
 
-# `--configfile` replaces the default. Snakemake has read it too, but does not mind equal keys, and takes all in `--config` for texts
+# `--configfile` replaces the default. Snakemake reads it too, but accepts duplicate keys and takes all values in `--config` for strings
 CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
 
 try:
@@ -32,7 +32,7 @@ except ConfigurationError as error:
     raise WorkflowError(str(error)) from None
 
 if not workflow.overwrite_configfiles:
-    workflow.configfiles += CONFIGURATION  # which `configfile:` would read once more, for Snakemake's report
+    workflow.configfiles += CONFIGURATION  # for Snakemake's report; `configfile:` would read it once more
 
 
 wildcard_constraints:
@@ -44,7 +44,7 @@ wildcard_constraints:
 report: "workflow/report/workflow.rst"
 
 
-include: "workflow/rules/look_at_results.smk"
+include: "workflow/rules/check_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
 include: "workflow/rules/prepare_data.smk"
@@ -67,5 +67,5 @@ rule all:
     default_target: True
     input:
         pipeline.manifest("compare_runs"),
-        # Snakemake looks for what is missing only where something depends on it
+        # Snakemake only notices missing files that something depends on
         [pipeline.results(run) for run in pipeline.runs],

@@ -1,9 +1,9 @@
-# All runs in one table and one page.
+# Compares all runs in one table and on one page.
 
 
 rule compare_runs:
     input:
-        look_at("compare_runs"),
+        check_results("compare_runs"),
         expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
     output:
         manifest="results/comparison/manifest.json",

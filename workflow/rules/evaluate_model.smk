@@ -1,10 +1,10 @@
-# The winner on the development and the test set, with as many processes as the training had. A task that predicts a row for
-# each example leaves `<split>_predictions.csv` too, which is not declared, since not every task does.
+# Evaluates the selected checkpoint on the development and test set, with as many processes as the training. A task with one
+# prediction per example also writes `<split>_predictions.csv`, which is not declared because not every task does.
 
 
 rule evaluate_model:
     input:
-        look_at("evaluate_model"),
+        check_results("evaluate_model"),
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
         data=varying(pipeline.runs, pipeline.data),

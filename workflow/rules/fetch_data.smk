@@ -1,9 +1,9 @@
-# Raw data: a local rule, since compute nodes often reach no network.
+# Fetches raw data: a local rule, since compute nodes often have no internet access.
 
 
 rule fetch_data:
     input:
-        look_at("fetch_data"),
+        check_results("fetch_data"),
     output:
         "results/raw/{dataset}/manifest.json",
     log:

@@ -1,9 +1,9 @@
-# Pretrained weights and tokenizers: a local rule, since compute nodes often reach no network.
+# Fetches pretrained weights and tokenizers: a local rule, since compute nodes often have no internet access.
 
 
 rule fetch_model:
     input:
-        look_at("fetch_model"),
+        check_results("fetch_model"),
     output:
         "results/models/{model}/manifest.json",
     log:

@@ -1,4 +1,4 @@
-# Brings MLflow up to date while the workflow runs, and once more at its end. It never makes the workflow fail.
+# Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished
@@ -7,7 +7,7 @@ FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
 
 onstart:
-    see_to_cluster()
+    check_cluster()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()
 

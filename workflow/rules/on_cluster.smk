@@ -1,5 +1,5 @@
-# Under SLURM, before the first job: what the cluster would refuse, and jobs that a killed workflow left behind. Then a
-# thread tells why jobs wait or have ended, and asks for a range of nodes anew.
+# Before the first job: check what the cluster would refuse, and end jobs that a killed workflow left behind. While jobs run, a
+# thread reports why they wait or have ended, and requests a range of nodes again.
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 
@@ -7,24 +7,24 @@ if workflow.is_main_process:
     checks.outlast_outages()
 
 
-def tell(line):
+def print_to_stderr(line):
     print(line, file=sys.stderr, flush=True)
 
 
-def handed_to_jobs():
-    """What of the command line the Snakemake inside of a job is given."""
+def passed_to_jobs():
+    """The parts of the command line that are passed on to the Snakemake in each job."""
     paths = [workflow.main_snakefile, os.getcwd(), *workflow.overwrite_configfiles]
     return [*paths, *(workflow.config_settings.config_args or [])]
 
 
-def see_to_cluster():
+def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = Slurm(), list(workflow.dag.needrun_jobs())
     computes = {job: pipeline.computes[job.wildcards.run] for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
     try:
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]
-            problems = launching.misquoted(handed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
+            problems = launching.misquoted(passed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
             problems = problems or checks.refusals(slurm, submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
@@ -34,9 +34,9 @@ def see_to_cluster():
         if problems:
             raise ConfigurationError(problems)
         if under_slurm:
-            checks.end_left_over(slurm, submitted, tell)
+            checks.end_left_over(slurm, submitted, print_to_stderr)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
             ranges = {checks.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
-            monitor.JobMonitor(slurm, logs, tell, ranges).start()
+            monitor.JobMonitor(slurm, logs, print_to_stderr, ranges).start()
     except (ConfigurationError, SlurmError) as error:
         raise WorkflowError(str(error)) from None

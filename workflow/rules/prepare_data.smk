@@ -1,9 +1,9 @@
-# Once for each different `data` section; runs that have the same share it.
+# Runs once for each distinct `data` section; runs with the same section share its result.
 
 
 rule prepare_data:
     input:
-        look_at("prepare_data"),
+        check_results("prepare_data"),
         raw=varying(pipeline.datasets, pipeline.raw),
         tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
     output:

@@ -1,9 +1,9 @@
-# Reads the metrics of the checkpoints of a training; changing `select` trains nothing.
+# Selects a checkpoint by the metrics that the training logged; changing `select` does not train again.
 
 
 rule select_checkpoint:
     input:
-        look_at("select_checkpoint"),
+        check_results("select_checkpoint"),
         training="results/runs/{run}/training/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
     output:

@@ -1,9 +1,9 @@
-# Checkpoints, journal and logs lie beside the manifest but are not declared: Snakemake deletes what a failed job declares.
+# Checkpoints, journal and logs are beside the manifest but not declared: Snakemake deletes the declared outputs of failed jobs.
 
 
 rule train_model:
     input:
-        look_at("train_model"),
+        check_results("train_model"),
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),

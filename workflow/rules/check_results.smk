@@ -1,27 +1,27 @@
-# When Snakemake plans a job, it looks at what the job made before: a stage whose files are missing or changed runs again.
+# While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
 from snaketrain.orchestration.repairing import Repairs
 
 
 def as_input(stage, name):
-    """A manifest that is made again just as it was counts as old: its readers need not run."""
+    """A manifest that will come out the same counts as old, so that its readers do not run."""
     manifest = pipeline.manifest(stage, name)
     return ancient(manifest) if repairs.comes_out_the_same(stage, name) else manifest
 
 
-def look_at(stage):
-    """An input function without input: when Snakemake plans a job, it looks at what the job made before."""
+def check_results(stage):
+    """An input function that returns no input: Snakemake calls it while planning a job, which is the time to force the job."""
 
-    def look(wildcards):
+    def check(wildcards):
         name = wildcards[0] if wildcards else ""
         if repairs.needed(stage, name):
-            # Snakemake would not run what was asked for below a stage that makes nothing new
+            # Snakemake would not run the requested rules that depend on a stage whose results come out the same
             if workflow.dag_settings.forcerun and repairs.comes_out_the_same(stage, name):
                 repairs.tell(f"{stage} waits for the next start, since other stages were asked for.")
             else:
                 workflow.dag.forcefiles.add(pipeline.manifest(stage, name))
         return []
 
-    return look if workflow.is_main_process else []
+    return check if workflow.is_main_process else []
 
 
 if workflow.is_main_process:
