@@ -59,7 +59,7 @@ def _declared(file: Path, name: str) -> StrategyInfo:
         if is_set:
             try:
                 found[attribute] = ast.literal_eval(value or "")
-            except (ValueError, SyntaxError):
+            except (ValueError, TypeError, SyntaxError):
                 raise UnreadableDeclaration(
                     f"computes `{attribute}`, which is read without running the code: write its value out"
                 ) from None
