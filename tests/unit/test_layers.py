@@ -45,6 +45,8 @@ def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports of the project are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not inside_functions and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue  # never executed
         elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield from imports(node, inside_functions)
 

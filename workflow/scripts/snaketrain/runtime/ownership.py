@@ -13,8 +13,8 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -67,15 +67,16 @@ def job_of(folder: Path) -> str | None:
     return _owner(folder).get("job")
 
 
-def _owner(folder: Path) -> dict[str, Any]:
+def _owner(folder: Path) -> JsonObject:
     try:
-        return json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+        owner: JsonObject = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+        return owner
     except (FileNotFoundError, ValueError):
         return {}
 
 
 @functools.cache  # a process whose torchrun was killed has another parent, but is still the same
-def _ourselves() -> dict[str, Any]:
+def _ourselves() -> JsonObject:
     # what started us ends all of us: torchrun, where it is there
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     return {"job": os.environ.get("SLURM_JOB_ID"), "host": platform.node(), "pid": pid, "started": start_ticks(pid)}
@@ -97,11 +98,11 @@ def _end_job(job: str, folder: Path) -> None:
         _wait(lambda: not may_run(), f"SLURM job {job}")
 
 
-def _end_process(owner: dict[str, Any], folder: Path) -> None:
+def _end_process(owner: JsonObject, folder: Path) -> None:
     pid = owner["pid"]
 
     def lives() -> bool:
-        return start_ticks(pid) == owner["started"] is not None
+        return owner["started"] is not None and start_ticks(pid) == int(owner["started"])
 
     if lives():
         logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)

@@ -4,9 +4,13 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_executor_plugin_slurm import ExecutorSettings
 
 ENDING_SECONDS = 300  # a training may take so long to save
 
@@ -50,7 +54,7 @@ def outlast_outages() -> None:
         registry.get_plugin("slurm").executor = SteadyExecutor
 
 
-def refusals(slurm: Slurm, jobs: Iterable[Any], settings: Any) -> list[str]:
+def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") -> list[str]:
     """What SLURM would not take, whoever waits; jobs that ask for the same are looked at once."""
     asked: dict[str, str] = {}
     for job in jobs:
@@ -72,7 +76,7 @@ def refusals(slurm: Slurm, jobs: Iterable[Any], settings: Any) -> list[str]:
     return found
 
 
-def submission(job: Any, settings: Any) -> str:
+def submission(job: "Job", settings: "ExecutorSettings") -> str:
     """The sbatch with which the plugin will submit a job, as a question."""
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
@@ -90,13 +94,13 @@ def submission(job: Any, settings: Any) -> str:
     return " ".join(command.replace("--parsable", "--test-only").split()) + " --wrap true"
 
 
-def comment(job: Any) -> str:
+def comment(job: "Job") -> str:
     """What tells a job of ours in squeue."""
     wildcards = "_".join(map(str, job.wildcards)).replace("/", "_") if job.wildcards else ""
     return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
 
 
-def end_left_over(slurm: Slurm, jobs: Iterable[Any], tell: Callable[[str], None]) -> None:
+def end_left_over(slurm: Slurm, jobs: Iterable["Job"], tell: Callable[[str], None]) -> None:
     """A workflow that was killed leaves its jobs behind, and a new one submits them again: those end first, and save."""
     wanted = {comment(job) for job in jobs}
 

@@ -12,12 +12,16 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_slurm import Executor
 
 from snaketrain.slurm.checks import NOT_RETRIED, comment
 from snaketrain.slurm.client import Slurm, SlurmError
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 OUTAGE = re.compile(
     "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
@@ -31,8 +35,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a moment ago
 
 
-class SteadyExecutor(Executor):
-    def __init__(self, *arguments: Any) -> None:
+class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
+    def __init__(self, *arguments: object) -> None:
         self.slurm = Slurm()
         self.settled: set[int] = set()  # jobs whose end was reported, by the identity of their records
         self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
@@ -44,15 +48,15 @@ class SteadyExecutor(Executor):
 
     # --- jobs that were submitted
 
-    def report_job_submission(self, job_info: Any, *args: Any, **kwargs: Any) -> None:
+    def report_job_submission(self, job_info: "SubmittedJobInfo", *args: object, **kwargs: object) -> None:
         self.outputs_before[job_info.external_jobid] = stamps(job_info)
         super().report_job_submission(job_info, *args, **kwargs)
 
-    def report_job_success(self, job_info: Any) -> None:
+    def report_job_success(self, job_info: "SubmittedJobInfo") -> None:
         self.settled.add(id(job_info))
         super().report_job_success(job_info)
 
-    def report_job_error(self, job_info: Any, msg: str | None = None, **kwargs: Any) -> None:
+    def report_job_error(self, job_info: "SubmittedJobInfo", msg: str | None = None, **kwargs: object) -> None:
         self.settled.add(id(job_info))
         state = STATE.search(msg or "")
         if state and (advice := NOT_RETRIED.get(state[1])):
@@ -60,7 +64,7 @@ class SteadyExecutor(Executor):
             job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
 
-    async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
+    async def check_active_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> AsyncIterator["SubmittedJobInfo"]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
         self.settled.clear()
         try:
@@ -100,13 +104,13 @@ class SteadyExecutor(Executor):
             self.silent_since = None
         return set(states)
 
-    def has_vanished(self, job_info: Any, listed: set[str]) -> bool:
+    def has_vanished(self, job_info: "SubmittedJobInfo", listed: set[str]) -> bool:
         """Whether squeue has answered several times in a row without it: it ended longer than MinJobAge ago."""
         number = job_info.external_jobid
         self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
         return self.looks_without[number] >= LOOKS_UNTIL_GONE
 
-    def has_written(self, job_info: Any) -> bool:
+    def has_written(self, job_info: "SubmittedJobInfo") -> bool:
         """Whether all results are there, and none is what an earlier job had left when this one was submitted."""
         found = stamps(job_info)
         before = self.outputs_before.get(job_info.external_jobid, [None] * len(found))
@@ -114,7 +118,7 @@ class SteadyExecutor(Executor):
 
     # --- jobs that are being submitted
 
-    def run_job(self, job: Any) -> None:
+    def run_job(self, job: "Job") -> None:
         """Submit it, again and again where SLURM is away or a limit is reached; any other refusal is reported at once."""
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         while not self.cancelling.is_set():
@@ -129,7 +133,8 @@ class SteadyExecutor(Executor):
                 break
             before, reason = reason, self.why_wait(refusal[1], time.monotonic() - started)
             if not reason:
-                return super()._report_job_error_threadsafe(*refusal)
+                super()._report_job_error_threadsafe(*refusal)
+                return
             if reason != before:
                 self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
             self.cancelling.wait(pause)
@@ -137,7 +142,7 @@ class SteadyExecutor(Executor):
         if reason and not self.cancelling.is_set():
             self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
 
-    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+    def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
         """The plugin calls this in the thread that submits; `run_job` decides whether to try again."""
         if getattr(self.submission, "under_way", False):
             self.submission.refusal = (job_info, msg)
@@ -152,7 +157,7 @@ class SteadyExecutor(Executor):
             return "a limit on submitted jobs is reached; trying again as long as jobs of yours are in the queue"
         return ""
 
-    def cancel_unconfirmed(self, job: Any) -> None:
+    def cancel_unconfirmed(self, job: "Job") -> None:
         """The answer to a submission may have been lost while the job is in the queue: two would share one training."""
         with contextlib.suppress(SlurmError):
             comments = self.slurm.comments(self.run_uuid)
@@ -168,12 +173,12 @@ class SteadyExecutor(Executor):
         except SlurmError:
             return True
 
-    def cancel_jobs(self, active_jobs: list[Any]) -> None:
+    def cancel_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> None:
         self.cancelling.set()  # submissions that wait give up
         super().cancel_jobs(active_jobs)
 
 
-def stamps(job_info: Any) -> list[tuple[int, int] | None]:
+def stamps(job_info: "SubmittedJobInfo") -> list[tuple[int, int] | None]:
     """Of each result, what differs once it is written again; None where there is none."""
     paths = [Path(path) for path in job_info.job.output]
     return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]

@@ -7,12 +7,12 @@ nothing changes: runs are found by their key, and identical points stay one poin
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from snaketrain.evaluation.curves import points, seconds_training, standing
 from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.goodput import goodput
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, read_events
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
@@ -36,7 +36,7 @@ class Sent:
     run_id: str
     offset: int = 0  # in the journal
     high_water: dict[str, int] = field(default_factory=dict)
-    standing: dict[str, Any] | None = None
+    standing: JsonObject | None = None
     status: str | None = None
     done: dict[str, str] = field(default_factory=dict)  # what is sent once, with the digest of what was sent
 
@@ -127,7 +127,7 @@ class Follower:
 
     # --- the training
 
-    def _describe(self, run: dict, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
+    def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
         """Anew for each attempt, which may run elsewhere. `data`: the experiment and the run of its preparation."""
         reasons = read_reasons(training.parent / "reasons.json")
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
@@ -175,7 +175,7 @@ class Follower:
 
     # --- what is made of it
 
-    def _results(self, training: Path, run: dict, experiment: str, sent: Sent) -> None:
+    def _results(self, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
         folder = training.parent
         trained, selected, evaluated = (
             tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation")
@@ -203,7 +203,7 @@ class Follower:
             self.store.points(sent.run_id, scores, self._model(training, run, experiment, sent, selection["winner"]))
             sent.done["evaluation"] = token
 
-    def _checkpoints(self, training: Path, run: dict, experiment: str, sent: Sent, selection: dict) -> None:
+    def _checkpoints(self, training: Path, run: JsonObject, experiment: str, sent: Sent, selection: JsonObject) -> None:
         """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
         evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") in ("attempt", "eval"))
         logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
@@ -212,11 +212,20 @@ class Follower:
                 model_id = self._model(training, run, experiment, sent, entry)
                 self.store.points(sent.run_id, [point for point in logged if point[3] == entry["step"]], model_id)
 
-    def _model(self, training: Path, run: dict, experiment: str, sent: Sent, entry: dict) -> str:
+    def _model(self, training: Path, run: JsonObject, experiment: str, sent: Sent, entry: JsonObject) -> str:
         tags = {"path": str(training / entry["path"]), "pipeline.data": str((run.get("data") or {}).get("content", ""))}
         return self.store.model(experiment, sent.run_id, f"{run['run']}-step-{entry['step']}", entry["step"], tags)
 
-    def _finish(self, run: dict, experiment: str, sent: Sent, made: Manifest, name: str, points: list, files: list) -> None:
+    def _finish(
+        self,
+        run: JsonObject,
+        experiment: str,
+        sent: Sent,
+        made: Manifest,
+        name: str,
+        points: list[tracked.Point],
+        files: list[tuple[Path, str]],
+    ) -> None:
         """Roll-ups and files on the training's row, and a run of its own below it."""
         points = [*points, tracked.duration(name, made)]
         self.store.points(sent.run_id, points)
@@ -233,7 +242,7 @@ class Follower:
             self.store.status(child, "FINISHED", made.finished)
 
 
-def has_ended(training: Path, sent: dict[str, Any]) -> bool:
+def has_ended(training: Path, sent: JsonObject) -> bool:
     """Whether its journal says so, and has nothing more to say."""
     journal = training / "journal.jsonl"
     heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)

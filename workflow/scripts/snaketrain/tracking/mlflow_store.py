@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 # MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -35,6 +34,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import digest
+from snaketrain.tracking.tracked import Point
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
@@ -93,8 +93,8 @@ class Store:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return False
-        there = all(each.lifecycle_stage == "active" for each in [*known, *(run.info for run in runs)])
-        return there and [each.name for each in known] == list(self._experiments)
+        stages = {each.lifecycle_stage for each in known} | {run.info.lifecycle_stage for run in runs}
+        return stages <= {"active"} and [each.name for each in known] == list(self._experiments)
 
     def experiment(self, name: str) -> str:
         name = hidden(name)
@@ -153,7 +153,7 @@ class Store:
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
-    def points(self, run_id: str, points: list[tuple[str, float, float, int]], model_id: str | None = None) -> None:
+    def points(self, run_id: str, points: list[Point], model_id: str | None = None) -> None:
         """(name, value, time, step); a point that is there already stays one point. With a model they are that model's too."""
         metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
@@ -162,7 +162,7 @@ class Store:
     def model(self, experiment: str, run_id: str, name: str, step: int, tags: dict[str, str]) -> str:
         """The id of a run's model whose files lie elsewhere, made if there is none."""
         name, where = allowed_model_name(name), self.experiment(experiment)
-        found = self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'")
+        found = list(self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'"))
         if not found:
             tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {MLFLOW_MODEL_IS_EXTERNAL: "true"}
             found = [self.client.create_logged_model(where, name, run_id, tags)]
@@ -213,7 +213,7 @@ def alone(uri: str) -> Iterator[None]:
         yield
 
 
-def cut(value: Any, longest: int) -> str:
+def cut(value: object, longest: int) -> str:
     """A text as it may be kept."""
     text = hidden(str(value))
     return text if len(text) <= longest else text[: longest - 6] + " … cut"

@@ -2,16 +2,17 @@
 
 import shutil
 import tempfile
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import mlflow
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import read_manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
@@ -30,13 +31,16 @@ def register_best(folders: list[Path], store: Store) -> dict[str, str]:
 
 def register(folder: Path, store: Store) -> Decision:
     """The run in this folder; what was decided is written down beside its model, and asked again only for another one."""
-    run, new = tracked.read_json(folder / "training/run.json"), contender_of(folder)
+    run, new = tracked.finished_json(folder / "training/run.json"), contender_of(folder)
     run_id = training_run(folder.resolve().parents[1], run, store)
+    if run_id is None:
+        return Decision(False, False, "somebody has deleted its run in MLflow")
     name = registry_name(run)
     decision = decide(new, *registered(store, name))
     if decision.registers:
         prepared = tracked.prepared(run, folder.resolve().parents[1])
-        version = log_model(folder / "selection/model", name, run_id, prepared.facts.get("max_length"), store)
+        longest = prepared.facts.get("max_length") if prepared else None
+        version = log_model(folder / "selection/model", name, run_id, longest, store)
         for key, value in (asdict(new) | {"reason": decision.reason}).items():
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
         if decision.crowns:
@@ -46,7 +50,7 @@ def register(folder: Path, store: Store) -> Decision:
 
 
 def contender_of(folder: Path) -> Contender:
-    run, selection = tracked.read_json(folder / "training/run.json"), tracked.read_json(folder / "selection/selection.json")
+    run, selection = (tracked.finished_json(folder / name) for name in ("training/run.json", "selection/selection.json"))
     return Contender(run["run"], selection["winner"]["value"], selection["metric"], selection["mode"], run["data"]["content"])
 
 
@@ -64,15 +68,16 @@ def is_servable(folder: Path) -> bool:
     """A classifier of single texts, in a form that transformers loads."""
     run = tracked.read_json(folder / "training/run.json") or {}
     prepared = tracked.prepared(run, folder.resolve().parents[1])
-    texts = tracked.settings_of(prepared.settings).get("data.text", "text") if prepared else []
-    here = prepared and all(
-        (folder / "selection/model" / name).is_file() for name in ("config.json", "tokenizer.json", "model.safetensors")
-    )
-    kind = label_kinds().get(prepared.facts.get("label_kind", "")) if prepared else None
-    return here and kind is not None and kind.served and (isinstance(texts, str) or len(texts) == 1)
+    if prepared is None:
+        return False
+    kind = label_kinds().get(str(prepared.facts.get("label_kind")))
+    texts = tracked.settings_of(prepared.settings).get("data.text", "text")
+    files = [folder / "selection/model" / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
+    one_text = isinstance(texts, str) or len(texts) == 1
+    return one_text and kind is not None and kind.served and all(file.is_file() for file in files)
 
 
-def registry_name(run: dict[str, Any]) -> str:
+def registry_name(run: JsonObject) -> str:
     """Of all models of an experiment for the same task: data that has changed keeps its name."""
     return allowed_model_name(f"{run.get('experiment') or 'snaketrain'}-{run['data']['name']}")
 
@@ -92,13 +97,13 @@ def registered(store: Store, name: str) -> tuple[list[Contender], Contender | No
 def contender(tags: dict[str, str]) -> Contender | None:
     """None for a version that somebody else has registered, or that was not finished."""
     try:
-        found = {field.name: tags[f"pipeline.{field.name}"] for field in fields(Contender)}
+        run, value, metric, mode, data = (tags[f"pipeline.{name}"] for name in ("run", "value", "metric", "mode", "data"))
     except KeyError:
         return None
-    return Contender(**found | {"value": float(found["value"])})
+    return Contender(run, float(value), metric, mode, data)
 
 
-def of_unknown_origin(version: Any) -> Contender:
+def of_unknown_origin(version: ModelVersion) -> Contender:
     return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
 
 

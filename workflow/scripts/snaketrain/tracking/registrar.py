@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools/register_model.py"
 class Registrar:
     def __init__(self, uri: str, log: Path):
         self.uri, self.log = uri, log
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.asked: set[Path] = set()
         self.at_work: list[Path] = []
 

@@ -6,10 +6,10 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 from mlflow.entities import Run
 
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store
@@ -38,13 +38,13 @@ def former_key(stage: str, identity: str) -> str:
     return f"{stage}:{identity}"
 
 
-def training_run(results: Path, run: dict[str, Any], store: Store) -> str | None:
+def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
     """The id of a training's row, made if there is none; None where somebody has deleted it."""
     key, experiment = run_key(results, "train", run["identity"], run["run"]), run.get("experiment") or "snaketrain"
-    former = former_key("train", run["identity"])
+    former: str | None = former_key("train", run["identity"])
     if not store.knows(key) and len(sharing := of_equal_identity(results, run)) > 1:
         if not store.with_key(experiment, key):
-            tell_of_shared(store.with_key(experiment, former), sharing)
+            tell_of_shared(store.with_key(experiment, former_key("train", run["identity"])), sharing)
         former = None
     return store.run(experiment, key, run["run"], run["started"], {}, former)
 
@@ -59,6 +59,6 @@ def tell_of_shared(runs: list[Run], sharing: list[str]) -> None:
         )
 
 
-def of_equal_identity(results: Path, run: dict[str, Any]) -> list[str]:
+def of_equal_identity(results: Path, run: JsonObject) -> list[str]:
     found = [tracked.read_json(path) or {} for path in sorted(results.glob("runs/*/training/run.json"))]
     return [each["run"] for each in found if each.get("identity") == run["identity"]]

@@ -3,15 +3,14 @@
 MLflow keeps this file beside the weights and runs it where the model is loaded, so it needs nothing else of this project.
 """
 
-from typing import Any
-
 import mlflow
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 TEXTS_AT_ONCE = 32
 
 
-class TextClassifier(mlflow.pyfunc.PythonModel):
-    def load_context(self, context: Any) -> None:
+class TextClassifier(PythonModel):
+    def load_context(self, context: PythonModelContext) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         folder = context.artifacts["model"]
@@ -19,8 +18,8 @@ class TextClassifier(mlflow.pyfunc.PythonModel):
         self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self.model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
 
-    def predict(self, model_input: list[str]):
-        """A dictionary for each text; MLflow learns of what from an example."""
+    def predict(self, model_input: list[str]):  # type: ignore[no-untyped-def, override]  # MLflow reads both from it
+        """A dictionary for each text; MLflow learns its fields from an example."""
         import torch
 
         answers = []

@@ -1,8 +1,8 @@
 """Runs in MLflow that belong to several trainings: the preparation of their data, and their comparison."""
 
 from pathlib import Path
-from typing import Any
 
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import ExperimentDeleted, Store
@@ -21,7 +21,7 @@ class SharedRuns:
         self._data.clear()
         self.deleted = None
 
-    def data(self, run: dict[str, Any], experiment: str) -> tuple[Manifest | None, str | None]:
+    def data(self, run: JsonObject, experiment: str) -> tuple[Manifest | None, str | None]:
         """What a training read, and the run of its preparation."""
         prepared = tracked.prepared(run, self.results)
         if prepared is None:
@@ -39,15 +39,17 @@ class SharedRuns:
     def comparison(self) -> None:
         """The latest one, with its page."""
         made = tracked.manifest(self.results / "comparison/manifest.json")
-        names = made.facts.get("runs") if made else None
-        first = tracked.read_json(self.results / "runs" / names[0] / "training/run.json") if names else None
-        if first:
+        if made is None or not (names := made.facts.get("runs")):
+            return
+        if first := tracked.read_json(self.results / "runs" / names[0] / "training/run.json"):
             experiment = f"{first.get('experiment') or 'snaketrain'}-comparisons"
             tags = {"pipeline.stage": "compare", "mlflow.note.content": made.facts.get("verdict", "")}
             points = [("runs", float(len(names)), made.finished, 0), tracked.duration("comparison", made)]
             self._made(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
 
-    def _made(self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list, files: list[str]) -> str | None:
+    def _made(
+        self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list[tracked.Point], files: list[str]
+    ) -> str | None:
         """The run of a stage; all of it is told once."""
         sent = tracked.read_json(made.folder / ".mlflow.json") or {}
         stage = tags["pipeline.stage"]

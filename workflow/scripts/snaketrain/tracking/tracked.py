@@ -3,9 +3,9 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
@@ -13,13 +13,21 @@ SILENT_SECONDS = 6 * 3600  # a training that has written nothing for so long was
 Point = tuple[str, float, float, int]
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> JsonObject | None:
     """None where the file is not there yet, or is just being replaced."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def finished_json(path: Path) -> JsonObject:
+    """The file of a stage that has finished."""
+    content = read_json(path)
+    if content is None:
+        raise ValueError(f"{path}: missing or damaged")
+    return content
 
 
 def manifest(path: Path) -> Manifest | None:
@@ -30,7 +38,7 @@ def manifest(path: Path) -> Manifest | None:
         return None
 
 
-def prepared(run: dict[str, Any], results: Path) -> Manifest | None:
+def prepared(run: JsonObject, results: Path) -> Manifest | None:
     """Of the data that a training read; wherever we are called from."""
     path = Path((run.get("data") or {}).get("path") or "missing")
     return manifest(path) or manifest(results / "data" / path.parent.name / "manifest.json")
@@ -41,12 +49,12 @@ def params(strings: list[str]) -> dict[str, str]:
     return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in settings_of(strings).items()}
 
 
-def settings_of(strings: list[str]) -> dict[str, Any]:
+def settings_of(strings: list[str]) -> JsonObject:
     """`key=json` strings by key."""
     return {key: json.loads(value) for key, _, value in (string.partition("=") for string in strings)}
 
 
-def tags(run: dict[str, Any]) -> dict[str, str]:
+def tags(run: JsonObject) -> dict[str, str]:
     git = run.get("git") or {}
     found = {f"environment.{key}": str(value) for key, value in (run.get("environment") or {}).items()}
     if git.get("commit"):
@@ -54,7 +62,7 @@ def tags(run: dict[str, Any]) -> dict[str, str]:
     return found | {"mlflow.source.name": "workflow/scripts/train_model.py", "mlflow.source.type": "LOCAL", "pipeline.stage": "train"}
 
 
-def note(run: dict[str, Any], experiment_id: str | None, data_run_id: str | None) -> str:
+def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) -> str:
     data = run.get("data") or {}
     text = f"{data.get('name', '')} `{data.get('content', '')}`"
     if data_run_id:
@@ -62,12 +70,12 @@ def note(run: dict[str, Any], experiment_id: str | None, data_run_id: str | None
     return "\n\n".join(part for part in (run.get("notes") or "", f"Data: {text}" if data else "") if part)
 
 
-def reason(reasons: dict[str, Any], stage: str) -> dict[str, str]:
+def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
     """Why Snakemake ran the stage, if that is known."""
     return {"snakemake.reason": reasons[stage]["reason"]} if stage in reasons else {}
 
 
-def course(standing: dict[str, Any], why: str) -> dict[str, str]:
+def course(standing: JsonObject, why: str) -> dict[str, str]:
     """How often it was started, in which SLURM jobs, and how it ended."""
     jobs = {"slurm.job_ids": ", ".join(standing["jobs"])} if standing["jobs"] else {}
     return jobs | {"pipeline.attempts": str(standing["attempts"]), "pipeline.end": why}
@@ -82,7 +90,7 @@ def spent(seconds: dict[str, float], time: float) -> list[Point]:
     return [(name if name == "goodput" else f"time/{name}", value, time, 0) for name, value in seconds.items()]
 
 
-def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
+def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
     """Every figure of a flat dictionary as a roll-up: a point at step 0."""
     return [
         (f"{prefix}/{name}", float(value), time, 0)
@@ -91,7 +99,7 @@ def numbers(prefix: str, content: dict[str, Any], time: float) -> list[Point]:
     ]
 
 
-def scores(split: str, results: dict[str, Any], time: float) -> list[Point]:
+def scores(split: str, results: JsonObject, time: float) -> list[Point]:
     found = numbers(split, results.get("metrics", {}) | {key: value for key, value in results.items() if key != "confidence"}, time)
     for name, baseline in results.get("baselines", {}).items():
         found += numbers(f"{split}/baseline_{name}", baseline, time)
@@ -99,14 +107,14 @@ def scores(split: str, results: dict[str, Any], time: float) -> list[Point]:
     return found + ([] if math.isnan(low) else [(f"{split}/accuracy_low", low, time, 0), (f"{split}/accuracy_high", high, time, 0)])
 
 
-def data_points(facts: dict[str, Any], time: float) -> list[Point]:
+def data_points(facts: JsonObject, time: float) -> list[Point]:
     """Counts of prepared data: `train/examples`, `odd/empty`, `vocab_size`."""
     found = [point for split, content in (facts.get("splits") or {}).items() for point in numbers(split, content, time)]
     rest = {key: value for key, value in facts.items() if isinstance(value, int) and not isinstance(value, bool)}
     return found + numbers("odd", facts.get("odd") or {}, time) + [(name, float(value), time, 0) for name, value in rest.items()]
 
 
-def dataset(run: dict[str, Any], prepared: Manifest | None) -> dict[str, str]:
+def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
     """The arguments of `Store.dataset`, in the JSON that MLflow's pages read."""
     data, facts = run["data"], prepared.facts if prepared else {}
     profile = {"num_rows": data.get("examples"), "label_names": facts.get("label_names"), "splits": facts.get("splits")}
@@ -119,14 +127,14 @@ def dataset(run: dict[str, Any], prepared: Manifest | None) -> dict[str, str]:
     }
 
 
-def schema(facts: dict[str, Any]) -> dict[str, Any]:
+def schema(facts: JsonObject) -> JsonObject:
     """Of an example: a text and its label, or the fields of a dataset class."""
     if "datasets" in facts:
         fields = facts["splits"]["train"]["fields"]
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
         features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
         return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}
-    kind = label_kinds().get(facts.get("label_kind", ""))
+    kind = label_kinds().get(str(facts.get("label_kind")))
     label = kind.mlflow_type if kind else "long"
     return {"mlflow_colspec": [{"type": "string", "name": "text", "required": True}, {"type": label, "name": "label", "required": True}]}
 
@@ -136,7 +144,7 @@ def follows(later: Manifest, earlier: Manifest) -> bool:
     return earlier.content in later.inputs.values() or later.started >= earlier.finished
 
 
-def status(standing: dict[str, Any], now: float, gone: str | None) -> tuple[str, str]:
+def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str]:
     """In MLflow's words, and why in ours; `gone` says that nobody writes the journal any more."""
     found = STATUSES.get(standing["status"], "FAILED")
     if found != "RUNNING":
