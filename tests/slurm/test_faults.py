@@ -108,7 +108,7 @@ def test_node_crashes(cluster, training, which):
     job, node = job_of(training.folder), nodes_of(job_of(training.folder))[which]
     with lost(cluster, "crash", node), started_again(training):
         pass  # elsewhere
-    assert f"SLURM job {job} (train_model patient) was queued again, since {node} died" in training.printed()
+    assert f"SLURM job {job} (train_model patient) was requeued because {node} died" in training.printed()
     assert job_of(training.folder) == job
 
 
@@ -159,7 +159,7 @@ def test_time_limit(undisturbed, workspace):
     assert_as_undisturbed(workspace, undisturbed, starts=2)
     assert [event["signals"] for event in events(workspace, "end")] == [["SIGUSR1"], []]
     (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")
-    assert "its time ran out; saved; queued again" in log.read_text()
+    assert "its time ran out; saved; requeued" in log.read_text()
 
 
 def seconds_to_start(folder: Path) -> int:
@@ -212,7 +212,7 @@ def test_cancelled_stays_cancelled(workflow):
     slurm("scancel", job_of(workflow.folder))
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1
-    assert "It was cancelled, and stays so" in workflow.printed()
+    assert "It was cancelled and is not retried" in workflow.printed()
     assert [event["status"] for event in events(workflow.folder, "end")] == ["STOPPED"]
     assert attempts(workflow.folder) == 1
 

@@ -34,7 +34,7 @@ def test_what_slurm_would_refuse_is_told_before_any_job(workspace, compute, expe
 def test_why_a_job_waits(workspace):
     """Longer than the partition allows: sbatch takes it, and it would wait for ever."""
     workflow = Workflow(configured(workspace, compute={"minutes": 500}), f"{TRAINING}/manifest.json")
-    told = r"SLURM job (\d+) \(train_model patient\) waits since \d+ minutes \(PartitionTimeLimit\): .* lower compute\.minutes.* Log: (\S+)"
+    told = r"SLURM job (\d+) \(train_model patient\) has been waiting for \d+ minutes \(PartitionTimeLimit\): .* lower compute\.minutes.* Log: (\S+)"
     found = until(lambda: re.search(told, workflow.printed()), "it is told why the job waits", workflow=workflow)
     assert found[2].endswith(f"logs/slurm/rule_train_model/patient/{found[1]}.log")
     slurm("scancel", found[1])

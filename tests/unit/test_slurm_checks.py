@@ -32,7 +32,7 @@ def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(
     watch.look([ROW], 600)
     watch.look([ROW], 900)
     assert told == [
-        "SLURM job 12 (train_model small) waits since 10 minutes (Resources): the cluster is full. Log: logs/slurm/rule_train_model/small/12.log"
+        "SLURM job 12 (train_model small) has been waiting for 10 minutes (Resources): the cluster is full. Log: logs/slurm/rule_train_model/small/12.log"
     ]
     watch.look([replace(ROW, reason="Priority")], 1200)
     assert "20 minutes (Priority): other jobs come first" in told[-1] and len(told) == 2
@@ -58,7 +58,7 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
     watch.look([replace(ROW, reason="BeginTime")], 30)
     assert told == [
-        "SLURM job 12 (train_model small) was queued again, since a2 died; a training goes on from its last checkpoint. "
+        "SLURM job 12 (train_model small) was requeued because a2 died; a training resumes from its last checkpoint. "
         "Log: logs/slurm/rule_train_model/small/12.log"
     ]
     watch.look([replace(ROW, reason="BeginTime")], 60)
@@ -81,7 +81,7 @@ def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told,
     for second in (30, 60, 90):
         watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
     assert asked[1:] == 2 * [("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")]
-    assert ["was queued again" in line for line in told] == [True, False] and "`scontrol release 13`" in told[1]
+    assert ["was requeued" in line for line in told] == [True, False] and "`scontrol release 13`" in told[1]
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
@@ -90,7 +90,7 @@ def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
     watch.look([replace(ROW, state="RUNNING")], 500)
     watch.look([ROW], 5000)
     watch.look([ROW], 5500)
-    assert not any("waits" in line for line in told)
+    assert not any("waiting" in line for line in told)
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_what_slurm_would_refuse_is_told_with_a_remedy_once_for_all_jobs_alike(m
 
 def test_job_arrays_are_refused():
     (found,) = checks.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
-    assert found.startswith("slurm-array-jobs: ") and "Remove it" in found
+    assert found.startswith("slurm-array-jobs: ") and "Remove the option" in found

@@ -117,8 +117,9 @@ def test_no_answer_in_time_is_an_error(programs, monkeypatch, ask):
     assert time.monotonic() - began < 30
 
 
-def test_a_program_that_cannot_be_run_is_an_error(programs, tmp_path):
+def test_a_program_that_cannot_be_run_is_an_error(programs, tmp_path, monkeypatch):
     programs(scancel="true")
+    monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "scancel").chmod(0o644)
     with pytest.raises(SlurmError, match="scancel"):
         Slurm().cancel("1")

@@ -230,7 +230,7 @@ def slurm(tmp_path, monkeypatch):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + script.replace("$HERE", str(tmp_path)) + "\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(launch_slurm, "told", [15])  # SLURM ends it at once when it was queued again
+    monkeypatch.setattr(launch_slurm, "signals", [15])  # SLURM ends it at once when it was queued again
     return tmp_path
 
 
@@ -247,33 +247,33 @@ def test_a_job_knows_its_nodes_and_how_often_it_was_started(slurm):
 
 def test_out_of_time_and_saved_is_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) == "its time ran out; saved"
-    launch_slurm.queue_again(Slurm(), Slurm().allocation("7"), "its time ran out; saved")
+    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) == "its time ran out; saved"
+    launch_slurm.requeue(Slurm(), Slurm().allocation("7"), "its time ran out; saved")
     assert (slurm / "requeued").read_text() == "7\n"
 
 
 def test_an_earlier_start_that_ran_out_of_time_excuses_nothing(slurm):
     """Else a training that fails at each start would be queued again for ever."""
     journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, end_of_journal(slurm)) is None
+    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, end_of_journal(slurm)) is None
 
 
 def test_a_node_that_does_not_answer_is_a_reason(slurm):
     (slurm / "lost").write_text("a2\n")
-    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) == "a2 does not answer; going on from the last checkpoint"
+    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) == "a2 does not answer; resuming from the last checkpoint"
 
 
 def test_a_script_that_fails_by_itself_is_not_queued_again(slurm):
     journal(slurm, {"event": "attempt"}, {"event": "end", "status": "FAILED"})
-    assert launch_slurm.why_again(Slurm(), Slurm().allocation("7"), slurm, 0) is None
+    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) is None
 
 
 def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
     before = Slurm().allocation("7")
     (slurm / "restarts").write_text("3")
-    launch_slurm.queue_again(Slurm(), before, "a2 does not answer")
+    launch_slurm.requeue(Slurm(), before, "a2 does not answer")
     assert not (slurm / "requeued").exists()
-    assert "SLURM has started it elsewhere already" in capsys.readouterr().out
+    assert "SLURM has already restarted it elsewhere" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

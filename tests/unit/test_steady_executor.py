@@ -117,7 +117,12 @@ def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, 
 
 @pytest.mark.parametrize(
     ("state", "attempt", "message"),
-    [("CANCELLED", 3, "stays so"), ("OUT_OF_MEMORY", 3, "raise compute.memory_mb"), ("TIMEOUT", 1, ""), ("FAILED", 1, "")],
+    [
+        ("CANCELLED", 3, "not retried: start snakemake again"),
+        ("OUT_OF_MEMORY", 3, "raise compute.memory_mb"),
+        ("TIMEOUT", 1, ""),
+        ("FAILED", 1, ""),
+    ],
 )
 def test_what_would_end_alike_is_not_retried(slurm, executor, state, attempt, message):
     job = submitted("1")

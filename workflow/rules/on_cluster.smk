@@ -4,7 +4,7 @@ from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 
 if workflow.is_main_process:
-    checks.outlast_outages()
+    checks.use_steady_executor()
 
 
 def print_to_stderr(line):

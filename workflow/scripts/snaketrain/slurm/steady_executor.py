@@ -1,8 +1,8 @@
 """The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld and limits on submission.
 
-By itself the plugin forgets its jobs when SLURM does not answer, waits for ever for a job that has left squeue, takes
-every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds, and submits a job
-again that somebody has cancelled.
+On its own the plugin forgets its jobs when SLURM does not answer, waits forever for a job that has left squeue, counts every
+submission that SLURM refuses temporarily as a failed job, which uses up `retries` within seconds, and resubmits jobs that somebody
+has cancelled.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNOREC
 STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
 OUTAGE_PATIENCE_SECONDS = 1800
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
-LOOKS_UNTIL_GONE = 2  # squeue may answer without a job that was submitted a moment ago
+LOOKS_UNTIL_GONE = 2  # squeue may not list a job yet that was submitted a moment ago
 
 
 class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     def __init__(self, *arguments: object) -> None:
         self.slurm = Slurm()
-        self.settled: set[int] = set()  # jobs whose end was reported, by the identity of their records
+        self.settled: set[int] = set()  # jobs whose end was reported, by id() of their records
         self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
-        self.looks_without: dict[str, int] = {}  # how often squeue has answered without a job
+        self.looks_without: dict[str, int] = {}  # how often in a row squeue has not listed a job
         self.silent_since: float | None = None  # SLURM does not answer
-        self.submission = threading.local()  # what came of the submission that this thread is at
+        self.submission = threading.local()  # the outcome of this thread's current submission
         self.cancelling = threading.Event()
-        super().__init__(*arguments)  # last: it starts the thread that asks for states
+        super().__init__(*arguments)  # last: it starts the thread that queries states
 
     # --- jobs that were submitted
 
@@ -70,8 +70,8 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         try:
             async for _ in super().check_active_jobs(active_jobs):
                 pass
-        except Exception as error:  # the thread that asks would end, and the workflow wait for ever
-            self.logger.warning(f"The state of the SLURM jobs could not be read, and is asked for again: {error}")
+        except Exception as error:  # or the thread would end and the workflow wait forever
+            self.logger.warning(f"The states of the SLURM jobs could not be read; they are queried again: {error}")
         unsettled = [job_info for job_info in active_jobs if id(job_info) not in self.settled]
         listed = await self.jobs_in_squeue() if unsettled else None
         for job_info in unsettled:
@@ -88,7 +88,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
                 )
 
     async def jobs_in_squeue(self) -> set[str] | None:
-        """The numbers of this workflow's jobs; None where SLURM does not answer, or other clusters would have to be asked."""
+        """The numbers of this workflow's jobs; None if SLURM does not answer, or if jobs are on other clusters."""
         if self._submitted_job_clusters:
             return None
         now = time.monotonic()
@@ -97,7 +97,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         except SlurmError:
             if self.silent_since is None:
                 self.silent_since = now
-                self.logger.warning("SLURM does not answer. Its jobs go on; they are looked at again when it does.")
+                self.logger.warning("SLURM does not answer. Its jobs keep running; their states are queried again when it does.")
             return None
         if self.silent_since is not None:
             self.logger.warning(f"SLURM answers again, after {now - self.silent_since:.0f} seconds.")
@@ -105,13 +105,13 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         return set(states)
 
     def has_vanished(self, job_info: "SubmittedJobInfo", listed: set[str]) -> bool:
-        """Whether squeue has answered several times in a row without it: it ended longer than MinJobAge ago."""
+        """Whether squeue has not listed it several times in a row: it ended longer than MinJobAge ago."""
         number = job_info.external_jobid
         self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
         return self.looks_without[number] >= LOOKS_UNTIL_GONE
 
     def has_written(self, job_info: "SubmittedJobInfo") -> bool:
-        """Whether all results are there, and none is what an earlier job had left when this one was submitted."""
+        """Whether all results exist and none of them dates from before this job was submitted."""
         found = stamps(job_info)
         before = self.outputs_before.get(job_info.external_jobid, [None] * len(found))
         return all(now is not None and now != then for now, then in zip(found, before, strict=True))
@@ -119,7 +119,7 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
     # --- jobs that are being submitted
 
     def run_job(self, job: "Job") -> None:
-        """Submit it, again and again where SLURM is away or a limit is reached; any other refusal is reported at once."""
+        """Submit a job, retrying during an outage or at a limit; any other refusal is reported at once."""
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         while not self.cancelling.is_set():
             if reason:
@@ -150,15 +150,15 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
             super()._report_job_error_threadsafe(job_info, msg)
 
     def why_wait(self, message: str, seconds: float) -> str:
-        """Why a refused submission is worth another try; empty where it is not."""
+        """Why a refused submission is worth another try; empty if it is not."""
         if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
             return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
         if LIMIT.search(message) and self.jobs_ahead():
-            return "a limit on submitted jobs is reached; trying again as long as jobs of yours are in the queue"
+            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
 
     def cancel_unconfirmed(self, job: "Job") -> None:
-        """The answer to a submission may have been lost while the job is in the queue: two would share one training."""
+        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder."""
         with contextlib.suppress(SlurmError):
             comments = self.slurm.comments(self.run_uuid)
             with self.lock:
@@ -167,18 +167,18 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
                 self.slurm.cancel(*lost)
 
     def jobs_ahead(self) -> bool:
-        """Whether jobs of this user wait or run, as far as is known. Many submissions may wait and ask at once."""
+        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
         try:
             return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
         except SlurmError:
             return True
 
     def cancel_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> None:
-        self.cancelling.set()  # submissions that wait give up
+        self.cancelling.set()  # waiting submissions give up
         super().cancel_jobs(active_jobs)
 
 
 def stamps(job_info: "SubmittedJobInfo") -> list[tuple[int, int] | None]:
-    """Of each result, what differs once it is written again; None where there is none."""
+    """A stamp for each result, which changes whenever it is written; None if it does not exist."""
     paths = [Path(path) for path in job_info.job.output]
     return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]
