@@ -2,18 +2,18 @@
 
 import csv
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from snaketrain.evaluation.plots import draw
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import write_json
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
-Table = dict[str, list[Any]]  # columns of the prepared data
+Table = dict[str, list[Json]]  # columns of the prepared data
 NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # rows that the kind of label shows in columns of its own
 
 

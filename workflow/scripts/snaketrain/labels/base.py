@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.config.schema import Data
-    from snaketrain.runtime.json_types import JsonObject
+    from snaketrain.runtime.json_types import Json, JsonObject
 
     Rows = dict[str, np.ndarray]  # what a task predicts, by name; a row for each example
     Sums = dict[str, Tensor]
@@ -162,7 +162,7 @@ class Report(ABC):
         """Whether the task predicts what belongs to this kind of label, and not something of its own."""
 
     @abstractmethod
-    def labels(self, column: list[Any]) -> np.ndarray:
+    def labels(self, column: list[Json]) -> np.ndarray:
         """The labels of the prepared data; a row for each example."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import RARE
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import JsonObject
+    from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_POINTS = 5000  # of a scatter plot
 
@@ -133,7 +133,7 @@ class NumberReport(Report):
     def fits(self, rows: Rows) -> bool:
         return "predicted" in rows and rows["predicted"].ndim == 1
 
-    def labels(self, column: list[Any]) -> np.ndarray:
+    def labels(self, column: list[Json]) -> np.ndarray:
         import numpy as np
 
         return np.array([math.nan if label is None else label for label in column], float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, LabelKind, Panel, Parser, drawable, is_missing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import JsonObject
+    from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
 
@@ -101,7 +101,7 @@ class OneClassHead(ClassHead):
 class OneClassReport(ClassReport):
     probability_of, share_that_is = "probability of the predicted class", "share that is right"
 
-    def labels(self, column: list[Any]) -> np.ndarray:
+    def labels(self, column: list[Json]) -> np.ndarray:
         import numpy as np
 
         return np.array(column, int)

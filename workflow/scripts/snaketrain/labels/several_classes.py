@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import BLUE, GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import JsonObject
+    from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_SETS = 100_000  # different sets of classes that are counted; memory stays small whatever the data
 MOST_BARS = 40  # classes; more would not be readable
@@ -128,7 +128,7 @@ class SeveralClassesHead(ClassHead):
 class SeveralClassesReport(ClassReport):
     margin = 0.02
 
-    def labels(self, column: list[Any]) -> np.ndarray:
+    def labels(self, column: list[Json]) -> np.ndarray:
         import numpy as np
 
         rows = np.zeros((len(column), len(self.names)))

@@ -1,1 +1,1 @@
-"""What tasks and strategies know of models: where they come from, what they are made of."""
+"""What tasks and strategies know about models: where they come from, and their parts."""

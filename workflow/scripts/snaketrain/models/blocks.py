@@ -1,4 +1,4 @@
-"""The repeated blocks that large models are made of: what is sharded, recomputed and compiled one at a time."""
+"""The repeated blocks of large models, which are sharded, recomputed and compiled one at a time."""
 
 import functools
 
@@ -14,15 +14,16 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def recompute_activations(module: nn.Module) -> None:
-    """Each block keeps its input only, and computes the rest again when its gradients are due."""
+    """Each block keeps only its input, and computes the rest again in the backward pass."""
     for part in module.modules():
-        if getattr(getattr(part, "config", None), "use_cache", False):
-            part.config.use_cache = False  # keys and values of earlier tokens, which a second time would be added once more
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "use_cache", False):
+            config.use_cache = False  # else recomputing would append the keys and values of earlier tokens once more
     for block in blocks(module) or [module]:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def compile_blocks(module: nn.Module) -> None:
-    """Block by block: one compilation serves all that are alike, so that the start is not as slow as the model is deep."""
+    """Block by block: equal blocks share one compilation, so that a deep model does not start slowly."""
     for block in blocks(module) or [module]:
         block.compile()

@@ -1,7 +1,7 @@
 """Models of transformers: from pretrained weights or a random start, and their description beside trained weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -9,32 +9,46 @@ from torch import nn
 from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import OF_LOADING
+from snaketrain.runtime.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
-def make_model(model: dict[str, Any], folder: Path | None, always: dict[str, Any], at_random: dict[str, Any]) -> nn.Module:
-    """The model of the `model` section. `always` and, for a random start, `at_random` are fields of its configuration that it need not tell."""
-    cls = load(model["use"])
+class ModelClass(Protocol):
+    """A class of transformers; others have the first method alone."""
+
+    def __call__(self, *configs: object, **arguments: object) -> nn.Module: ...
+    def from_pretrained(self, folder: Path, **arguments: object) -> nn.Module: ...
+    def from_config(self, config: object) -> nn.Module: ...
+
+
+def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_random: JsonObject) -> nn.Module:
+    """The model of the `model` section. The fields `always` of its configuration are set by the task, `at_random` for a random start only."""
+    cls: ModelClass = load(model["use"])
     if folder is not None:
-        check_fields(described(cls, folder), model["arguments"])
-        # trained in full precision, also where the weights were published in half of it: small updates would be lost
+        check_fields(read_config(cls, folder), model["arguments"])
+        # full precision, even where the weights were published in half of it: small updates would be lost
         return cls.from_pretrained(folder, local_files_only=True, **({"dtype": torch.float32} | always | model["arguments"]))
-    if getattr(cls, "config_class", None) is None:
+    config_class = getattr(cls, "config_class", None)
+    if config_class is None:
         raise SystemExit(
             f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source."
         )
-    check_fields(cls.config_class(**always), model["arguments"])
-    return cls(cls.config_class(**(at_random | always | model["arguments"])))
+    check_fields(config_class(**always), model["arguments"])
+    return cls(config_class(**(at_random | always | model["arguments"])))
 
 
-def described(cls: Any, folder: Path) -> Any:
-    """The configuration beside pretrained weights."""
-    from transformers import AutoConfig  # here, since tasks without such a model come by as well
+def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":
+    """The config.json beside pretrained weights."""
+    from transformers import AutoConfig  # here: tasks with other models need not wait for transformers
 
-    return (getattr(cls, "config_class", None) or AutoConfig).from_pretrained(folder, local_files_only=True)
+    config: PretrainedConfig = (getattr(cls, "config_class", None) or AutoConfig).from_pretrained(folder, local_files_only=True)
+    return config
 
 
-def check_fields(config: Any, arguments: dict[str, Any]) -> None:
-    """A field that is not known would be kept, and change nothing."""
+def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
+    """An unknown field would be kept, and have no effect."""
     known = {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *OF_LOADING}
     for name in arguments:
         if name not in known:

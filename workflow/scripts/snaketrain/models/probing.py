@@ -1,4 +1,4 @@
-"""What a language model lets a token see, found by trying: not every class of transformers is causal, nor can keep texts of one row apart."""
+"""Tries out what a token sees in a language model: not every class of transformers is causal, or keeps packed texts apart."""
 
 import torch
 from torch import Tensor, nn
@@ -7,22 +7,27 @@ HALF = 6  # tokens
 
 
 def sees_later_tokens(model: nn.Module) -> bool:
-    """Whether another last token changes what is predicted before it: such a model would only learn to copy."""
+    """Whether the last token changes predictions before it: such a model would only learn to copy."""
     return _differ(model, changed=-1, seen=slice(0, -1), position_ids=None)
 
 
 def sees_other_texts(model: nn.Module) -> bool:
-    """Whether another first text of a row changes what is predicted in the second, which `position_ids` tell apart."""
+    """Whether the first text of a row changes predictions in the second, although `position_ids` tell them apart."""
     return _differ(model, changed=0, seen=slice(HALF, None), position_ids=torch.arange(HALF).repeat(2)[None])
+
+
+def vocabulary_size(model: nn.Module) -> int:
+    """How many different tokens it predicts; 0 for a model that predicts none."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    return 0 if head is None else len(head.weight)
 
 
 @torch.no_grad()
 def _differ(model: nn.Module, changed: int, seen: slice, position_ids: Tensor | None) -> bool:
-    """Whether the logits at the `seen` places change with the token at the `changed` one."""
-    vocabulary = model.get_output_embeddings().weight.shape[0]
-    tokens = torch.arange(2 * HALF)[None] % vocabulary
+    """Whether the logits at the `seen` positions depend on the token at the `changed` one."""
+    tokens = torch.arange(2 * HALF)[None] % vocabulary_size(model)
     others = tokens.clone()
-    others[0, changed] = (others[0, changed] + 1) % vocabulary
+    others[0, changed] = (others[0, changed] + 1) % vocabulary_size(model)
     training = model.training
     model.eval()
     given = {} if position_ids is None else {"position_ids": position_ids}

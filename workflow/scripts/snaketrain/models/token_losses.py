@@ -1,13 +1,14 @@
-"""The cross entropy of each token in little memory: for a large vocabulary the logits are the largest tensor of a training.
+"""The cross entropy of each token in little memory: with a large vocabulary the logits are the largest tensor of a training.
 
-PyTorch's own keeps the logarithms of all probabilities in float32 besides. Here the logits alone are kept, as they come from the
-model; what is needed in float32 is made a chunk at a time, and for the gradients once more.
+PyTorch's own also keeps the log probabilities in float32. Here only the logits are kept, as they come from the model; float32 values
+are computed a chunk at a time, and again in the backward pass.
 """
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn.functional import cross_entropy
 
 NO_TARGET = -100
@@ -16,19 +17,21 @@ CHUNK = 2**24  # logits
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss at each position in float32, 0 where there is no target; `logits` have one dimension more than `targets`."""
-    return _TokenLosses.apply(logits.flatten(0, -2), targets.flatten()).view_as(targets)
+    losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]  # torch has no types for it
+    return losses.view_as(targets)
 
 
 class _TokenLosses(torch.autograd.Function):
     @staticmethod
-    def forward(context, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(context: FunctionCtx, logits: Tensor, targets: Tensor) -> Tensor:
         context.save_for_backward(logits, targets)
         losses = [cross_entropy(logits[at].float(), targets[at], reduction="none", ignore_index=NO_TARGET) for at in _chunks(logits)]
         return torch.cat(losses)
 
     @staticmethod
-    def backward(context, above: Tensor) -> tuple[Tensor, None]:
-        logits, targets = context.saved_tensors
+    def backward(context: BackwardCFunction, above: Tensor) -> tuple[Tensor, None]:
+        saved: tuple[Tensor, ...] = context.saved_tensors
+        logits, targets = saved
         gradient = torch.empty_like(logits)
         for at in _chunks(logits):
             there = targets[at, None] != NO_TARGET

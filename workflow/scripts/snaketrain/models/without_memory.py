@@ -1,27 +1,25 @@
-"""Modules whose parameters have a shape and no memory, in processes that will get their parts of them from another process."""
+"""Modules whose parameters have a shape but no memory, on ranks that will receive their shards from another rank."""
 
 import contextlib
 from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 
 @contextlib.contextmanager
 def without_memory() -> Iterator[None]:
-    """What is made within has such parameters; its buffers, which are small and often in no file, are real."""
-    register = nn.Module.register_parameter
+    """Modules built within have such parameters; their buffers, which are small and often in no file, are real."""
 
-    def register_without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:  # tied ones stay one
-            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
-        register(module, name, parameter)
+    def without(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        return parameter if parameter.is_meta else nn.Parameter(parameter.to("meta"), parameter.requires_grad)  # tied ones stay one
 
-    nn.Module.register_parameter = register_without_memory
+    hook = register_module_parameter_registration_hook(without)  # type: ignore[arg-type]  # torch declares it without its result
     try:
         yield
     finally:
-        nn.Module.register_parameter = register
+        hook.remove()
 
 
 def has_memory(module: nn.Module) -> bool:
@@ -29,7 +27,7 @@ def has_memory(module: nn.Module) -> bool:
 
 
 def give_memory(module: nn.Module, parameters: torch.device, buffers: torch.device) -> None:
-    """For its parameters, or the parts of them that are this process's; what is in it is left to chance."""
+    """Allocate its parameters, or the shards of them on this rank, without initialising them."""
     kept = [(owner, name, buffer) for owner in module.modules() for name, buffer in owner.named_buffers(recurse=False)]
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # else each use of a tied parameter would get its own

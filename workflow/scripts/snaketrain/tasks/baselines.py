@@ -1,22 +1,24 @@
-"""What an answer that is the same for every example gets, for the task `module`: by its own losses and metrics, in its own words."""
+"""Constant answers, the same for every example, as baselines of the task `module`."""
 
 import torch
 from torch import Tensor
 
 OF_CLASSES = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss")
 OF_LOGITS = ("BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
-OF_VALUES = ("MSELoss", "mse_loss", "L1Loss", "l1_loss", "SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss")
-OF_VALUES += ("BCELoss", "binary_cross_entropy")
-SMALLEST = 1e-7  # of a share: what never occurs is not impossible
+OF_VALUES = (
+    *("MSELoss", "mse_loss", "L1Loss", "l1_loss", "SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss"),
+    *("BCELoss", "binary_cross_entropy"),
+)
+SMALLEST = 1e-7  # share: what never occurs is not impossible
 
 
 def constant_answer(loss: str, prediction: Tensor, target: Tensor | None) -> tuple[Tensor, str] | None:
-    """In the shape of the predictions, and what it is in words; None where it cannot be told what the loss takes a prediction for."""
+    """The best one, in the shape of the predictions, and in words; None where it is unknown how the loss reads a prediction."""
     name, of_torch = loss.rpartition(".")[2], loss.startswith("torch.")
     if target is None:
         return None
     if of_torch and name in OF_CLASSES and not target.is_floating_point() and prediction.ndim == target.ndim + 1:
-        counts = torch.bincount(target[target >= 0].flatten(), minlength=prediction.shape[1])  # below 0 is what the loss ignores
+        counts = torch.bincount(target[target >= 0].flatten(), minlength=prediction.shape[1])  # the loss ignores targets below 0
         logits = (counts / counts.sum()).clamp(min=SMALLEST).log()
         shape = (1, -1, *[1] * (prediction.ndim - 2))
         return logits.reshape(shape).expand_as(prediction), f"always class {counts.argmax()}, as sure as its share of the targets"

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.models.probing import sees_later_tokens, sees_other_texts
+from snaketrain.models.probing import sees_later_tokens, sees_other_texts, vocabulary_size
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.models.without_memory import has_memory
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
 
 
@@ -19,18 +19,19 @@ class CausalLm(Task):
     counts = "tokens"
 
     def __init__(self, learn_prompts: bool = False):
-        self.learn_prompts = learn_prompts  # where `data.text` names two columns, the second alone is learnt unless this is set
+        """Where `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set."""
+        self.learn_prompts = learn_prompts
 
-    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
-        # without a padding token: where there is none, an ordinary one stands for it, whose embedding must be learnt
+    def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
+        # not `data`'s padding token, for which an ordinary one may stand: its embedding must be learnt
         text = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": data.get("end_token_id")}
-        text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not tell it
+        text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not give it
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
         _check_head(module, self.use, data.get("vocab_size", 0))
-        # FlashAttention needs a GPU, so that it cannot be tried here, and tells texts apart only where there is a single row
+        # FlashAttention needs a GPU, so it cannot be tried out here; it keeps packed texts apart in a batch of one row only
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
-        tries = not self.one_row and has_memory(module)  # else another process tries it
+        tries = not self.one_row and has_memory(module)  # without memory, another rank tries it
         if tries and sees_later_tokens(module):
             raise SystemExit(
                 f"model.use: {self.use} sees the tokens that it is to predict. Name a causal class, or set model.arguments.is_decoder."
@@ -59,7 +60,7 @@ class CausalLm(Task):
         return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
 
     def predict(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The mean loss of each text, and of how many tokens; in other layouts a row is not a text."""
+        """The mean loss of each text and its number of tokens; nothing in layouts whose rows are not texts."""
         if "labels" not in batch:
             return {}
         logits, targets = outputs
@@ -70,8 +71,8 @@ class CausalLm(Task):
         describe_model(modules["model"], folder)
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits at each position but the last, and the tokens that come next."""
-        # no mask: padding comes last, and what comes later is never seen
+        """The logits at each position but the last, and the next tokens."""
+        # no mask: padding comes last, where a causal model does not look
         inputs = {name: self.before(batch[name]) for name in ("input_ids", "position_ids") if name in batch}
         targets = self.before(self.targets(batch))
         if self.one_row and "position_ids" in batch:
@@ -79,7 +80,7 @@ class CausalLm(Task):
         return modules["model"](**inputs, use_cache=False).logits, targets  # with a cache, position_ids would not keep texts apart
 
     def targets(self, batch: Batch) -> Tensor:
-        """The token after each, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
+        """The next token at each position, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
         wanted = (
             batch["position_ids"] > 0 if "position_ids" in batch else batch.get("attention_mask", torch.ones_like(batch["input_ids"])) > 0
         )
@@ -90,11 +91,11 @@ class CausalLm(Task):
 
     @staticmethod
     def before(tensor: Tensor) -> Tensor:
-        """Without the last column, after which nothing comes; but never nothing at all."""
+        """Without the last column, which has no next token; but at least one column."""
         return tensor[:, : max(1, tensor.shape[1] - 1)]
 
     def check(self, batch: Batch) -> None:
-        """Whether the model can take what the data hold."""
+        """That the model can take the data."""
         if "position_ids" in batch and not self.keeps_texts_apart:
             raise SystemExit(f"train.packing: {self.use} lets texts of one row see each other. Leave it out, or use train.block_length.")
         positions = int(batch["position_ids"].max()) + 1 if "position_ids" in batch else batch["input_ids"].shape[1] - 1
@@ -106,10 +107,8 @@ class CausalLm(Task):
 
 
 def _check_head(module: nn.Module, use: str, vocabulary: int) -> None:
-    head = module.get_output_embeddings()
-    if head is None:
+    size = vocabulary_size(module)
+    if not size:
         raise SystemExit(f"model.use: {use} does not predict tokens. Name a class such as transformers.LlamaForCausalLM.")
-    if head.weight.shape[0] < vocabulary:
-        raise SystemExit(
-            f"data.tokenizer: has {vocabulary} tokens, but the model {head.weight.shape[0]}: name the tokenizer that belongs to model.source."
-        )
+    if size < vocabulary:
+        raise SystemExit(f"data.tokenizer: has {vocabulary} tokens, but the model {size}: name the tokenizer that belongs to model.source.")

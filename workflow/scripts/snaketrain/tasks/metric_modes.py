@@ -1,10 +1,9 @@
-"""Whether more or less of a metric is better. The metric says so itself: `select.mode` follows from it and may not contradict it.
+"""Whether more or less of a metric is better. The metric itself says so: `select.mode` follows from it and may not contradict it.
 
-Ground floor: it is asked before any job starts, and again by the training, which knows all of its metrics.
+Imports no torch: it is checked before any job starts, and again by the training, which knows all metrics.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from snaketrain.config.errors import nearest
 
@@ -13,8 +12,8 @@ MODES = {True: "max", False: "min", None: None}  # by `higher_is_better`
 BETTER = {"max": "more", "min": "less"}
 
 
-def modes_of(metrics: Any, label_kind: str | None, use: str) -> Modes:
-    """The `metrics` of a task, which may be given for each `data.label_kind` apart."""
+def modes_of(metrics: object, label_kind: str | None, use: str) -> Modes:
+    """The `metrics` of a task, which may be given by `data.label_kind`."""
     if isinstance(metrics, Mapping) and label_kind in metrics and isinstance(metrics[label_kind], Mapping):
         metrics = metrics[label_kind]
     if not isinstance(metrics, Mapping) or not all(mode in ("max", "min", None) for mode in metrics.values()):
@@ -42,7 +41,7 @@ def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> 
 
 
 def said(name: str, own: str | None, given: str | None) -> str | None:
-    """Of a metric in the arguments of the task `module`: as its class says, or else its setting `mode`."""
+    """The mode of a metric of the task `module`: what its class says, or else its setting `mode`."""
     if own and given and own != given:
         raise SystemExit(
             f"train.task.arguments.metrics.{name}.mode: is {given}, but by its class {BETTER[own]} is better. Remove it: the class decides."

@@ -1,16 +1,21 @@
-"""Metrics by class: sums over the examples of a batch, and the figure from the sums over all examples.
+"""Metrics by class: sums over the examples of a batch, and the metric from the sums over all examples.
 
-Of torchmetrics it takes what adds up in the same way: `MulticlassAccuracy`, `MeanSquaredError`, `JaccardIndex` and many more.
+Metrics of torchmetrics that add up in the same way can be used: `MulticlassAccuracy`, `MeanSquaredError`, `JaccardIndex` and many more.
 """
 
 import inspect
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from snaketrain.config.references import load
+from snaketrain.runtime.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 Sums = dict[str, Tensor]
 
@@ -18,21 +23,21 @@ Sums = dict[str, Tensor]
 class Sum:
     """A metric of one's own: derive from this and name it as `{use: my_file.py:MyMetric}`."""
 
-    higher_is_better: bool | None = None  # as in torchmetrics; by it `select` knows which checkpoint is best
+    higher_is_better: bool | None = None  # as in torchmetrics; tells `select` which checkpoint is best
 
     def sums(self, prediction: Tensor, target: Tensor) -> Sums:
-        """Of a batch, by name; tensors of any shape, added up over all batches and processes in double precision."""
-        raise NotImplementedError(f"{type(self).__name__} must say what is added up: override `sums`")
+        """Of a batch, by name: tensors of any shape, which are added up over all batches and processes in double precision."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it adds up: override `sums`")
 
     def compute(self, sums: Sums) -> float:
         """From the sums over all examples."""
-        raise NotImplementedError(f"{type(self).__name__} must say what comes of its sums: override `compute`")
+        raise NotImplementedError(f"{type(self).__name__} must say what follows from its sums: override `compute`")
 
 
 class Mean(Sum):
-    """A function that gives one value for each example: their mean."""
+    """The mean of a function that gives one value for each example."""
 
-    def __init__(self, name: str, function: Any):
+    def __init__(self, name: str, function: Callable[..., Tensor]):
         self.name, self.function = name, function
 
     def sums(self, *values: Tensor) -> Sums:
@@ -49,9 +54,9 @@ class Mean(Sum):
 
 
 class OfTorchmetrics(Sum):
-    """A metric of torchmetrics whose state is made of sums; its own exchange between processes is left out."""
+    """A metric of torchmetrics whose state consists of sums; its own synchronisation is switched off."""
 
-    def __init__(self, name: str, metric: Any):
+    def __init__(self, name: str, metric: "Metric"):
         self.name, self.metric, self.states = name, metric, list(metric._defaults)
         self.higher_is_better = metric.higher_is_better
         kept = [state for state, start in metric._defaults.items() if isinstance(start, list) or metric._reductions[state] is None]
@@ -89,7 +94,7 @@ class OfTorchmetrics(Sum):
         return float(found)
 
 
-def make_metric(name: str, use: str, arguments: dict[str, Any]) -> Sum:
+def make_metric(name: str, use: str, arguments: JsonObject) -> Sum:
     found = load(use)
     if inspect.isfunction(found):
         return Mean(name, partial(found, **arguments))
@@ -101,4 +106,5 @@ def make_metric(name: str, use: str, arguments: dict[str, Any]) -> Sum:
             f"train.task.arguments.metrics.{name}: {use} is neither of torchmetrics nor derived from snaketrain.tasks.metrics.Sum, "
             "and no function. Use one of these."
         )
-    return made
+    metric: Sum = made
+    return metric

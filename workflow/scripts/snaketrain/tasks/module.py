@@ -1,11 +1,12 @@
 """Any module on any data, from the configuration alone: predictions by name, a loss for each, regularisers and metrics.
 
-`module_settings.py` says what its arguments are.
+Its arguments are in `config/schema/module_task.py`.
 """
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +14,22 @@ from torch import Tensor, nn
 from snaketrain.config.references import load
 from snaketrain.config.schema.module_task import ModuleSettings
 from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.baselines import constant_answer
-from snaketrain.tasks.losses import Summed, arguments_of, beside, call
+from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
 from snaketrain.tasks.metric_modes import MODES
 from snaketrain.tasks.metrics import make_metric
 
 Predictions = dict[str, Tensor]  # by name
 WHERE = "train.task.arguments"
-MOST_SHOWN = 100  # values of a prediction for each example, in the table of predictions
+MOST_SHOWN = 100  # values of a prediction per example, in the table of predictions
 
 
 class Module(Task):
-    metrics: Mapping[str, str | None] = {}  # those that its arguments name
+    metrics: Mapping[str, str | None] = {}  # named by its arguments
 
-    def __init__(self, **arguments: Any):
+    def __init__(self, **arguments: Json):
         self.given = ModuleSettings.model_validate(arguments)
         self.losses = {name: Summed(each.use, each.arguments, f"{WHERE}.losses.{name}") for name, each in self.given.losses.items()}
         self.regularisers = {
@@ -37,7 +39,7 @@ class Module(Task):
         own = {name: MODES.get(getattr(metric, "higher_is_better", None)) for name, metric in self.measured.items()}
         self.metrics = self.given.modes(own)
 
-    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+    def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         cls = load(model["use"])
         if folder is not None and not hasattr(cls, "from_pretrained"):
             raise SystemExit(f"model.source: {model['use']} has no `from_pretrained`. Give its weights as model.initial_weights instead.")
@@ -57,11 +59,11 @@ class Module(Task):
 
     def evaluation_step(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
         parts = self.parts(outputs, batch)
-        sums = {"count": torch.tensor(self.count(batch)), "loss": sum(parts.values())}
+        sums = {"count": torch.tensor(self.count(batch)), "loss": reduce(operator.add, parts.values())}
         sums |= {f"loss_{name}": loss for name, loss in parts.items() if name}
         for name, metric in self.given.metrics.items():
             prediction = outputs[metric.prediction or self.given.predictions[0]]
-            found = self.measured[name].sums(*beside(prediction, self.field(batch, metric.target, f"metrics.{name}.target")))
+            found = self.measured[name].sums(*beside(prediction, self.target(batch, metric.target, f"metrics.{name}.target")))
             sums |= {f"{name}.{state}": total for state, total in found.items()}
         return sums
 
@@ -72,58 +74,62 @@ class Module(Task):
         return found
 
     def predict(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
-        """The predictions with their targets, unless they are large; of classes, all that can be told of these."""
-        if name := self.names_classes(outputs):
-            logits, labels = outputs[name], batch[self.given.losses[name].target]
+        """The predictions with their targets, unless they are large; of classes the probabilities, as other classifiers do."""
+        if classes := self.classes(outputs):
+            name, target = classes
+            logits, labels = outputs[name], batch[target]
             losses = nn.functional.cross_entropy(logits, labels, reduction="none")
             return {"probabilities": logits.softmax(-1), "label": labels, "loss": losses}
         targets = {column: batch[field] for field, column in self.columns.items() if field in batch}
-        told: dict[str, Tensor] = {}
+        shown: dict[str, Tensor] = {}
         for name, value in outputs.items():
-            column = self.columns.get(self.given.losses[name].target) if name in self.given.losses else None
-            told |= {name: value} | ({column: targets[column]} if column in targets else {})
-        return {name: value for name, value in (told | targets).items() if value.numel() <= MOST_SHOWN * self.count(batch)}
+            loss = self.given.losses.get(name)
+            column = self.columns.get(loss.target or "", "") if loss else ""
+            shown |= {name: value} | ({column: targets[column]} if column in targets else {})
+        return {name: value for name, value in (shown | targets).items() if value.numel() <= MOST_SHOWN * self.count(batch)}
 
     @property
     def columns(self) -> dict[str, str]:
-        """Of each target the column in the table of predictions."""
+        """The column of each target in the table of predictions."""
         taken = (*self.given.predictions, "id", "ids", "text", "text_pair")
         return {field: f"target_{field}" if field in taken else field for field in sorted(self.given.targets)}
 
-    def baselines(self, rows: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
-        """What the mean of the targets, or how often each class is among them, gets by the losses and metrics of this task."""
+    def baselines(self, rows: dict[str, Tensor]) -> dict[str, JsonObject]:
+        """Losses and metrics of constant answers: the mean of the targets, or the shares of the classes."""
         losses, (first, *_) = self.given.losses, self.given.losses
-        if first not in rows and "probabilities" in rows:  # `predict` tells classes in another way
-            rows = {first: rows["probabilities"], self.columns[losses[first].target]: rows["label"]}
+        if first not in rows and "probabilities" in rows:  # `predict` shows classes in another way
+            rows = {first: rows["probabilities"], self.columns[losses[first].target or ""]: rows["label"]}
         outputs = {name: rows[name] for name in self.given.predictions if name in rows}
         targets = {field: rows[column] for field, column in self.columns.items() if column in rows}
         if outputs.keys() != losses.keys() or targets.keys() != self.given.targets:
-            return {}  # some are too large to be in a table, or compared with nothing
-        answers = {name: constant_answer(loss.use, outputs[name], targets.get(loss.target)) for name, loss in losses.items()}
-        if not all(answers.values()):
+            return {}  # too large to be in the table, or without a target
+        answers = {name: constant_answer(loss.use, outputs[name], targets.get(loss.target or "")) for name, loss in losses.items()}
+        known = {name: answer for name, answer in answers.items() if answer}
+        if len(known) < len(answers):
             return {}
-        words = "; ".join(f"{name}: {answer[1]}" if len(answers) > 1 else answer[1] for name, answer in answers.items())
-        sums = self.evaluation_step({name: answer[0] for name, answer in answers.items()}, targets)
+        words = "; ".join(f"{name}: {answer}" if len(known) > 1 else answer for name, (_, answer) in known.items())
+        sums = self.evaluation_step({name: constant for name, (constant, _) in known.items()}, targets)
         return {"constant": {"answer": words} | self.measure({name: total.double() for name, total in sums.items()})}
 
-    def names_classes(self, predictions: Predictions) -> str | None:
-        """The prediction whose values are logits of the data's classes, if it is the only one."""
+    def classes(self, predictions: Predictions) -> tuple[str, str] | None:
+        """The prediction whose values are logits of the data's classes, and its target; None unless it is the only prediction."""
         (name, loss), *others = self.given.losses.items()
-        logits = not others and loss.target and loss.use.endswith(("CrossEntropyLoss", "cross_entropy"))
-        return name if logits and predictions[name].shape[1:] == (len(self.label_names),) else None
+        if others or loss.target is None or not loss.use.endswith(("CrossEntropyLoss", "cross_entropy")):
+            return None
+        return (name, loss.target) if predictions[name].shape[1:] == (len(self.label_names),) else None
 
     def describe(self, modules: Modules, folder: Path) -> None:
         if hasattr(getattr(modules["model"], "config", None), "save_pretrained"):
             describe_model(modules["model"], folder)
 
     def predictions(self, modules: Modules, batch: Batch) -> Predictions:
-        """What the model returns, by name, in full precision."""
+        """The outputs of the model by name, in full precision."""
         names = self.given.inputs or [name for name in batch if name not in self.given.targets | {"ids"}]
         inputs = {name: self.field(batch, name, "inputs") for name in names}
         returned = self.named(call(modules["model"], inputs, self.takes, every=self.given.inputs is not None))
         return {name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value for name, value in returned.items()}
 
-    def named(self, returned: Any) -> Predictions:
+    def named(self, returned: object) -> Predictions:
         names = self.given.predictions
         if isinstance(returned, dict):
             if missing := [name for name in names if name not in returned]:
@@ -140,19 +146,23 @@ class Module(Task):
         return dict(zip(names, values, strict=True))
 
     def parts(self, predictions: Predictions, batch: Batch) -> dict[str, Tensor]:
-        """All that is added up to the loss, each with its weight; where there is one part only, it needs no name."""
-        examples, found = self.count(batch), {}
+        """The weighted parts of the loss by name; a single part has none."""
+        examples = self.count(batch)
+        found: dict[str, Tensor] = {}
         for name, loss in self.given.losses.items():
-            values = beside(predictions[name], self.field(batch, loss.target, f"losses.{name}.target"))
-            found[name] = loss.weight * self.losses[name](dict(enumerate(values)), examples, every=True)
+            values = beside(predictions[name], self.target(batch, loss.target, f"losses.{name}.target"))
+            found[name] = loss.weight * self.losses[name](by_position(values), examples, every=True)
         for each in self.given.regularisers:
             named = {name: predictions[name] for name in each.predictions or self.given.predictions}
             found[each.called] = each.weight * self.regularisers[each.called](named, examples, every=each.predictions is not None)
         return found if len(found) > 1 else {"": found.popitem()[1]}
 
+    def target(self, batch: Batch, name: str | None, where: str) -> Tensor | None:
+        return None if name is None else self.field(batch, name, where)
+
     @staticmethod
-    def field(batch: Batch, name: str | None, where: str) -> Tensor | None:
-        if name is not None and name not in batch:
+    def field(batch: Batch, name: str, where: str) -> Tensor:
+        if name not in batch:
             known = ", ".join(known for known in batch if known != "ids")
             raise SystemExit(f"{WHERE}.{where}: the data has no field '{name}'. It has: {known}. Name one of them.")
-        return None if name is None else batch[name]
+        return batch[name]

@@ -1,15 +1,15 @@
-"""Sorts texts, or pairs of them, into classes, into several classes at once, or along a scale: as `data.label_kind` says."""
+"""Predicts the label of texts or pairs of texts: one class, several classes, a number, as `data.label_kind` says."""
 
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -18,14 +18,14 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class TextClassification(Task):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
 
-    def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
+    def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.head = label_kind(data["label_kind"]).head
         labels = self.head.model_fields(data["label_names"])
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         built = make_model(model, folder, labels, text)
-        known = inspect.signature(built.forward).parameters  # BART, for one, knows no token types
+        known = inspect.signature(built.forward).parameters  # BART, for one, takes no token types
         self.inputs = INPUTS[:2] if "attention_mask" in known and "token_type_ids" not in known else INPUTS
         return {"model": built}
 
@@ -50,4 +50,5 @@ class TextClassification(Task):
         describe_model(modules["model"], folder)
 
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
-        return modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
+        logits: Tensor = modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
+        return logits
