@@ -20,18 +20,18 @@ def main() -> None:
         sys.exit("There is nothing to show yet: make demo")
     take(chromium, (REPOSITORY / "results/comparison/index.html").as_uri(), "comparison.png", "1500,1190")
     store = ["--uri", f"sqlite:///{database}"]
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", REPOSITORY / "results", *store, "--once"],
         capture_output=True,
         text=True,
     ).stdout
-    addresses = {line.split()[0]: line.split()[-1].replace(":5000", f":{PORT}") for line in told.splitlines()[1:]}
+    addresses = {line.split()[0]: line.split()[-1].replace(":5000", f":{PORT}") for line in printed.splitlines()[1:]}
     server = subprocess.Popen(
         [sys.executable, SCRIPTS / "tools/show_runs.py", *store, "--port", str(PORT), "--no-browser"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        server.stdout.readline()  # it says where it is once it answers
+        server.stdout.readline()  # it prints its address once it answers
         for page, picture in PAGES.items():
             take(chromium, addresses[page], picture, "1900,900")
     finally:

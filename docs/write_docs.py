@@ -40,7 +40,7 @@ PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true
 
 
 def reference() -> str:
-    """The introduction, then a table for each section, for the kinds of value that have settings of their own, and for the task `module`."""
+    """The introduction, then a table for each section, each nested settings class, and the task `module`."""
     parts = [INTRODUCTION, "# Sections"]
     for name, field in Settings.model_fields.items():
         parts.append(table(f"`{name}`", field.annotation))
@@ -53,7 +53,7 @@ def reference() -> str:
 
 
 def inside(annotation: Any) -> list[type[Section]]:
-    """The classes of settings that a class, or another annotation, is made of, each once."""
+    """The settings classes inside a class or another annotation, each once."""
     fields = annotation.model_fields.values() if isinstance(annotation, type) and issubclass(annotation, Section) else []
     found = [annotation] if fields and annotation not in (Settings, ModuleSettings) else []
     for part in [field.annotation for field in fields] or get_args(annotation):
@@ -140,7 +140,7 @@ def strategies(found: dict[str, Any]) -> dict[str, float]:
 
 def rule_graph() -> str:
     """Snakemake's own graph of the embedded default, in a stable order, without its colours and the target `all`."""
-    with tempfile.TemporaryDirectory() as folder:  # nothing that lies in results/ plays a part
+    with tempfile.TemporaryDirectory() as folder:  # where no results/ affects the graph
         (Path(folder) / "config").mkdir()
         shutil.copy(REPOSITORY / "config/config.yaml", Path(folder) / "config")
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", folder]
@@ -156,7 +156,7 @@ def rule_graph() -> str:
 def with_graph(readme: str) -> str:
     begin, end = MARKS
     if begin not in readme or end not in readme.partition(begin)[2]:
-        raise SystemExit(f"README.md: there is no place for the rule graph. Put {begin} and {end} on lines of their own.")
+        raise SystemExit(f"README.md has no place for the rule graph. Put {begin} and {end} on lines of their own.")
     before, _, rest = readme.partition(begin)
     return f"{before}{begin}\n{rule_graph()}\n{end}{rest.partition(end)[2]}"
 
