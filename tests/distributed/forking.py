@@ -1,4 +1,4 @@
-"""Runs the training script in processes forked from this one, which has imported all that is slow.
+"""Runs a stage's script in processes forked from this one, which has imported all that is slow.
 
 So a training starts in a fraction of a second, and can be killed a hundred times. What runs is the script itself, in real
 processes that torch.distributed connects; only the launcher is ours.
@@ -95,8 +95,8 @@ def wait(pids: list[int], seconds: float = 300) -> list[int]:
     return [codes[pid] for pid in pids]
 
 
-def run(arguments: list[str], processes: int, log: Path) -> list[int]:
-    return wait(start(arguments, processes, log))
+def run(arguments: list[str], processes: int, log: Path, script: Path = SCRIPT) -> list[int]:
+    return wait(start(arguments, processes, log, script))
 
 
 def ended(pids: list[int]) -> bool:

@@ -1,10 +1,13 @@
 """Real trainings, by the command that the workflow runs, on tiny data and with tiny models."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import limits
 from distributed import forking
 
 from snaketrain.config.runs import strings
@@ -48,13 +51,38 @@ def launch(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int
 
 
 def train(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    """The same in processes that are forked from this one, where what is launched is not what is tested: it saves most of the time."""
-    forking.preload()
-    log = folder.parent / f"{folder.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    codes = forking.run(arguments(data, folder, **settings), processes, log)
-    assert codes == [0] * processes, log.read_text()
+    """The same in processes forked from this one, for tests that are not about the launch: most of the time goes by in imports."""
+    codes = forking.wait(start(data, folder, processes, **settings))
+    assert codes == [0] * processes, log_of(folder).read_text()
     return losses(folder)
+
+
+def start(data: Path, folder: Path, processes: int = 1, **settings) -> list[int]:
+    """The pids of a training that is to be interrupted."""
+    forking.preload()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return forking.start(arguments(data, folder, **settings), processes, log_of(folder))
+
+
+def log_of(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.log"
+
+
+def interrupted(pids: list[int], number: signal.Signals, when: Callable[[], object]) -> list[int]:
+    """The exit codes of a training whose first process gets a signal as soon as `when` holds."""
+    limits.until(lambda: when() or forking.ended(pids), 120)
+    assert not forking.ended(pids), "it ended before it could be interrupted"
+    os.kill(pids[0], number)
+    return forking.wait(pids)
+
+
+def run_stage(stage: str, words: list[object], log: Path, processes: int = 1) -> str:
+    """Another stage, forked too; what it printed."""
+    forking.preload()
+    log.unlink(missing_ok=True)
+    codes = forking.run(list(map(str, words)), processes, log, forking.SCRIPT.with_name(f"{stage}.py"))
+    assert codes == [0] * processes, log.read_text()
+    return log.read_text()
 
 
 def losses(folder: Path) -> dict[int, float]:

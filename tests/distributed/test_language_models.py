@@ -1,13 +1,11 @@
 """Language models: in every layout the same losses on one process and on several, and the same model from texts padded or packed."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from distributed.running import REPOSITORY, losses, train
+from distributed.running import losses, run_stage, train
 from grammar import END, write_texts, write_word_tokenizer
 
 from snaketrain.config.runs import strings
@@ -40,12 +38,9 @@ def data(tmp_path_factory) -> Path:
     return folder / "data/manifest.json"
 
 
-def run(
-    folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], start: tuple[str, ...] = (sys.executable,)
-) -> None:
-    command = [*start, str(REPOSITORY / f"workflow/scripts/{stage}.py"), "--output", f"{output}/manifest.json", *arguments]
-    done = subprocess.run([*command, "--settings", *settings], cwd=folder, capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
+def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], processes: int = 1) -> None:
+    with contextlib.chdir(folder):
+        run_stage(stage, ["--output", f"{output}/manifest.json", *arguments, "--settings", *settings], folder / "log", processes)
 
 
 def language(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
@@ -89,9 +84,8 @@ def test_a_model_that_only_the_first_process_makes(data, tmp_path):
     assert selection["mode"] == "min" and selection["winner"]["value"] == min(
         metrics["perplexity"] for metrics in evaluations(tmp_path / "training")
     )
-    torchrun = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
     options = [*trained, "--selection", "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
-    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], torchrun)
+    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], processes=2)
     found = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
     assert found == pytest.approx(selection["winner"]["metrics"], rel=1e-5)
 

@@ -3,14 +3,11 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import limits
 import pytest
 import torch
-from distributed.running import REPOSITORY, command, losses, train
+from distributed.running import REPOSITORY, interrupted, losses, run_stage, start, train
 from safetensors.numpy import load_file
 
 from snaketrain.config.schema import Data, Model
@@ -171,10 +168,9 @@ def test_a_module_from_the_configuration_learns_the_same(digits, tmp_path, proce
 def test_a_task_with_hooks_and_state_goes_on_where_it_was(digits, tmp_path, averaging):
     settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
     train(digits, tmp_path / "whole", **settings)
-    process = subprocess.Popen(command(digits, tmp_path / "parts", **settings))
-    limits.until(lambda: len(losses(tmp_path / "parts")) >= 25, 120, process)  # within an epoch, and after several
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(limits.seconds(60)) == 75
+    pids = start(digits, tmp_path / "parts", **settings)
+    # within an epoch, and after several
+    assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "parts")) >= 25) == [75]
     train(digits, tmp_path / "parts", **settings)
     assert len([line for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]) == 2
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
@@ -204,9 +200,7 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
         inputs = {"--training": "training", "--selection": "selection", "--output": folder}
         paths = [word for option, name in inputs.items() for word in (option, f"{tmp_path}/{name}/manifest.json")]
         paths = paths if stage == "evaluate_model" else [*paths[:2], *paths[4:]]
-        script = REPOSITORY / f"workflow/scripts/{stage}.py"
-        done = subprocess.run([sys.executable, script, *paths, "--data", digits, *options], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        run_stage(stage, [*paths, "--data", digits, *options], tmp_path / "log")
     winner = json.loads((tmp_path / "selection/selection.json").read_text())["winner"]["metrics"]
     results = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
     assert results["metrics"] == pytest.approx(winner, rel=1e-5)
@@ -218,7 +212,6 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
     trained = manifest.read_text()
     assert r"average=\"macro\"" in trained
     manifest.write_text(trained.replace(r"average=\"macro\"", r"average=\"micro\""))
-    evaluate = [sys.executable, REPOSITORY / "workflow/scripts/evaluate_model.py", *paths, "--data", digits, *stages["evaluate_model"]]
-    subprocess.run(evaluate, check=True, capture_output=True)
+    run_stage("evaluate_model", [*paths, "--data", digits, *stages["evaluate_model"]], tmp_path / "log")
     again = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
     assert again["metrics"]["accuracy"] == pytest.approx(results["accuracy"]) != results["metrics"]["accuracy"]

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import limits
 import pytest
 from distributed import running
 
@@ -213,14 +212,11 @@ def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy, model):
 
 
 def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
-    """By the command line. A finished one is what its settings say, and starts again."""
+    """By the training script. A finished one is what its settings say, and starts again."""
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)
-    first = running.command(data, folder, 2, strategy="fsdp", **longer)
-    process = subprocess.Popen(first, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    limits.until(lambda: len(running.losses(folder)) >= 5, 120, process)
-    process.send_signal(signal.SIGTERM)
-    process.wait(limits.seconds(120))
+    pids = running.start(data, folder, 2, strategy="fsdp", **longer)
+    assert running.interrupted(pids, signal.SIGTERM, lambda: len(running.losses(folder)) >= 5) == [75, 75]
     stopped = max(running.losses(folder))
     assert 5 <= stopped < max(whole)
     found = running.train(data, folder, 2, strategy={"use": "fairscale_oss", "arguments": {"buffer_mb": 1}}, accumulate=2, **longer)

@@ -11,7 +11,8 @@ import limits
 import pyarrow
 import pytest
 import torch
-from distributed.running import MODEL, command, launch, losses, train
+from distributed import forking
+from distributed.running import MODEL, command, interrupted, launch, log_of, losses, start, train
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -24,13 +25,14 @@ from snaketrain.runtime.journal import read_events
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    launch(data, folder)
+    train(data, folder)
     return folder
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), [(1, 3), (2, 1), (2, 2), (4, 1)])
 def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes, accumulate):
-    found, expected = launch(data, tmp_path, processes, accumulate=accumulate), losses(alone)
+    run = launch if (processes, accumulate) == (2, 1) else train  # once with torchrun
+    found, expected = run(data, tmp_path, processes, accumulate=accumulate), losses(alone)
     assert len(expected) > 20
     assert found == pytest.approx(expected, rel=1e-5)
     last = [json.loads((folder / "manifest.json").read_text())["facts"]["checkpoints"] for folder in (tmp_path, alone)]
@@ -60,10 +62,8 @@ def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     model = Model(use=MODEL.use, arguments=MODEL.arguments | {"hidden_dropout_prob": 0.1})
     longer = {"epochs": 12, "evaluations_per_epoch": 1, "model": model}
     train(data, tmp_path / "whole", **longer)
-    process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
-    limits.until(lambda: len(losses(tmp_path / "parts")) >= 20, process=process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(limits.seconds(60)) == 75  # stopped early, to be started again
+    pids = start(data, tmp_path / "parts", **longer)
+    assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "parts")) >= 20) == [75]  # to be started again
     reached = max(losses(tmp_path / "parts"))
     assert reached < max(losses(tmp_path / "whole"))
     train(data, tmp_path / "parts", **longer)
@@ -74,10 +74,8 @@ def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
 def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     longer = {"epochs": 12, "evaluations_per_epoch": 1}
     train(data, tmp_path / "whole", **longer)
-    process = subprocess.Popen(command(data, tmp_path / "parts", **longer), env=os.environ | {"OMP_NUM_THREADS": "1"})
-    limits.until(lambda: list((tmp_path / "parts/checkpoints").glob("step-*")), process=process)
-    process.kill()
-    process.wait()
+    pids = start(data, tmp_path / "parts", **longer)
+    assert interrupted(pids, signal.SIGKILL, lambda: list((tmp_path / "parts/checkpoints").glob("step-*"))) == [-signal.SIGKILL]
     train(data, tmp_path / "parts", **longer)
     assert [line["event"] for line in read_events(tmp_path / "parts/journal.jsonl")[0]].count("attempt") == 2
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
@@ -113,9 +111,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
     content = bytearray((last / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (last / "model.safetensors").write_bytes(content)
-    done = subprocess.run(command(data, tmp_path, epochs=1), capture_output=True, text=True)
-    assert done.returncode == 0
-    (told,) = (line for line in done.stderr.splitlines() if line.startswith(f"{last / 'model.safetensors'}: "))
+    log_of(tmp_path).unlink()
+    train(data, tmp_path, epochs=1)
+    (told,) = (line for line in log_of(tmp_path).read_text().splitlines() if line.startswith(f"{last / 'model.safetensors'}: "))
     assert "the steps from there on are taken again" in told
     attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]
@@ -129,10 +127,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
-    done = subprocess.run(
-        command(data, tmp_path, optimizer={"use": "torch.optim.AdamW", "arguments": {"epsilon": 1}}), capture_output=True, text=True
-    )
-    assert done.returncode == 1
+    assert forking.wait(start(data, tmp_path, optimizer={"use": "torch.optim.AdamW", "arguments": {"epsilon": 1}})) == [1]
     last = read_events(tmp_path / "journal.jsonl")[0][-1]
     assert (last["event"], last["status"]) == ("end", "FAILED")
     assert "epsilon" in last["error"]
