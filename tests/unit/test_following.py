@@ -248,7 +248,7 @@ def test_status_at_the_end(tmp_path, uri, ends, status):
 def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, 0.25))  # just now
-    process = subprocess.Popen(["sleep", "600"])
+    process = subprocess.Popen(["sleep", "infinity"])
     owner = {"job": None, "host": platform.node(), "pid": process.pid, "started": start_ticks(process.pid)}
     write_json(results / "runs/first/training/owner.json", owner)
     try:
@@ -474,7 +474,7 @@ def test_command_with_a_server_that_is_away(tmp_path):
 
 def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
-    workflow = subprocess.Popen(["sleep", "600"])
+    workflow = subprocess.Popen(["sleep", "infinity"])
     try:
         first = subprocess.Popen(
             command(results, "--uri", uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stdout=subprocess.PIPE, text=True

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import limits
 import pytest
-from workspace import make_workspace
+from unit.workspace import make_workspace
 
 from snaketrain.tracking.mlflow_store import Store
 
@@ -109,7 +109,7 @@ def losses(uri: str) -> list[int]:
 
 def test_down_at_the_start_then_killed_and_started_again(tmp_path, server):
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
-    workflow = subprocess.Popen(["sleep", "600"])
+    workflow = subprocess.Popen(["sleep", "infinity"])
     follower = subprocess.Popen(
         command(results, server.uri, "--while-pid", str(workflow.pid), "--interval", "0.2"),
         stderr=subprocess.PIPE,
@@ -272,14 +272,14 @@ def test_killed_at_random_moments(tmp_path):
     assert problems == [] and hits > 3
 
 
-def test_eight_followers_on_a_fresh_database(tmp_path):
-    folders = [make_workspace(tmp_path / str(number), {f"run-{number}": {"train.seed": number}}) for number in range(8)]
+def test_four_followers_on_a_fresh_database(tmp_path):
+    folders = [make_workspace(tmp_path / str(number), {f"run-{number}": {"train.seed": number}}) for number in range(4)]
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     followers = [subprocess.Popen(command(results, uri, "--once"), stderr=subprocess.PIPE, text=True) for results in folders]
-    assert [(follower.communicate(timeout=limits.seconds(240))[1], follower.returncode) for follower in followers] == [("", 0)] * 8
+    assert [(follower.communicate(timeout=limits.seconds(240))[1], follower.returncode) for follower in followers] == [("", 0)] * 4
     store = Store(uri)
     runs = store.client.search_runs([store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
-    assert sorted(run.info.run_name for run in runs) == [f"run-{number}" for number in range(8)]
+    assert sorted(run.info.run_name for run in runs) == [f"run-{number}" for number in range(4)]
     assert all(run.info.status == "FINISHED" and "test/accuracy" in run.data.metrics for run in runs)
 
 
@@ -310,7 +310,7 @@ def test_a_server_that_fails(tmp_path, status):
 def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
     """It makes another, with all in it that was in the first, and goes on."""
     results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
-    workflow = subprocess.Popen(["sleep", "600"])
+    workflow = subprocess.Popen(["sleep", "infinity"])
     follower = subprocess.Popen(
         command(results, uri, "--while-pid", str(workflow.pid), "--interval", "0.2"), stderr=subprocess.PIPE, text=True
     )
