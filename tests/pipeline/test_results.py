@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,19 +47,22 @@ def test_transformers_loads_the_winner_as_it_is(workspace, predictions):
         assert found["score"] == pytest.approx(float(row["probability"]), abs=1e-4)
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_evaluated_under_torchrun_every_example_counts_once(workspace, tmp_path, processes):
-    """Odd numbers: the splits are divided neither by the processes nor by the batch size."""
+@pytest.mark.parametrize(("processes", "launcher"), [(2, "torchrun"), (3, "forked")])
+def test_evaluated_by_several_processes_every_example_counts_once(workspace, tmp_path, processes, launcher):
+    """The splits divide evenly neither by the processes nor by the batch size."""
     run = workspace / RUN
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
     data = next((workspace / "results/data").glob("*/manifest.json"))
     paths = {"--run-name": "small", "--output": tmp_path / "manifest.json", "--data": data}
     paths |= {"--training": run / "training/manifest.json", "--selection": run / "selection/manifest.json", "--device": "cpu"}
     options = [str(word) for pair in paths.items() for word in pair]
     settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
-    command = [*torchrun, str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *options, *settings]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if launcher == "torchrun":
+        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+        command = [*torchrun, str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *options, *settings]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    else:
+        run_stage("evaluate_model", [*options, *settings], tmp_path / "log", processes)
     for split in ("dev", "test"):
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (run / "evaluation", tmp_path))
         assert found["confusion"] == expected["confusion"]

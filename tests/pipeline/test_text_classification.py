@@ -3,15 +3,14 @@
 import csv
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 
-from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, UNKIND, configuration, make_workspace, snakemake
+from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
 
 EXAMPLES = 600
 TOPICS = {"cast": ["actor"], "content": ["plot", "story"], "praise": KIND, "scorn": UNKIND}
@@ -144,16 +143,13 @@ def test_transformers_takes_the_winners_for_what_they_are(finished):
 
 @pytest.mark.parametrize(("run", "processes"), [("topics", 2), ("grades", 3)])
 def test_several_processes_find_the_same(finished, tmp_path, run, processes):
-    """Odd numbers: the splits are divided neither by the processes nor by the batch size."""
+    """The splits divide evenly neither by the processes nor by the batch size."""
     before = finished / "results/runs" / run
     data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))
     paths = {"--output": tmp_path / "manifest.json", "--data": data, "--training": before / "training/manifest.json"}
     paths |= {"--selection": before / "selection/manifest.json", "--run-name": run, "--device": "cpu"}
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
-    words = [str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *(str(word) for pair in paths.items() for word in pair)]
     settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
-    done = subprocess.run([*torchrun, *words, *settings], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_stage("evaluate_model", [*(word for pair in paths.items() for word in pair), *settings], tmp_path / "log", processes)
     for split in ("dev", "test"):
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
