@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -72,8 +73,8 @@ def _fork(script: Path, arguments: list[str], rank: int, processes: int, port: i
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         os.write(2, f"{end.code}\n".encode())
-    except BaseException as error:
-        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
     finally:
         for thread in threading.enumerate():  # what is being saved is saved to the end, as when a script ends
             if thread is not threading.main_thread() and not thread.daemon:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import running
+from distributed import forking, running
 
 from snaketrain.runtime.journal import read_events
 
@@ -85,10 +85,15 @@ def name_of(strategy: str, model: str, arguments: dict) -> str:
 
 def run(folder: Path, processes: int, jobs: dict[str, tuple[str, dict]]) -> dict[str, Any]:
     (folder / f"jobs-{processes}.json").write_text(json.dumps([[name, kind, job] for name, (kind, job) in jobs.items()]))
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
     files = [str(folder / f"{kind}-{processes}.json") for kind in ("jobs", "results")]
-    done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    if processes == 1:
+        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "1"]
+        done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    else:
+        forking.preload()
+        log = folder / f"log-{processes}"
+        assert forking.run(files, processes, log, RUNNER) == [0] * processes, log.read_text()[-8000:]
     return json.loads(Path(files[1]).read_text())
 
 
