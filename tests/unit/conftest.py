@@ -5,7 +5,7 @@ import pytest
 
 from snaketrain.config.schema import Data
 from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.tokenizing import copy_tokenizer
+from snaketrain.data.tokenization.files import copy_tokenizer
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.tokenizing import load_tokenizer
+from snaketrain.data.tokenization.files import load_library_tokenizer
 
 UNCUT = {"label": None, "dev_fraction": 0, "test_fraction": 0}
 TEXTS = "this was good\n\nthe plot\nwhat a very very boring story that was\n"
@@ -49,7 +49,7 @@ def test_an_end_that_is_no_token(tiny_tokenizer, tmp_path, token, answer):
     tokenizer.add_special_tokens(["[SEP]", "<|im_end|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(BadData, match=re.escape(f"data.end_token: the vocabulary has no token '{token}'. {answer}")):
-        load_tokenizer(tmp_path, Data(train={"path": "x"}, tokenizer={"path": "x"}, end_token=token, **UNCUT))
+        load_library_tokenizer(tmp_path, Data(train={"path": "x"}, tokenizer={"path": "x"}, end_token=token, **UNCUT))
 
 
 @pytest.mark.parametrize("template", ["[CLS] $A [SEP] $B:1 [SEP]:1", "[CLS] $A $B", "$A:0 [SEP]:0 $B:0"])

@@ -83,6 +83,14 @@ def test_tasks_and_data_know_one_process_only(name):
     assert [found for found in of(name) if found.startswith(forbidden)] == []
 
 
+def test_tokens_come_through_one_interface():
+    """How they are made quickly is the business of `data.tokenization` alone."""
+    interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files")}
+    outside = [name for name in FILES if not name.startswith("snaketrain.data.tokenization")]
+    found = {module_of(each) for name in outside for each in of(name) if each.startswith("snaketrain.data.tokenization")}
+    assert found == interface
+
+
 def test_only_the_follower_knows_mlflow():
     assert {name for name in FILES if "mlflow" in tops(of(name))} <= MLFLOW
     assert "mlflow" not in tops(of("tools.follow_runs", inside_functions=False))

@@ -11,7 +11,7 @@ from snaketrain.runtime.provenance import copy_of, own_files, write_down
 
 
 def test_files_of_the_users_own_are_told_from_modules_and_settings():
-    code = ["code.train_model=01", "code.snaketrain.data.text.words=23", "code.own/task.py=45", "code./else/where.py=67"]
+    code = ["code.train_model=01", "code.snaketrain.data.tokenization.word_tokens=23", "code.own/task.py=45", "code./else/where.py=67"]
     assert own_files([*code, 'train.strategy.use="mine.py"']) == ["own/task.py", "/else/where.py"]
 
 

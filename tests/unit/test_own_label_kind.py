@@ -48,7 +48,7 @@ import pytest
 import numpy as np, pyarrow, torch
 from snaketrain.config.schema import Data
 from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.tokenizing import copy_tokenizer
+from snaketrain.data.tokenization.files import copy_tokenizer
 from snaketrain.evaluation.results import write_results
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.task_metrics import metrics_of_task

@@ -13,8 +13,8 @@ from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import fetch
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text import spooling
-from snaketrain.data.text.tokenizing import copy_tokenizer, pad_token_id
-from snaketrain.data.text.workers import MUCH
+from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
+from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
 from snaketrain.runtime.manifests import read_manifest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
@@ -246,7 +246,7 @@ def test_the_stages_give_the_same_content_every_time(tmp_path, fetched):
 
 
 def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
-    rows = [(f"a film {number} " + "that was never really good " * 10, number % 2) for number in range(MUCH // 50)]
+    rows = [(f"a film {number} " + "that was never really good " * 10, number % 2) for number in range(PROCESSES_FROM_BYTES // 50)]
     (tmp_path / "train.tsv").write_text(table(rows))  # several times as much, as a process takes time to wake up
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), name="movies", max_length=40)
     stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data))

@@ -50,7 +50,7 @@ def _prepare(
 ) -> tuple[dict, dict, list[str]]:
     from snaketrain.data.sources.reading import check
     from snaketrain.data.text.preparing import prepare
-    from snaketrain.data.text.tokenizing import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))

@@ -5,9 +5,7 @@ Rows are read once: surveyed, tokenised and put aside. When all of them are know
 
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +13,13 @@ import numpy
 import pyarrow
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.sources.formats import BadData
+from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.text.spooling import Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.text.surveying import Survey, Surveyor, classes
-from snaketrain.data.text.tokens import Tokens, WordsDiffer, load_tokens, token_schema
-from snaketrain.data.text.workers import Workers
+from snaketrain.data.tokenization.opening import open_tokenizer
+from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer, token_schema
 
 
 class Part(NamedTuple):
@@ -43,20 +40,19 @@ def prepare(
 ) -> tuple[dict[str, Any], DataIssues]:
     """Write `train.arrow`, `dev.arrow` and `test.arrow`; the facts about them, and what was odd."""
     try:
-        return _write(data, files, root, partial(load_tokens, tokenizer, data), output, cores)
-    except WordsDiffer as difference:
-        print(f"{difference}. All texts are tokenised again, each as a whole: slower, and right.", file=sys.stderr, flush=True)
-    return _write(data, files, root, partial(load_tokens, tokenizer, data, whole=True), output, cores)
+        with open_tokenizer(tokenizer, data, cores) as fast:
+            return _write(data, files, root, fast, output)
+    except TokensDiffer as difference:
+        print(f"{difference}. Encoding all texts again as a whole, which is slower but correct.", file=sys.stderr, flush=True)
+    with open_tokenizer(tokenizer, data, cores, plain=True) as plain:
+        return _write(data, files, root, plain, output)
 
 
-def _write(
-    data: Data, files: dict[str, list[Path]], root: Path, make: Callable[[], Tokens], output: Path, cores: int
-) -> tuple[dict[str, Any], DataIssues]:
+def _write(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Tokenizer, output: Path) -> tuple[dict[str, Any], DataIssues]:
     odd = DataIssues()
     with ExitStack() as opened:
-        workers = opened.enter_context(Workers(make, cores))
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
-        surveys = _surveys(data, files, root, spools, workers, odd)
+        surveys = _surveys(data, files, root, spools, tokenizer, odd)
         parts = _parts(data, surveys, spools)
         _tell_repetitions(parts, odd)
         names, class_of = classes(data, surveys["train"])
@@ -64,7 +60,7 @@ def _write(
         for split, part in parts.items():
             batches = joined(part.spool.selected(part.rows))
             if _limited(part.source, data):
-                batches = workers.tokenised(batches)
+                batches = tokenizer.encode(batches)
             writers[split] = SplitWriter(data, names, class_of, data.label is not None and part.survey.labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows)), output / f"{split}.arrow", odd)
     _check_train(writers["train"])
@@ -75,7 +71,7 @@ def _write(
 
 
 def _surveys(
-    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], workers: Workers, odd: DataIssues
+    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], tokenizer: Tokenizer, odd: DataIssues
 ) -> dict[str, Survey]:
     """What is known of the rows of each source, which are in its spool then."""
     surveys: dict[str, Survey] = {}
@@ -86,7 +82,7 @@ def _surveys(
         if _limited(source, data):
             spool.fill(progress(batches, f"read {source}"), schema)
         else:
-            spool.fill(progress(workers.tokenised(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
+            spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(odd)
         if source == "dev" and data.label and not surveys[source].labelled:
             raise BadData(f"data.dev: no row has a label in column {data.label!r}, and the best checkpoint is chosen by them.")

@@ -1,4 +1,4 @@
-"""Random texts through tokenizers of many kinds: prepared tokens are those that the tokenizer makes of the whole text, of every kind."""
+"""Random texts through tokenizers of many kinds: the plain tokenizer agrees with the library, and the fast one with the plain one."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,11 @@ from tokenizers import pre_tokenizers as parts
 
 from snaketrain.config.schema import Data
 from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.tokens import Tokens, WordsDiffer, load_tokens
+from snaketrain.data.tokenization.fast import FastTokenizer
+from snaketrain.data.tokenization.opening import make_tokenizer
+from snaketrain.data.tokenization.plain import PlainTokenizer
+from snaketrain.data.tokenization.tokenizer import Tokenizer as TokenizerInterface
+from snaketrain.data.tokenization.tokenizer import TokensDiffer
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<mask>"]
 SPACES = [*[" "] * 12, "  ", "   ", "\n", "\n\n", " \t", "\u00a0", "\u2003", "\u3000", "\u200b", " \u0301", "\r\n", "\x1f", "▁", ""]
@@ -95,7 +99,7 @@ GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p
 LLAMA = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
 LEFT = {"lstrip": True}
 
-# how each is to be tokenised: word by word, as a whole from the beginning, or as a whole since a difference was noticed
+# how texts are to be encoded: by words, whole from the beginning, or whole once a difference is noticed
 KINDS: dict[str, tuple[str, Callable[[], Tokenizer]]] = {
     "bytes": ("words", lambda: made("bytes", byte_level())),
     "bytes, space before": ("words", lambda: made("bytes", byte_level(add_prefix_space=True))),
@@ -149,36 +153,43 @@ KINDS: dict[str, tuple[str, Callable[[], Tokenizer]]] = {
 }  # fmt: skip
 
 
-def columns(tokenizer: Tokenizer, batches: list[pyarrow.RecordBatch], data: Data) -> tuple[list[dict], str]:
-    tokens = Tokens(tokenizer, data)
+def encoded(tokenizer: TokenizerInterface, batches: list[pyarrow.RecordBatch]) -> pyarrow.Table:
+    return pyarrow.Table.from_batches(tokenizer.encode(batches))
+
+
+def way_of(plain: PlainTokenizer, batches: list[pyarrow.RecordBatch], expected: pyarrow.Table) -> str:
+    """How the texts are encoded; if by words, the tokens must be those expected."""
+    if (fast := FastTokenizer.of(plain)) is None:
+        return "whole"
     try:
-        rows = pyarrow.Table.from_batches(map(tokens.columns, batches)).to_pylist()
-        return rows, "words" if tokens.by_words else "whole"
-    except WordsDiffer:
-        whole = Tokens(tokenizer, data, whole=True)
-        return pyarrow.Table.from_batches(map(whole.columns, batches)).to_pylist(), "noticed"
+        assert encoded(fast, batches).equals(expected)
+    except TokensDiffer:
+        return "noticed"
+    return "words"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_those_of_the_whole_text(kind):
+def test_fast_plain_and_library_agree(kind):
     expected, make = KINDS[kind]
     first, second = texts(3, 150), random.Random(0).sample(texts(3, 150), 150 + len(FRANCE))
-    found = set()
+    ways = set()
     for given, longest in ((first, None), (first, 9), (list(zip(first, second, strict=True)), 15)):
         pair = isinstance(given[0], tuple)
         settings = {"text": ["text", "text_pair"]} if pair else {"label": None}
         data = Data(train={"path": "x"}, tokenizer={"path": "x"}, max_length=longest, **settings)
         table = {"text": first, "text_pair": second} if pair else {"text": first}
-        rows, how = columns(make(), pyarrow.table(table).to_batches(max_chunksize=40), data)
-        found.add(how)
-        reference = make()
+        batches = pyarrow.table(table).to_batches(max_chunksize=40)
+        library = make()
+        plain = PlainTokenizer(library, data)
+        rows = encoded(plain, batches)
+        ways.add(way_of(plain, batches, rows))
         if longest:
-            reference.enable_truncation(longest)
-        for text, row, encoding in zip(given, rows, reference.encode_batch(given), strict=True):
+            library.enable_truncation(longest)
+        for text, row, encoding in zip(given, rows.to_pylist(), library.encode_batch(given), strict=True):
             assert row["input_ids"] == encoding.ids, text
             assert row["truncated"] == bool(encoding.overflowing), text
             assert not pair or row["token_type_ids"] == encoding.type_ids, text
-    assert found == {expected}
+    assert ways == {expected}
 
 
 def test_there_are_many_kinds():
@@ -187,14 +198,14 @@ def test_there_are_many_kinds():
 
 @pytest.mark.parametrize("limit", [{}, {"limit_train": 5000}])
 def test_a_difference_far_into_the_data_is_noticed(tiny_tokenizer, tmp_path, monkeypatch, capsys, limit):
-    """Not before the third batch is there a text whose words alone have other tokens; then all begins again, without them."""
+    """The third batch is the first with a text whose words alone have other tokens; then everything starts again with whole texts."""
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.normalizer = normalizers.Replace("never good", "great")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     monkeypatch.setattr("snaketrain.data.text.spooling.BATCH_ROWS", 2000)
-    monkeypatch.setattr("snaketrain.data.text.tokens.COMPARED", 500)
+    monkeypatch.setattr("snaketrain.data.tokenization.fast.SAMPLE_BYTES", 500)
     rows = ["this movie was good", "that was boring"] * 2000 + ["what a story", "it was never good"] * 1000
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(rows)))
     data = Data(train={"path": "x"}, tokenizer={"path": "x"}, dev_fraction=0, test_fraction=0, **limit)
@@ -203,16 +214,16 @@ def test_a_difference_far_into_the_data_is_noticed(tiny_tokenizer, tmp_path, mon
         written = pyarrow.ipc.open_file(file).read_all().to_pylist()
     assert len(written) == limit.get("limit_train", 6000)
     assert {row["text"]: row["input_ids"] for row in written} == {text: tokenizer.encode(text).ids for text in set(rows)}
-    assert "'it was never good' than of its words" in capsys.readouterr().err
+    assert "encodes 'it was never good' differently from its words" in capsys.readouterr().err
 
 
-def test_a_tokenizer_is_asked_as_a_whole_for_a_few_texts_of_each_batch(tiny_tokenizer):
-    tokens = load_tokens(tiny_tokenizer, Data(train={"path": "x"}, tokenizer={"path": "x"}))
-    asked, columns = [], tokens.whole.columns
-    tokens.whole.columns = lambda texts: asked.append(texts["text"].to_pylist()) or columns(texts)
+def test_some_texts_of_each_batch_are_compared(tiny_tokenizer):
+    fast = make_tokenizer(tiny_tokenizer, Data(train={"path": "x"}, tokenizer={"path": "x"}))
+    compared, encode_batch = [], fast.plain.encode_batch
+    fast.plain.encode_batch = lambda texts: compared.append(texts["text"].to_pylist()) or encode_batch(texts)
     for number in range(3):
-        tokens.columns(pyarrow.record_batch({"text": [f"good movie {number} number {n}" + "x" * (n % 40) for n in range(5000)]}))
-    tokens.columns(pyarrow.record_batch({"text": ["good " * 100_000]}))
-    assert len(asked) == 4 and len(asked[3]) == 1
-    assert all(15_000 < sum(map(len, some)) <= 20_000 for some in asked[:3])
-    assert len({tuple(some) for some in asked}) == 4, "other places in each batch"
+        fast.encode_batch(pyarrow.record_batch({"text": [f"good movie {number} number {n}" + "x" * (n % 40) for n in range(5000)]}))
+    fast.encode_batch(pyarrow.record_batch({"text": ["good " * 100_000]}))
+    assert len(compared) == 4 and len(compared[3]) == 1
+    assert all(15_000 < sum(map(len, some)) <= 20_000 for some in compared[:3])
+    assert len({tuple(some) for some in compared}) == 4, "different rows of each batch"

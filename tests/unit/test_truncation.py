@@ -1,4 +1,4 @@
-"""Texts get their tokens word by word, and of long ones only the beginning; both give what the tokenizer makes of the whole text."""
+"""Texts are encoded word by word, and of long ones only the beginning; both give what the tokenizer makes of the whole text."""
 
 import random
 import unicodedata
@@ -9,9 +9,11 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from snaketrain.config.schema import Data
-from snaketrain.data.text import words
-from snaketrain.data.text.tokens import Tokens, WordsDiffer
-from snaketrain.data.text.words import parts_words
+from snaketrain.data.tokenization import word_tokens
+from snaketrain.data.tokenization.fast import FastTokenizer
+from snaketrain.data.tokenization.plain import PlainTokenizer
+from snaketrain.data.tokenization.tokenizer import BatchTokenizer, TokensDiffer
+from snaketrain.data.tokenization.word_tokens import splits_at_spaces
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
 SPACES = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n ", " \t", "\u00a0", " \u3000"]
@@ -61,46 +63,49 @@ def _trained(kind: str) -> str:
     return tokenizer.to_str()
 
 
-def tokenised(tokenizer: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
-    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, label=None, **settings)
-    tokens = Tokens(tokenizer, data)
-    given = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
-    return pyarrow.Table.from_batches(map(tokens.columns, given))
+def fast_where_possible(library: Tokenizer, **settings) -> BatchTokenizer:
+    plain = PlainTokenizer(library, Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, **settings))
+    return FastTokenizer.of(plain) or plain
+
+
+def encoded(library: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
+    batches = [pyarrow.record_batch({"text": some[start : start + 50]}) for start in range(0, len(some), 50)]
+    return pyarrow.Table.from_batches(fast_where_possible(library, label=None, **settings).encode(batches))
 
 
 @pytest.mark.parametrize("end_token", [None, "[SEP]"])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
 def test_tokens_are_those_of_the_whole_text(kind, end_token):
     tokenizer, some = trained(kind), texts(300, 300)
-    assert parts_words(tokenizer) == (kind != "one piece")
+    assert splits_at_spaces(tokenizer) == (kind != "one piece")
     tokenizer.enable_truncation(24 - (end_token is not None))
     whole, end = tokenizer.encode_batch(some), [tokenizer.token_to_id(end_token)] if end_token else []
     tokenizer.no_truncation()
-    made = tokenised(tokenizer, some, max_length=24, end_token=end_token)
+    made = encoded(tokenizer, some, max_length=24, end_token=end_token)
     assert made["input_ids"].to_pylist() == [encoding.ids + end for encoding in whole]
     assert made["truncated"].to_pylist() == [bool(encoding.overflowing) for encoding in whole]
     assert sum(made["truncated"].to_pylist()) > 250
 
 
-@pytest.mark.parametrize("remembered", [0, 10**6])
+@pytest.mark.parametrize("cached", [0, 10**6])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams"])
-def test_whole_texts_as_well(kind, remembered, monkeypatch):
-    """Most of their words are inner words of many texts; and what is forgotten in between makes no difference."""
-    monkeypatch.setattr(words, "REMEMBERED", remembered)
+def test_whole_texts_as_well(kind, cached, monkeypatch):
+    """Most of their words are inner words of many texts; and what the cache drops in between makes no difference."""
+    monkeypatch.setattr(word_tokens, "CACHED_CHARACTERS", cached)
     tokenizer, some = trained(kind), texts(300, 100)
     whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
-    made = tokenised(tokenizer, some, max_length=None)
+    made = encoded(tokenizer, some, max_length=None)
     assert made["input_ids"].to_pylist() == whole
     assert not any(made["truncated"].to_pylist())
 
 
-def test_words_are_not_trusted_where_texts_tell_otherwise():
-    """This one parts words, and yet a word has other tokens behind another word than alone."""
+def test_words_are_not_trusted_where_whole_texts_differ():
+    """This one splits at spaces, and yet a word after another has other tokens than alone."""
     tokenizer, some = trained("bytes"), ["ba ti lo", "ti ba lo", "lo lo"] * 20
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace("ba ti", "x")])
-    assert parts_words(tokenizer)
-    with pytest.raises(WordsDiffer, match="something else of '.*' than of its words"):
-        tokenised(tokenizer, some, max_length=None)
+    assert splits_at_spaces(tokenizer)
+    with pytest.raises(TokensDiffer, match="encodes '.*' differently from its words"):
+        encoded(tokenizer, some, max_length=None)
 
 
 PAIRS = {
@@ -119,11 +124,11 @@ def test_pairs_are_cut_as_the_tokenizer_does_it(kind, template, max_length):
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=PAIRS[template], special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
     lengths = [(a, b) for a in range(0, 21, 2) for b in range(0, 21, 2)] + [(15, 16), (16, 15), (100, 3), (3, 100), (100, 99)]
     pairs = [tuple(" ".join(draw.choices(COMMON, k=length)) for length in both) for both in lengths]
-    odd = [text[:200] for text in texts(30, 12)]
-    pairs += zip(odd, reversed(odd), strict=True)
-    data = Data(name="x", train={"path": "x"}, tokenizer={"path": "x"}, text=["text", "text_pair"], max_length=max_length)
+    shorter = [text[:200] for text in texts(30, 12)]
+    pairs += zip(shorter, reversed(shorter), strict=True)
     first, second = zip(*pairs, strict=True)
-    made = Tokens(tokenizer, data).columns(pyarrow.record_batch({"text": first, "text_pair": second})).to_pydict()
+    fast = fast_where_possible(tokenizer, text=["text", "text_pair"], max_length=max_length)
+    made = fast.encode_batch(pyarrow.record_batch({"text": first, "text_pair": second})).to_pydict()
     tokenizer.enable_truncation(max_length)
     whole = tokenizer.encode_batch(pairs)
     assert made["input_ids"] == [encoding.ids for encoding in whole]
@@ -133,7 +138,7 @@ def test_pairs_are_cut_as_the_tokenizer_does_it(kind, template, max_length):
 
 
 def test_what_is_visible_beside_a_space_becomes_no_space():
-    visible = words.visible()
+    visible = word_tokens.visible()
     assert len(visible) > 11_000
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         assert not [c for c in visible if any(part.isspace() for part in unicodedata.normalize(form, c))]

@@ -1,4 +1,4 @@
-"""Processes that tokenise give what a thread gives, in order, and leave nobody behind."""
+"""Tokenizer processes give what a thread gives, in order, and leave no process behind."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ import pytest
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.formats import BadData
-from snaketrain.data.text import workers as module
-from snaketrain.data.text.tokenizing import copy_tokenizer
-from snaketrain.data.text.tokens import load_tokens
-from snaketrain.data.text.workers import Workers
+from snaketrain.data.tokenization import parallel as module
+from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.tokenization.opening import make_tokenizer
+from snaketrain.data.tokenization.parallel import ParallelTokenizer
 
 WORDS = ["was", "it", "good", "what", "that", "story", "very", "boring", "never", "this", "movie", "great"]
 
@@ -27,7 +27,7 @@ def make(tiny_tokenizer, tmp_path):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
 
     def run(**settings):
-        return partial(load_tokens, tmp_path / "tokenizer", Data(train={"path": "x"}, tokenizer={"path": "x"}, **settings))
+        return partial(make_tokenizer, tmp_path / "tokenizer", Data(train={"path": "x"}, tokenizer={"path": "x"}, **settings))
 
     return run
 
@@ -41,44 +41,44 @@ def batches(*columns: str) -> list[pyarrow.RecordBatch]:
     return found
 
 
-def with_processes(make, monkeypatch) -> Workers:
-    """Which are awake."""
-    monkeypatch.setattr(module, "MUCH", 0)
-    workers = Workers(make, 3)
-    list(workers.tokenised(batches("text", "text_pair")[:1]))
-    workers.awake.result()
-    return workers
+def with_processes(make, monkeypatch) -> ParallelTokenizer:
+    """That have started."""
+    monkeypatch.setattr(module, "PROCESSES_FROM_BYTES", 0)
+    tokenizer = ParallelTokenizer(make, 3)
+    list(tokenizer.encode(batches("text", "text_pair")[:1]))
+    tokenizer.started.result()
+    return tokenizer
 
 
 @pytest.mark.parametrize("columns", [["text"], ["text", "text_pair"]])
 def test_processes_give_what_a_thread_gives(make, columns, monkeypatch):
-    tokens = make(text=columns, max_length=40)
-    with Workers(tokens) as thread, with_processes(tokens, monkeypatch) as processes:
+    make_one = make(text=columns, max_length=40)
+    with ParallelTokenizer(make_one) as thread, with_processes(make_one, monkeypatch) as processes:
         monkeypatch.setattr(processes, "thread", None)  # the processes do it all
-        found = [pyarrow.Table.from_batches(workers.tokenised(batches(*columns))) for workers in (thread, processes)]
+        found = [pyarrow.Table.from_batches(tokenizer.encode(batches(*columns))) for tokenizer in (make_one(), thread, processes)]
         monkeypatch.undo()
-    assert found[0].equals(found[1])
+    assert found[0].equals(found[1]) and found[0].equals(found[2])
     assert found[0]["line"].to_pylist() == list(range(270))
     assert 0 < sum(found[0]["truncated"].to_pylist()) < 270
 
 
 def test_processes_are_for_much_data_and_more_than_one_core(make, monkeypatch):
     [batch] = [pyarrow.record_batch({"text": ["good"] * 1000})]
-    for cores, much, awake in ((1, 0, False), (2, 10 * batch.nbytes, False), (2, 9 * batch.nbytes, True)):
-        monkeypatch.setattr(module, "MUCH", much)
-        with Workers(make(), cores) as workers:
-            assert sum(made.num_rows for made in workers.tokenised([batch] * 10)) == 10_000
-            assert (workers.awake is not None) == awake
+    for cores, much, started in ((1, 0, False), (2, 10 * batch.nbytes, False), (2, 9 * batch.nbytes, True)):
+        monkeypatch.setattr(module, "PROCESSES_FROM_BYTES", much)
+        with ParallelTokenizer(make(), cores) as tokenizer:
+            assert sum(made.num_rows for made in tokenizer.encode([batch] * 10)) == 10_000
+            assert (tokenizer.started is not None) == started
 
 
-def test_a_killed_process_is_told(make, monkeypatch):
+def test_a_killed_process_is_an_error_that_says_so(make, monkeypatch):
     with (
-        with_processes(make(), monkeypatch) as workers,
-        pytest.raises(BadData, match="was killed, most likely since the memory ran out"),
+        with_processes(make(), monkeypatch) as tokenizer,
+        pytest.raises(BadData, match="was killed, most likely because memory ran out"),
     ):
-        made = workers.tokenised(batches("text") * 3)
+        made = tokenizer.encode(batches("text") * 3)
         next(made)
-        for process in workers.processes:
+        for process in tokenizer.processes:
             process.process.kill()
         list(made)
 
@@ -91,10 +91,8 @@ def test_processes_end_with_the_one_that_began_them(tiny_tokenizer, tmp_path, nu
 import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow
-from functools import partial
 from pathlib import Path
-from snaketrain.data.text.tokens import load_tokens
-from snaketrain.data.text.workers import Workers
+from snaketrain.data.tokenization.opening import open_tokenizer
 from snaketrain.config.schema import Data
 
 def endless():
@@ -104,9 +102,9 @@ def endless():
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has switched off
     data, told = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
-    with Workers(partial(load_tokens, Path({str(tmp_path / "tokenizer")!r}), data), 3) as workers:
-        for made in workers.tokenised(endless()):
-            if workers.awake and workers.awake.done() and not told:
+    with open_tokenizer(Path({str(tmp_path / "tokenizer")!r}), data, 3) as tokenizer:
+        for made in tokenizer.encode(endless()):
+            if tokenizer.started and tokenizer.started.done() and not told:
                 told = True
                 print("at work", flush=True)
 """)

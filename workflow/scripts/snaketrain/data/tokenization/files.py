@@ -1,20 +1,26 @@
-"""The tokenizer of a fetched model: loaded for preparing, and copied so that every later stage finds the same."""
+"""The files of a fetched tokenizer: loaded for preparing, and copied so that every later stage uses the same."""
+
+from __future__ import annotations
 
 import difflib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.formats import BadData
+from snaketrain.data.sources.data_issues import BadData
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryTokenizer
 
 COPIED = (
     "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja",
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
-PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # names of transformers for any tokenizer.json
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what transformers calls any tokenizer.json
 
 
 def tokenizer_folder(fetched: Path) -> Path:
@@ -31,16 +37,16 @@ def tokenizer_folder(fetched: Path) -> Path:
 
 
 def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
-    """Copy the tokenizer, to be used for single texts or pairs, without its own padding and truncation: a caller asks for those."""
+    """Copy a tokenizer for single texts or pairs, without its own padding and truncation: callers ask for these."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     write_json(target / "tokenizer.json", _read(source / "tokenizer.json") | {"padding": None, "truncation": None})
     config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
-    pad = _token(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
-    # without these transformers would look for the model's configuration beside the tokenizer
-    ours = {"tokenizer_class": PLAIN[0]} | ({"pad_token": pad} if pad else {})
-    if pair and config.get("tokenizer_class", PLAIN[0]) in PLAIN and any(_load(target).encode("a", "b").type_ids):
-        # a tokenizer of no special class would not tell a model which text is the second, as training does
+    pad = _content(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
+    # without a class, transformers would look for the model's configuration beside the tokenizer
+    ours: JsonObject = {"tokenizer_class": GENERIC[0]} | ({"pad_token": pad} if pad else {})
+    if pair and config.get("tokenizer_class", GENERIC[0]) in GENERIC and any(_load(target).encode("a", "b").type_ids):
+        # a generic tokenizer would not tell a model which text is the second, as training does
         ours["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     write_json(target / "tokenizer_config.json", ours | config)
     for name in COPIED:
@@ -49,31 +55,21 @@ def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
     return sorted(path.name for path in target.iterdir())
 
 
-def load_tokenizer(folder: Path, data: Data):
-    """A copied tokenizer that fits `data`; it cuts nothing, and works on many texts in parallel by itself."""
-    tokenizer = _load(folder)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    end = 0 if data.end_token is None else 1
-    if end and tokenizer.token_to_id(data.end_token) is None:
+def load_library_tokenizer(folder: Path, data: Data) -> LibraryTokenizer:
+    """A copied tokenizer that neither truncates nor pads, checked against `data`."""
+    library = _load(folder)
+    library.no_padding()
+    library.no_truncation()
+    if data.end_token is not None and library.token_to_id(data.end_token) is None:
         raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
-    added = tokenizer.num_special_tokens_to_add(len(data.text) == 2) + end
+    added = library.num_special_tokens_to_add(len(data.text) == 2) + (data.end_token is not None)
     if data.max_length is not None and data.max_length <= added:
         raise BadData(f"data.max_length: {data.max_length} leaves no room for text, as {added} tokens are added to each. Make it larger.")
-    return tokenizer
+    return library
 
 
 def end_token_id(folder: Path, data: Data) -> int | None:
     return None if data.end_token is None else vocabulary(folder)[data.end_token]
-
-
-def _near(token: str, folder: Path) -> str:
-    """What could have been meant: tokens of a like spelling, else those that stand for something else than text."""
-    near = difflib.get_close_matches(token, vocabulary(folder), n=3, cutoff=0.7)
-    special = [added["content"] for added in _read(folder / "tokenizer.json").get("added_tokens") or []]
-    if near:
-        return f"Did you mean {' or '.join(map(repr, near))}?"
-    return f"Its special tokens are {', '.join(map(repr, special[:20]))}." if special else "Name one that is in it."
 
 
 def vocabulary(folder: Path) -> dict[str, int]:
@@ -82,11 +78,20 @@ def vocabulary(folder: Path) -> dict[str, int]:
 
 def pad_token_id(folder: Path) -> int:
     known = vocabulary(folder)
-    configured = _token(_read(folder / "tokenizer_config.json").get("pad_token"))
+    configured = _content(_read(folder / "tokenizer_config.json").get("pad_token"))
     return next((known[token] for token in (configured, "[PAD]", "<pad>") if token in known), 0)
 
 
-def _load(folder: Path):
+def _near(token: str, folder: Path) -> str:
+    """What could have been meant: tokens of similar spelling, else the special tokens."""
+    near = difflib.get_close_matches(token, vocabulary(folder), n=3, cutoff=0.7)
+    special = [added["content"] for added in _read(folder / "tokenizer.json").get("added_tokens") or []]
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return f"Its special tokens are {', '.join(map(repr, special[:20]))}." if special else "Name one that is in it."
+
+
+def _load(folder: Path) -> LibraryTokenizer:
     from tokenizers import Tokenizer
 
     try:
@@ -95,12 +100,14 @@ def _load(folder: Path):
         raise BadData(f"data.tokenizer: {folder / 'tokenizer.json'} cannot be loaded: {error}. Fetch it again, or name another.") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadData(f"data.tokenizer: {path} is not JSON ({error}). Fetch it again.") from None
+    return content
 
 
-def _token(value: Any) -> str | None:
-    return value.get("content") if isinstance(value, dict) else value
+def _content(token: Json) -> str | None:
+    """Older files write a token as a text, newer ones as an object."""
+    return token.get("content") if isinstance(token, dict) else token

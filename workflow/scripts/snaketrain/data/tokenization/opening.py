@@ -1,0 +1,22 @@
+"""Makes the tokenizer for prepared data from a copied tokenizer's folder."""
+
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from snaketrain.config.schema import Data
+from snaketrain.data.tokenization.fast import FastTokenizer
+from snaketrain.data.tokenization.files import load_library_tokenizer
+from snaketrain.data.tokenization.parallel import ParallelTokenizer
+from snaketrain.data.tokenization.plain import PlainTokenizer
+from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer
+
+
+def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False) -> AbstractContextManager[Tokenizer]:
+    return ParallelTokenizer(partial(make_tokenizer, folder, data, plain), cores)
+
+
+def make_tokenizer(folder: Path, data: Data, plain: bool = False) -> BatchTokenizer:
+    """A fast one where the tokenizer allows it, unless `plain`."""
+    tokenizer = PlainTokenizer(load_library_tokenizer(folder, data), data)
+    return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer
