@@ -10,7 +10,7 @@ from snaketrain.data.tokenization.files import copy_tokenizer
 
 @pytest.fixture
 def prepared(tmp_path, tiny_tokenizer):
-    """Prepares files given by split as text; returns the rows by split, the facts and the oddities."""
+    """Prepares files given by split as text; returns the rows by split, the facts and the data issues."""
 
     def run(train: str, dev: str | None = None, test: str | None = None, ending: str = "tsv", **changes):
         files = {}
@@ -21,8 +21,8 @@ def prepared(tmp_path, tiny_tokenizer):
         given = {split: {"path": "x"} for split in files}
         data = Data.model_validate(given | {"tokenizer": {"path": "x"}} | changes)
         copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
-        facts, odd = prepare(data, files, tmp_path, tmp_path / "tokenizer", tmp_path)
-        return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, odd
+        facts, issues = prepare(data, files, tmp_path, tmp_path / "tokenizer", tmp_path)
+        return {split: arrow(tmp_path / f"{split}.arrow") for split in facts["splits"]}, facts, issues
 
     return run
 

@@ -35,14 +35,14 @@ def labels_of(rows) -> list:
 @pytest.mark.parametrize("separator", ["|", ", "])
 def test_several_classes_in_a_text(prepared, several, separator):
     cells = [separator.join(names) for names in TOPICS[:-1]] + [f" music {separator}actor{separator}plot{separator}actor{separator}"]
-    splits, facts, odd = prepared(
+    splits, facts, issues = prepared(
         several(cells), ending="tsv" if several is table else "jsonl", label_kind="classes", label_separator=separator, **WHOLE
     )
     assert facts["label_names"] == ["actor", "music", "plot"] and facts["label_kind"] == "classes"
     assert labels_of(splits["train"]) == [[0, 2], [], [1], [0], [0, 1, 2]]
     assert facts["splits"]["train"]["label_counts"] == [3, 2, 2]
     assert facts["splits"]["train"]["without_class"] == 1
-    assert not odd.counts
+    assert not issues.counts
 
 
 def test_several_classes_as_lists(prepared, tmp_path):
@@ -56,11 +56,11 @@ def test_several_classes_as_lists(prepared, tmp_path):
 
 def test_listed_classes_may_share_a_name_and_others_drop_the_row(prepared):
     labels = {"a": "one", "b": "one", "c": "two"}
-    splits, facts, odd = prepared(table(["a|b", "c|x", "c", "b|c"]), label_kind="classes", labels=labels, **WHOLE)
+    splits, facts, issues = prepared(table(["a|b", "c|x", "c", "b|c"]), label_kind="classes", labels=labels, **WHOLE)
     assert facts["label_names"] == ["one", "two"]
     assert labels_of(splits["train"]) == [[0], [1], [0, 1]]
-    assert odd.counts == {"unknown_label": 1}
-    assert odd.examples["unknown_label"] == ["train.tsv, line 3: ('c', 'x') film 1"]
+    assert issues.counts == {"unknown_label": 1}
+    assert issues.examples["unknown_label"] == ["train.tsv, line 3: ('c', 'x') film 1"]
 
 
 def test_the_most_common_set_of_classes_does_not_depend_on_the_order(prepared):
@@ -74,10 +74,10 @@ def test_the_most_common_set_of_classes_does_not_depend_on_the_order(prepared):
 
 def test_numbers(prepared):
     cells = ["1.5", "-2", "1e1", "", "four", "inf", "3"]
-    splits, facts, odd = prepared(table(cells), label_kind="number", **WHOLE)
+    splits, facts, issues = prepared(table(cells), label_kind="number", **WHOLE)
     assert labels_of(splits["train"]) == [1.5, -2.0, 10.0, 3.0]
-    assert odd.counts == {"missing_label": 1, "not_a_number": 2}
-    assert odd.examples["not_a_number"] == ["train.tsv, line 6: 'four' film 4", "train.tsv, line 7: 'inf' film 5"]
+    assert issues.counts == {"missing_label": 1, "not_a_number": 2}
+    assert issues.examples["not_a_number"] == ["train.tsv, line 6: 'four' film 4", "train.tsv, line 7: 'inf' film 5"]
     train = facts["splits"]["train"]
     assert (facts["label_names"], facts["label_kind"]) == ([], "number")
     numbers = np.array([1.5, -2, 10, 3])
@@ -111,8 +111,8 @@ def test_batches_carry_labels_of_their_kind(prepared, tmp_path):
 
 def test_duplicates_and_leaks_are_found_whatever_the_label(prepared):
     train = "text\tlabel\ngood film\t1.5\nGood  film\t2\nbad film\t3\n"
-    _, _, odd = prepared(train, test="text\tlabel\nBad film\t3\nnew\t1\n", label_kind="number", dev_fraction=0)
-    assert (odd.counts["duplicate"], odd.counts["leaked_test"]) == (1, 1)
+    _, _, issues = prepared(train, test="text\tlabel\nBad film\t3\nnew\t1\n", label_kind="number", dev_fraction=0)
+    assert (issues.counts["duplicate"], issues.counts["leaked_test"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

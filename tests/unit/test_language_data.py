@@ -36,9 +36,9 @@ def test_the_end_survives_the_cut(prepared, ids):
 
 def test_texts_are_whole_without_a_length(prepared):
     text = " ".join(["good"] * 5000)
-    splits, facts, odd = prepared(f"{text}\nbad\n", ending="txt", max_length=None, **UNCUT)
+    splits, facts, issues = prepared(f"{text}\nbad\n", ending="txt", max_length=None, **UNCUT)
     assert [len(row["input_ids"]) for row in splits["train"]] == [5002, 3]
-    assert facts["splits"]["train"]["truncated"] == 0 and "truncated" not in odd.counts
+    assert facts["splits"]["train"]["truncated"] == 0 and "truncated" not in issues.counts
 
 
 @pytest.mark.parametrize(

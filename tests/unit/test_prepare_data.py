@@ -1,4 +1,4 @@
-"""Prepared data against a plain reading of the same files: the split, the classes, the tokens, and all that is odd."""
+"""Prepared data against a plain reading of the same files: the split, the classes, the tokens, and the data issues."""
 
 import json
 import subprocess
@@ -57,12 +57,12 @@ def test_an_example_taken_under_a_limit_is_what_it_is_without(prepared):
         json.dumps({"text": text, "more": "good " * (n % 5 + 1), "label": label}) + "\n" for n, (text, label) in enumerate(ROWS)
     )
     every, _, _ = prepared(train, **changes)
-    some, facts, odd = prepared(train, limit_train=50, limit_dev=7, **changes)
+    some, facts, issues = prepared(train, limit_train=50, limit_dev=7, **changes)
     for split, rows in some.items():
         without = {row["line"]: row for row in every[split]}
         assert [row | {"id": 0} for row in rows] == [without[row["line"]] | {"id": 0} for row in rows]
     assert facts["splits"]["train"]["tokens"] == sum(len(row["input_ids"]) for row in some["train"])
-    assert odd.counts["truncated"] == 50 + 7 + 100
+    assert issues.counts["truncated"] == 50 + 7 + 100
 
 
 @pytest.mark.parametrize("limits", [{}, {"limit_train": 500}])
@@ -87,36 +87,36 @@ def test_given_files_are_not_cut(prepared):
 
 def test_duplicates_and_leakage_agree_with_a_plain_count(prepared):
     texts = [f"great movie {n % 37}" if n % 3 else f"GREAT   movie {n % 37}" for n in range(300)]
-    splits, _, odd = prepared(table((text, n % 2) for n, text in enumerate(texts)), test=table([("Great movie 5", 1), ("unseen", 0)]))
+    splits, _, issues = prepared(table((text, n % 2) for n, text in enumerate(texts)), test=table([("Great movie 5", 1), ("unseen", 0)]))
     normal = {split: [" ".join(row["text"].lower().split()) for row in rows] for split, rows in splits.items()}
     seen = set(normal["train"])
-    assert odd.counts["duplicate"] == len(normal["train"]) - len(seen) > 0
-    assert odd.counts["leaked_dev"] == sum(text in seen for text in normal["dev"]) > 0
-    assert odd.counts["leaked_test"] == 1
-    assert odd.examples["leaked_test"] == ["test.tsv, line 2: Great movie 5"]
+    assert issues.counts["duplicate"] == len(normal["train"]) - len(seen) > 0
+    assert issues.counts["leaked_dev"] == sum(text in seen for text in normal["dev"]) > 0
+    assert issues.counts["leaked_test"] == 1
+    assert issues.examples["leaked_test"] == ["test.tsv, line 2: Great movie 5"]
 
 
-def test_odd_rows_are_dropped_counted_and_named(prepared):
+def test_unusable_rows_are_dropped_counted_and_named(prepared):
     rows = [("good", 1), ("bad", 0), ("", 1), ("  ", 0), ("great", ""), ("boring", -1), ("film", 7), ("very good", 1)]
-    splits, _, odd = prepared(table(rows), labels=CLASSES, dev_fraction=0, test_fraction=0)
+    splits, _, issues = prepared(table(rows), labels=CLASSES, dev_fraction=0, test_fraction=0)
     assert [row["text"] for row in splits["train"]] == ["good", "bad", "very good"]
-    assert odd.counts == {"empty_text": 2, "missing_label": 2, "unknown_label": 1}
-    assert odd.examples["unknown_label"] == ["train.tsv, line 8: '7' film"]
+    assert issues.counts == {"empty_text": 2, "missing_label": 2, "unknown_label": 1}
+    assert issues.examples["unknown_label"] == ["train.tsv, line 8: '7' film"]
     assert splits["dev"] == splits["test"] == []
 
 
 @pytest.mark.parametrize("test", ["text\nnever seen\nnot good\n", table([("never seen", -1), ("not good", -1)])])
 def test_an_unlabelled_test_set_is_kept(prepared, test):
-    splits, facts, odd = prepared(table(ROWS[:20]), test=test)
+    splits, facts, issues = prepared(table(ROWS[:20]), test=test)
     assert [row["label"] for row in splits["test"]] == [-100, -100]
     assert facts["splits"]["test"]["labelled"] is False and facts["splits"]["train"]["labelled"] is True
-    assert "missing_label" not in odd.counts
+    assert "missing_label" not in issues.counts
 
 
 def test_a_test_set_with_some_labels_loses_the_rows_without(prepared):
-    splits, facts, odd = prepared(table(ROWS[:20]), test=table([("never", ""), ("not good", 1)]))
+    splits, facts, issues = prepared(table(ROWS[:20]), test=table([("never", ""), ("not good", 1)]))
     assert [row["text"] for row in splits["test"]] == ["not good"]
-    assert facts["splits"]["test"]["labelled"] and odd.counts["missing_label"] == 1
+    assert facts["splits"]["test"]["labelled"] and issues.counts["missing_label"] == 1
 
 
 @pytest.mark.parametrize(
@@ -145,25 +145,27 @@ def test_a_row_of_a_class_that_is_not_trained_on_is_an_error(prepared, split, la
 
 def test_classes_that_chance_keeps_from_training_are_counted(prepared):
     rows = [*ROWS[:20], ("only one", "lable"), ("only two", "2"), ("not trained", "2")]
-    splits, facts, odd = prepared(table(rows), test=table([("a", 3), ("b", 3)]), labels=CLASSES | {"2": "none", "3": "other", "lable": "x"})
-    assert odd.counts["untrained_class"] >= 2 and "test: other" in odd.examples["untrained_class"]
-    _, _, odd = prepared(table(rows), dev_fraction=0, test_fraction=0)
-    assert odd.counts["single_row_class"] == 1
-    assert odd.examples["single_row_class"] == ["train.tsv, line 22: lable"]
+    splits, facts, issues = prepared(
+        table(rows), test=table([("a", 3), ("b", 3)]), labels=CLASSES | {"2": "none", "3": "other", "lable": "x"}
+    )
+    assert issues.counts["untrained_class"] >= 2 and "test: other" in issues.examples["untrained_class"]
+    _, _, issues = prepared(table(rows), dev_fraction=0, test_fraction=0)
+    assert issues.counts["single_row_class"] == 1
+    assert issues.examples["single_row_class"] == ["train.tsv, line 22: lable"]
 
 
 def test_a_header_of_other_names_than_the_columns_is_no_row(prepared):
     rows = "sentence\tscore\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS[:20])
-    with pytest.raises(BadData, match="data.columns: .* but train.tsv, line 1 looks like one: its label 'score' is that of no other row"):
+    with pytest.raises(BadData, match="data.columns: .* but train.tsv, line 1 looks like one: no other row has its label 'score'"):
         prepared(rows, columns=["text", "label"])
     splits, _, _ = prepared(rows.partition("\n")[2], columns=["text", "label"])
     assert sum(map(len, splits.values())) == 20
 
 
 def test_language_modelling_has_no_labels(prepared):
-    splits, facts, odd = prepared("this was good\n\nthe plot\n", ending="txt", label=None, dev_fraction=0, test_fraction=0)
+    splits, facts, issues = prepared("this was good\n\nthe plot\n", ending="txt", label=None, dev_fraction=0, test_fraction=0)
     assert [(row["text"], row["label"]) for row in splits["train"]] == [("this was good", -100), ("the plot", -100)]
-    assert facts["label_names"] == [] and odd.counts["empty_text"] == 1
+    assert facts["label_names"] == [] and issues.counts["empty_text"] == 1
 
 
 def test_tokens_are_those_of_the_tokenizer_alone(prepared, tiny_tokenizer, tmp_path):
@@ -173,29 +175,29 @@ def test_tokens_are_those_of_the_tokenizer_alone(prepared, tiny_tokenizer, tmp_p
     reference.no_padding()
     reference.enable_truncation(6)
     texts = ["great film", "this movie was not very good really", "what a story", "a b c d"]
-    splits, facts, odd = prepared(table((t, n % 2) for n, t in enumerate(texts)), max_length=6, dev_fraction=0, test_fraction=0)
+    splits, facts, issues = prepared(table((t, n % 2) for n, t in enumerate(texts)), max_length=6, dev_fraction=0, test_fraction=0)
     assert [row["input_ids"] for row in splits["train"]] == [reference.encode(text).ids for text in texts]
     assert facts["splits"]["train"] == {
         "labelled": True, "examples": 4, "tokens": 4 + 6 + 5 + 6, "longest": 6, "truncated": 1, "label_counts": [2, 2],
     }  # fmt: skip
-    assert odd.examples["truncated"] == ["train.tsv, line 3: this movie was not very good really"]
+    assert issues.examples["truncated"] == ["train.tsv, line 3: this movie was not very good really"]
     assert pad_token_id(tmp_path / "tokenizer") == 0
 
 
 def test_pairs_carry_their_token_types(prepared):
     train = "question\tanswer\tlabel\nwas it good\tvery good\t1\nthe plot\tnot really\t0\nempty\t\t1\n"
-    splits, _, odd = prepared(train, text=["question", "answer"], dev_fraction=0, test_fraction=0)
+    splits, _, issues = prepared(train, text=["question", "answer"], dev_fraction=0, test_fraction=0)
     first = splits["train"][0]
     assert (first["text"], first["text_pair"]) == ("was it good", "very good")
     assert first["token_type_ids"] == [0] * 5 + [1] * 3 and len(first["input_ids"]) == 8
-    assert odd.counts["empty_text"] == 1
+    assert issues.counts["empty_text"] == 1
 
 
 def test_half_characters_from_json_are_replaced(prepared):
     rows = [{"text": "good \ud83d film", "label": 1}, {"text": "bad", "label": 0}]
-    splits, _, odd = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
+    splits, _, issues = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
     assert splits["train"][0]["text"] == "good ? film"
-    assert odd.counts["bad_encoding"] == 1
+    assert issues.counts["bad_encoding"] == 1
 
 
 @pytest.mark.parametrize(
@@ -260,7 +262,7 @@ def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
     assert contents[0] == contents[1]
 
 
-def test_a_stage_tells_all_problems_without_a_traceback(tmp_path, fetched):
+def test_a_stage_reports_all_problems_without_a_traceback(tmp_path, fetched):
     arguments = ["--raw", tmp_path / "raw/manifest.json", "--tokenizer", tmp_path / "model/manifest.json"]
     wrong = fetched.model_copy(update={"text": ["txt"], "label": "lable"})
     done = stage("prepare_data", tmp_path, "out/manifest.json", *arguments, settings=strings("data", wrong))

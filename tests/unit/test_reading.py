@@ -28,9 +28,9 @@ def write(path, content, encoding="utf-8"):
     return path
 
 
-def read(files, odd=None, **changes):
+def read(files, issues=None, **changes):
     files = files if isinstance(files, list) else [files]
-    return [(row.line, row.values) for row in rows(files, data(**changes), odd or DataIssues(), files[0].parent)]
+    return [(row.line, row.values) for row in rows(files, data(**changes), issues or DataIssues(), files[0].parent)]
 
 
 def test_csv_with_quoted_newlines_names_the_line_where_a_row_begins(tmp_path):
@@ -60,16 +60,16 @@ def test_parquet_reads_the_needed_columns_only(tmp_path):
 
 def test_headerless_tsv_with_stray_quotes_and_ragged_rows(tmp_path):
     file = write(tmp_path / "a.tsv", '"good film\t1\nit is "bad\t0\nno label\ntoo\t1\tmany\n\n' + "more\t0\n" * 100)
-    odd = DataIssues()
-    found = read(file, odd, columns=["text", "label"])
+    issues = DataIssues()
+    found = read(file, issues, columns=["text", "label"])
     assert found[:3] == [
         (1, {"text": '"good film', "label": "1"}),
         (2, {"text": 'it is "bad', "label": "0"}),
         (3, {"text": "no label"}),
     ]
     assert [line for line, _ in found[3:]] == list(range(6, 106)), "a row with too many fields is dropped"
-    assert odd.counts == {"short_row": 1, "long_row": 1}
-    assert odd.examples["long_row"] == ["a.tsv, line 4: too | 1 | many"]
+    assert issues.counts == {"short_row": 1, "long_row": 1}
+    assert issues.examples["long_row"] == ["a.tsv, line 4: too | 1 | many"]
 
 
 def test_plain_text_is_one_example_a_line(tmp_path):
@@ -81,7 +81,7 @@ def test_several_files_one_of_them_compressed_and_others_ignored(tmp_path):
     second = write(tmp_path / "b.csv.gz", gzip.compress(b"label,text\n0,b\n"))
     readme = write(tmp_path / "README.md", "# about")
     assert [values["text"] for _, values in read([first, second, readme])] == ["a", "b"]
-    with pytest.raises(BadData, match=r"data.format: cannot be told"):
+    with pytest.raises(BadData, match=r"data.format: cannot be inferred"):
         read(readme)
 
 
@@ -94,25 +94,25 @@ def test_where_compares_as_text(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "shift_jis"])
 def test_encodings(tmp_path, encoding):
     word = "映画" if encoding == "shift_jis" else "café"
-    odd = DataIssues()
-    assert read(write(tmp_path / "a.csv", f"text,label\n{word},1\n", encoding), odd, encoding=encoding) == [
+    issues = DataIssues()
+    assert read(write(tmp_path / "a.csv", f"text,label\n{word},1\n", encoding), issues, encoding=encoding) == [
         (2, {"text": word, "label": "1"})
     ]
-    assert not odd.counts
+    assert not issues.counts
 
 
 def test_a_line_in_another_encoding_is_named_replaced_and_passed(tmp_path):
     file = write(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\ngood,1\ncaf\xe9,0\n\xc3\xa9t\xc3\xa9,1\n")
-    odd = DataIssues()
-    assert [values["text"] for _, values in read(file, odd)] == ["good", "caf\ufffd", "été"]
-    assert odd.counts == {"bad_encoding": 1}
-    assert odd.examples["bad_encoding"][0].startswith("a.csv, line 3:")
+    issues = DataIssues()
+    assert [values["text"] for _, values in read(file, issues)] == ["good", "caf\ufffd", "été"]
+    assert issues.counts == {"bad_encoding": 1}
+    assert issues.examples["bad_encoding"][0].startswith("a.csv, line 3:")
 
 
-def many(*odd_lines: str, header: str = "text,label\n") -> str:
-    """Two hundred rows of a CSV file, the odd ones from the 50th on."""
+def many(*bad_lines: str, header: str = "text,label\n") -> str:
+    """Two hundred rows of a CSV file, the bad ones from the 50th on."""
     lines = [f"film {n},{n % 2}\n" for n in range(200)]
-    lines[49 : 49 + len(odd_lines)] = odd_lines
+    lines[49 : 49 + len(bad_lines)] = bad_lines
     return header + "".join(lines)
 
 
@@ -126,20 +126,20 @@ def test_a_stray_quote_swallows_nothing(tmp_path, stray):
         read(file)
 
 
-def test_two_stray_quotes_are_told(tmp_path):
+def test_two_stray_quotes_are_reported(tmp_path):
     swallowed = ['"great film,1\n', *(f"film {n},{n % 2}\n" for n in range(5)), 'the end",0\n']
     whole = '"Well, it\nwas, in all, good\n\nreally",1\n"one\ntwo",1\n'
-    odd = DataIssues()
-    assert len(read(write(tmp_path / "a.csv", many(*swallowed) + whole), odd)) == 200 - 7 + 1 + 2
-    assert odd.counts == {"joined_rows": 1}
-    assert odd.examples["joined_rows"][0].startswith("a.csv, lines 51 to 57: great film,1 film 0,0")
+    issues = DataIssues()
+    assert len(read(write(tmp_path / "a.csv", many(*swallowed) + whole), issues)) == 200 - 7 + 1 + 2
+    assert issues.counts == {"joined_rows": 1}
+    assert issues.examples["joined_rows"][0].startswith("a.csv, lines 51 to 57: great film,1 film 0,0")
 
 
 def test_a_row_with_too_many_fields_is_dropped_counted_and_more_are_an_error(tmp_path):
-    odd = DataIssues()
-    found = read(write(tmp_path / "a.csv", many("good, very good,1\n", "x,1,\n")), odd)
-    assert len(found) == 198 and odd.counts == {"long_row": 2}
-    assert odd.examples["long_row"] == ["a.csv, line 51: good |  very good | 1", "a.csv, line 52: x | 1 | "]
+    issues = DataIssues()
+    found = read(write(tmp_path / "a.csv", many("good, very good,1\n", "x,1,\n")), issues)
+    assert len(found) == 198 and issues.counts == {"long_row": 2}
+    assert issues.examples["long_row"] == ["a.csv, line 51: good |  very good | 1", "a.csv, line 52: x | 1 | "]
     with pytest.raises(BadData, match="a.csv, line 51: more fields than the 2 columns, as in 3 of 200 rows.*comma into quotes"):
         read(write(tmp_path / "a.csv", many("a,b,1\n", "a,b,0\n", "a,b,1\n")))
     lines = iter(["text,label\n", *("a,b,1\n" for _ in range(50)), "end"])
@@ -299,11 +299,11 @@ def test_good_data_has_no_problems(tmp_path):
         ("no parquet", "a.parquet", {}, ["a.parquet: not readable as Parquet"]),
         ("no gzip", "a.csv.gz", {}, ["a.csv.gz: cannot be read"]),
         ("a\nb\n", "a.txt", {}, ["data.label: train file", "`data.label: null`"]),
-        (GOOD, "a.xls", {}, ["data.format: cannot be told"]),
+        (GOOD, "a.xls", {}, ["data.format: cannot be inferred"]),
         ('text,label\n"' + "x" * 2**24 + "\n", "a.csv", {}, ["beginning in line 2", "quote"]),
     ],
 )
-def test_problems_are_told_with_setting_and_place(tmp_path, content, name, changes, expected):
+def test_problems_are_reported_with_setting_and_location(tmp_path, content, name, changes, expected):
     found = problems(tmp_path, content, name, **changes)
     assert len(found) == 1
     assert all(part in found[0] for part in expected), found[0]

@@ -1,4 +1,4 @@
-"""Stage: split the raw data, tokenise it, and report everything odd about it; of a dataset class only split it."""
+"""Stage: split the raw data, tokenise it, and report its data issues; a dataset class is only split."""
 
 import argparse
 import os
@@ -56,7 +56,7 @@ def _prepare(
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
-    found, odd = prepare(data, files, root, folder, output, threads)
+    found, issues = prepare(data, files, root, folder, output, threads)
     facts: dict[str, Any] = {
         "name": data.name,
         "label_names": found["label_names"],
@@ -66,9 +66,9 @@ def _prepare(
         "end_token_id": end_token_id(folder, data),
         "vocab_size": max(vocabulary(folder).values()) + 1,
         "max_length": data.max_length,
-        "odd": dict(sorted(odd.counts.items())),
+        "odd": dict(sorted(issues.counts.items())),
     }
-    report = facts | {"rows": found["rows"], "odd": odd.report()}
+    report = facts | {"rows": found["rows"], "odd": issues.report()}
     return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
 
 

@@ -1,18 +1,17 @@
-"""What a cell of the raw data says, as text: so are labels and conditions compared, in the data as in the configuration."""
+"""Cells of the raw data as text. Labels and conditions are compared in this form, in the data and in the configuration."""
 
 import math
 import re
-from typing import Any
 
 WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
 
 
 class NotText(ValueError):
-    """A cell that no text file could hold."""
+    """A cell with a value that no text file could hold."""
 
 
-def as_text(value: Any) -> str:
-    """A value as it would stand in a text file, so that 1, 1.0, "1", "1.0" and " 1" are the same label; nothing is ""."""
+def as_text(value: object) -> str:
+    """A value as a text file would hold it, so that 1, 1.0, "1", "1.0" and " 1" are the same label; a missing one is ""."""
     if isinstance(value, str):
         # pandas writes 1 as 1.0 where the column also has empty cells
         text = value.strip()

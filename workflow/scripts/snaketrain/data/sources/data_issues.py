@@ -1,10 +1,12 @@
-"""What is wrong with the data: an error, or counted with the first few cases of each kind, so that somebody can look at them."""
+"""What is wrong with the data: an error, or a data issue, counted by kind and shown with its first few cases."""
 
 from collections import Counter
 
-RARE = 0.01  # a larger share of unusable rows is a mistake in the file or the settings; a smaller one is dropped and counted
+from snaketrain.runtime.json_types import JsonObject
 
-MEANING = {
+RARE = 0.01  # a larger share of unusable rows is an error in the file or the settings; a smaller one is dropped and counted
+
+DESCRIPTIONS = {  # written to report.json
     "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",
     "short_row": "rows with fewer fields than the header; the last ones are empty",
     "long_row": "rows with more fields than the header, such as an unquoted comma makes; dropped",
@@ -23,27 +25,27 @@ MEANING = {
 
 
 class BadData(ValueError):
-    """The data cannot be used; the message says where, what, and what to do."""
+    """The data cannot be used; the message says where, what is wrong, and what to do."""
 
 
 class DataIssues:
-    EXAMPLES = 5
+    SHOWN = 5  # cases of each kind
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
 
-    def add(self, kind: str, place: str, excerpt: str = "") -> None:
+    def add(self, kind: str, location: str, excerpt: str = "") -> None:
         self.counts[kind] += 1
         shown = self.examples.setdefault(kind, [])
-        if len(shown) < self.EXAMPLES:
+        if len(shown) < self.SHOWN:
             printable = "".join(character if character.isprintable() else " " for character in excerpt[:80])
-            shown.append(f"{place}: {printable}" if excerpt else place)
+            shown.append(f"{location}: {printable}" if excerpt else location)
 
     def add_all(self, kind: str, count: int, first: list[tuple[str, str]]) -> None:
-        """So many cases at once; of the first ones place and excerpt."""
-        for place, excerpt in first:
-            self.add(kind, place, excerpt)
+        """Several cases at once; the first ones with location and excerpt."""
+        for location, excerpt in first:
+            self.add(kind, location, excerpt)
         if count > len(first):
             self.counts[kind] += count - len(first)
 
@@ -51,7 +53,9 @@ class DataIssues:
         for kind in other.counts:
             if kind not in without:
                 self.counts[kind] += other.counts[kind]
-                self.examples[kind] = (self.examples.get(kind, []) + other.examples[kind])[: self.EXAMPLES]
+                self.examples[kind] = (self.examples.get(kind, []) + other.examples[kind])[: self.SHOWN]
 
-    def report(self) -> dict[str, dict]:
-        return {kind: {"count": self.counts[kind], "what": MEANING[kind], "first": self.examples.get(kind, [])} for kind in MEANING}
+    def report(self) -> JsonObject:
+        return {
+            kind: {"count": self.counts[kind], "what": DESCRIPTIONS[kind], "first": self.examples.get(kind, [])} for kind in DESCRIPTIONS
+        }

@@ -1,4 +1,4 @@
-"""Puts the files of a source into a folder, and makes sure that they are the expected ones.
+"""Puts a source's files into a folder, and verifies them.
 
 Local files and those of installed packages are linked; files of the Hugging Face hub are downloaded.
 """
@@ -20,12 +20,12 @@ PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
 
 def fetch(source: Source, folder: Path) -> list[str]:
-    """Fill the folder with the source's files, verified, replacing what it held; their sorted names in it."""
+    """Replace the folder's content with the source's files, verified; return their sorted names."""
     building = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     if source.hub:
-        _download(source, folder.with_name(f".{folder.name}.download"), building)
+        _download(source, source.hub, folder.with_name(f".{folder.name}.download"), building)
     else:
         for name, file in named_files(source).items():
             (building / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def source_files(source: Source) -> list[Path]:
 
 
 def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
-    """What is wrong with the file names of `source.sha256`, where the source has files of these names."""
+    """Problems with the file names in `source.sha256`, for a source with files of these `names`."""
     names = list(names)
     known = {*names, *(PurePosixPath(name).name for name in names)}
     return [
@@ -59,7 +59,7 @@ def _means(name: str, file: str) -> bool:
 
 
 def verify(source: Source, files: dict[str, Path]) -> None:
-    """End with a message if a file of `source.sha256` is missing or differs."""
+    """Exit with a message if a file of `source.sha256` is missing or differs."""
     if problems := misnamed_digests(source, files):
         raise SystemExit("\n".join(problems))
     for name, expected in source.sha256.items():
@@ -69,7 +69,7 @@ def verify(source: Source, files: dict[str, Path]) -> None:
             if found != expected.strip().lower():
                 raise SystemExit(
                     f"{file.resolve()}: not the expected file.\n  expected sha256 {expected}\n  found    sha256 {found}\n"
-                    f"It came from {describe(source)}. If the change was intended, put the found digest into the "
+                    f"It came from {describe(source)}. If the change was intended, put the digest found into the "
                     "configuration; if not, restore the file."
                 )
 
@@ -90,14 +90,14 @@ def model_config(files: dict[str, Path]) -> Path | None:
 
 
 def named_files(source: Source) -> dict[str, Path]:
-    """Absolute paths by the name that each file gets in the fetched folder, in sorted order."""
+    """Absolute paths by the name that each file gets in the fetched folder, sorted."""
     if source.hub:
-        raise ValueError(f"{describe(source)}: its files are known only once they are downloaded.")
+        raise ValueError(f"{describe(source)}: its files are only known after the download.")
     try:
         return _found_files(source)
-    except (OSError, RuntimeError) as error:  # a name that is too long, a home of nobody, a folder that one may not open
+    except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user, a folder without permission
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{describe(source)}: cannot be looked at ({reason}). Correct the path.") from None
+        raise ValueError(f"{describe(source)}: cannot be read ({reason}). Correct the path.") from None
 
 
 def _found_files(source: Source) -> dict[str, Path]:
@@ -109,7 +109,9 @@ def _found_files(source: Source) -> dict[str, Path]:
     if start.is_dir():
         found = {str(path.relative_to(start)): path for path in sorted(start.rglob("*")) if path.is_file()}
     else:
-        base = root / _fixed_part(Path(os.path.normpath(given)))  # what is above `given` is no pattern, whatever characters it has
+        base = root / _fixed_part(
+            Path(os.path.normpath(given))
+        )  # the folders above `given` are no pattern, whatever characters they contain
         matches = sorted(Path(os.path.normpath(root / path)) for path in glob.glob(str(given), root_dir=root, recursive=True))
         found = {os.path.relpath(path, base): path for path in matches if path.is_file()}
     found = {name: path for name, path in found.items() if _is_content(name)}
@@ -140,30 +142,34 @@ def _is_content(name: str) -> bool:
     return not any(part.startswith(".") or part == "__pycache__" for part in parts)
 
 
-def _download(source: Source, cache: Path, building: Path) -> None:
-    """Download the wanted files of a hub repository; an interrupted download is taken up again."""
+def _download(source: Source, repository: str, cache: Path, building: Path) -> None:
+    """Download the wanted files of a hub repository; an interrupted download resumes."""
     import huggingface_hub
 
-    repository = {"repo_id": source.hub, "repo_type": source.hub_type, "revision": source.revision}
     try:
-        names = [name for name in huggingface_hub.HfApi().list_repo_files(**repository) if _is_content(name)]
-        wanted = _wanted(source, names)
-        patterns = [glob.escape(name) for name in wanted]
-        huggingface_hub.snapshot_download(**repository, allow_patterns=patterns, local_dir=str(cache))
+        listed = huggingface_hub.HfApi().list_repo_files(repo_id=repository, repo_type=source.hub_type, revision=source.revision)
+        wanted = _wanted(source, [name for name in listed if _is_content(name)])
+        huggingface_hub.snapshot_download(
+            repo_id=repository,
+            repo_type=source.hub_type,
+            revision=source.revision,
+            allow_patterns=[glob.escape(name) for name in wanted],
+            local_dir=str(cache),
+        )
     except ValueError:
         raise
     except Exception as error:
-        if (told := explained(error, building)) is not error:
-            raise told from None
+        if (explanation := explained(error, building)) is not error:
+            raise explanation from None
         raise SystemExit(
             f"{describe(source)}: cannot be downloaded: {type(error).__name__}: {error}\n"
             "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."
         ) from None
     prefix = source.path.strip("/") + "/" if source.path and source.path.strip("/") not in wanted else ""
     for name in wanted:
-        place = building / (name.removeprefix(prefix) if name.startswith(prefix) else name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(cache / name, place)
+        target = building / (name.removeprefix(prefix) if name.startswith(prefix) else name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(cache / name, target)
     shutil.rmtree(cache, ignore_errors=True)
 
 
@@ -173,13 +179,13 @@ def _wanted(source: Source, names: list[str]) -> list[str]:
     if not wanted:
         raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {_some(names)}.")
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
-        # the same weights in formats that are larger or unsafe to load
+        # leave out the same weights in larger or unsafe formats
         wanted = [name for name in wanted if name == path or not any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
     return wanted
 
 
 def _near_path(path: Path) -> str:
-    """A hint at the nearest name, where the path goes wrong."""
+    """The name nearest to where the path goes wrong."""
     missing = path
     while not missing.parent.exists():
         missing = missing.parent
@@ -188,6 +194,5 @@ def _near_path(path: Path) -> str:
     return nearest(missing.name, os.listdir(missing.parent)) + " Correct the path."
 
 
-def _some(names) -> str:
-    names = list(names)
+def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

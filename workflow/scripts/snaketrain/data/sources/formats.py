@@ -1,18 +1,22 @@
-"""The rows of one raw file, whatever its format: streamed, so that a file may be larger than the memory."""
+"""The rows of one raw file in any format, streamed, so that a file may be larger than memory."""
 
 import gzip
 import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
+from snaketrain.runtime.json_types import Json, JsonObject
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
 
 FORMATS = {
     ".csv": "csv",
@@ -30,23 +34,23 @@ def format_of(path: Path, wanted: str) -> str | None:
 
 
 def read_rows(
-    path: Path, kind: str, data: Data, odd: DataIssues, name: str, only: set[str] | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None
+) -> Iterator[tuple[int, JsonObject]]:
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
         yield from _parquet(path, only)
         return
-    lines = _lines(path, data.encoding, odd, name)
+    lines = _lines(path, data.encoding, issues, name)
     if kind == "text":
         yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
     elif kind == "jsonl":
         yield from _jsonl(lines, name)
     else:
-        yield from table(records(kind, lines, odd, name), data.columns, odd, name)
+        yield from table(records(kind, lines, issues, name), data.columns, issues, name)
 
 
 def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | None:
-    """The columns of a file, without reading more than its beginning; None: it is empty."""
+    """The columns of a file, from its beginning; None if it is empty."""
     if kind == "text":
         return ["text"]
     if kind == "parquet":
@@ -58,25 +62,25 @@ def read_columns(path: Path, kind: str, data: Data, name: str) -> list[str] | No
 
 
 def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The fields of a table from its first line on, whatever they are."""
+    """The rows of a table as they are, including the header."""
     return records(kind, _lines(path, encoding, DataIssues(), name), DataIssues(), name)
 
 
-def _lines(path: Path, encoding: str, odd: DataIssues, name: str) -> Iterator[str]:
-    """Lines with their ends. What cannot be decoded is named and replaced: one bad byte must not cost a night's work."""
+def _lines(path: Path, encoding: str, issues: DataIssues, name: str) -> Iterator[str]:
+    """Lines with their ends. What cannot be decoded is reported and replaced: one bad byte must not cost a night's work."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
-            # UTF-16 and its like cannot be split into lines before they are decoded
+            # UTF-16 and the like cannot be split into lines before they are decoded
             decoded = _decoded_by_line(file, encoding) if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole(file, encoding)
-            for number, (line, sound) in enumerate(decoded, 1):
-                if not sound:
-                    odd.add("bad_encoding", f"{name}, line {number}", line.strip())
+            for number, (line, valid) in enumerate(decoded, 1):
+                if not valid:
+                    issues.add("bad_encoding", f"{name}, line {number}", line.strip())
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except (OSError, EOFError, zlib.error) as error:
         raise BadData(f"{name}: cannot be read: {error}. Correct the source, or fetch it again.") from None
 
 
-def _decoded_by_line(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+def _decoded_by_line(file: Iterable[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
     for raw in file:
         try:
             yield raw.decode(encoding), True
@@ -84,39 +88,37 @@ def _decoded_by_line(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool
             yield raw.decode(encoding, "replace"), False
 
 
-def _decoded_as_a_whole(file: IO[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
+def _decoded_as_a_whole(file: gzip.GzipFile | io.BufferedReader, encoding: str) -> Iterator[tuple[str, bool]]:
     with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="") as text:
         for line in text:
             yield line, "\ufffd" not in line
 
 
-def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, dict]]:
+def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, JsonObject]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            if isinstance(row, dict) and line.count(":") > len(row):  # a key may be there twice, of which only the last is left
+            if isinstance(row, dict) and line.count(":") > len(row):  # perhaps a key occurs twice, and only its last value is left
                 json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
-            raise BadData(
-                f"{name}, line {number}: not JSON ({error}). Expected is one object a line; correct or remove the line."
-            ) from None
+            raise BadData(f"{name}, line {number}: not JSON ({error}). Expected one object per line: correct or remove the line.") from None
         if not isinstance(row, dict):
             raise BadData(
-                f'{name}, line {number}: expected is one JSON object a line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
+                f'{name}, line {number}: expected one JSON object per line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
             )
         yield number, row
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Json]]) -> JsonObject:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError(f"it has {next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)!r} twice")
     return made
 
 
-def _parquet_file(path: Path):
+def _parquet_file(path: Path) -> "pyarrow.parquet.ParquetFile":
     import pyarrow.parquet
 
     try:
@@ -125,7 +127,7 @@ def _parquet_file(path: Path):
         raise _bad_parquet(path, error) from None
 
 
-def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, dict]]:
+def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, JsonObject]]:
     import pyarrow
 
     file = _parquet_file(path)
@@ -141,4 +143,4 @@ def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, dict]]:
 
 
 def _bad_parquet(path: Path, error: Exception) -> BadData:
-    return BadData(f"{path}: not readable as Parquet ({error}). Is the file complete? If it is of another kind, set `data.format`.")
+    return BadData(f"{path}: not readable as Parquet ({error}). Is the file complete? If it has another format, set `data.format`.")

@@ -5,11 +5,11 @@ from itertools import chain, groupby
 
 from snaketrain.data.sources.data_issues import BadData
 
-LONGEST = 2**28  # characters of one text: more do not fit into a column of a batch
+LONGEST = 2**28  # characters of one text: more do not fit into a batch's column
 
 
 def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str]]:
-    """The line where each begins, and the text; ends of lines within it are "\\n" whatever they were."""
+    """The line where each text begins, and the text, with every line end in it as "\\n"."""
     numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
     if unit == "line":
         yield from numbered
@@ -22,13 +22,14 @@ def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str
 
 
 def _joined(lines: Iterator[tuple[int, str]], name: str) -> tuple[int, str]:
-    begins, kept, size = 0, [], 0
+    begins, size = 0, 0
+    kept: list[str] = []
     for number, line in lines:
         begins = begins or number
         kept.append(line)
         size += len(line) + 1
         if size > LONGEST:
             raise BadData(
-                f"{name}, line {begins}: a text of more than {LONGEST:,} characters. Part the file, or choose a smaller `text_unit`."
+                f"{name}, line {begins}: a text of more than {LONGEST:,} characters. Split the file, or choose a smaller `text_unit`."
             )
     return begins, "\n".join(kept)

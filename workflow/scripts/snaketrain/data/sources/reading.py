@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
@@ -12,86 +12,88 @@ from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
 from snaketrain.labels import label_kind
+from snaketrain.runtime.json_types import JsonObject
 
-LOOK_ROWS, LOOK_SECONDS, LOOK_FILES = 20_000, 1.5, 50
+PREVIEW_ROWS, PREVIEW_SECONDS, PREVIEW_FILES = 20_000, 1.5, 50
+
+T = TypeVar("T")
 
 
-class Row(NamedTuple):
+class RawRow(NamedTuple):
     file: str
     line: int
-    values: dict[str, Any]
+    values: JsonObject
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}, line {self.line}"
 
 
-def rows(files: list[Path], data: Data, odd: DataIssues, root: Path | None = None) -> Iterator[Row]:
-    """All rows that `data.where` keeps, file by file; messages name the files relative to `root`."""
-    every = _every_row(files, data, odd, root)
-    return (row for row in every if _keeps(data, row)) if data.where else every
+def rows(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None) -> Iterator[RawRow]:
+    """All rows that match `data.where`, file by file; messages name the files relative to `root`."""
+    every = _every_row(files, data, issues, root)
+    return (row for row in every if _matches(data, row)) if data.where else every
 
 
-def _every_row(files: list[Path], data: Data, odd: DataIssues, root: Path | None = None) -> Iterator[Row]:
+def _every_row(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None) -> Iterator[RawRow]:
     needed = {*data.text, *data.where} | ({data.label} if data.label else set())
-    for file in readable(files, data):
+    for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
-        for line, values in read_rows(file, format_of(file, data.format), data, odd, name, needed):
-            yield Row(name, line, values)
+        for line, values in read_rows(file, kind, data, issues, name, needed):
+            yield RawRow(name, line, values)
 
 
-def _keeps(data: Data, row: Row) -> bool:
-    return all(cell("where", row, column) == value for column, value in data.where.items())
+def _matches(data: Data, row: RawRow) -> bool:
+    return all(cell("where", row, column, as_text) == value for column, value in data.where.items())
 
 
-def cell(setting: str, row: Row, column: str, read: Callable[[Any], Any] = as_text) -> Any:
+def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -> T:
     """What a row has in a column that `data.SETTING` names."""
     try:
-        return read(row.values.get(column))
+        return parse(row.values.get(column))
     except NotText as error:
-        advice = "Name another column, or write what is needed of it into one."
+        advice = "Name another column, or write the part you need into a column of its own."
         if setting == "label" and isinstance(row.values[column], list):
-            advice = "Where it names classes, set `data.label_kind: classes`."
-        raise BadData(f"data.{setting}: {row.place} has in column {column!r} {error}. {advice}") from None
+            advice = "If it names classes, set `data.label_kind: classes`."
+        raise BadData(f"data.{setting}: {row.location} has in column {column!r} {error}. {advice}") from None
 
 
-def readable(files: list[Path], data: Data) -> list[Path]:
-    """The files whose format is known; a folder may hold others, such as a README."""
-    found = [file for file in files if format_of(file, data.format)]
+def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
+    """The files whose format is known, with the format; a folder may hold others, such as a README."""
+    found = [(file, kind) for file in files if (kind := format_of(file, data.format))]
     if not found:
         names = ", ".join(file.name for file in files[:8])
         raise BadData(
-            f"data.format: cannot be told from the names of {names}. Known endings: {' '.join(FORMATS)}. Set it, e.g. `format: csv`."
+            f"data.format: cannot be inferred from the names of {names}. Known extensions: {' '.join(FORMATS)}. Set it, e.g. `format: csv`."
         )
     return found
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
-    """Everything wrong with the data that shows within seconds, in plain words; `files` by split, those at hand."""
+    """Every problem of the data that shows within seconds; `files` by split, as far as they are there."""
     try:
         "".encode(data.encoding)
     except LookupError:
         return [f"data.encoding: Python knows no encoding {data.encoding!r}. Usual ones: utf-8, latin-1, cp1252, utf-16."]
-    problems = []
+    problems: list[str] = []
     known = set(data.labels) if data.labels is not None else None
     for split in sorted(files, key=("train", "dev", "test").index):
         try:
             found = _check_columns(data, split, readable(files[split], data))
             if not found:
-                look = Look(data, split, known)
-                found, known = look.problems(files[split]), look.known
+                preview = Preview(data, split, known)
+                found, known = preview.problems(files[split]), preview.known
             problems += found
         except BadData as error:
             problems.append(str(error) if str(error).startswith("data.") else f"data.{split}: {error}")
     return problems
 
 
-def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
+def _check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
     needed = [("data.text", column) for column in data.text] + [("data.where", column) for column in data.where]
     if data.label and split != "test":  # a test set may come without labels
         needed.append(("data.label", data.label))
-    for file in files[:LOOK_FILES]:
-        kind = format_of(file, data.format)
+    for file, kind in files[:PREVIEW_FILES]:
         columns = read_columns(file, kind, data, str(file))
         if columns is None:
             continue
@@ -99,38 +101,38 @@ def _check_columns(data: Data, split: str, files: list[Path]) -> list[str]:
         problems = [f"{setting}: {split} file {file} has no column {column!r}. {_known(column, columns)}" for setting, column in missing]
         if problems and kind == "text" and data.label:
             problems[-1] += " Plain text has no labels: set `data.label: null`, or another `data.format`."
-        if data.columns and (problem := _check_width(data, split, file, kind)):
-            return [problem]  # missing columns only follow from it
+        if data.columns and (problem := _check_width(data.columns, data.encoding, split, file, kind)):
+            return [problem]  # columns are missing as a consequence
         if data.text_unit != "line" and kind != "text":
             problems.append(f"data.text_unit: is for plain text, but {split} file {file} is {kind}. Remove it.")
         if problems:
-            return problems  # the other files of the split will have the same
+            return problems  # the split's other files will have the same ones
     return []
 
 
-def _check_width(data: Data, split: str, file: Path, kind: str) -> str | None:
+def _check_width(columns: list[str], encoding: str, split: str, file: Path, kind: str) -> str | None:
     if kind not in ("csv", "tsv"):
         return None
-    fields = next((fields for _, fields in first_records(file, kind, data.encoding, str(file))), data.columns)
-    if len(fields) == len(data.columns):
+    fields = next((fields for _, fields in first_records(file, kind, encoding, str(file))), columns)
+    if len(fields) == len(columns):
         return None
-    return f"data.columns: names {len(data.columns)} columns, but the first line of {split} file {file} has {len(fields)}: {fields}."
+    return f"data.columns: names {len(columns)} columns, but the first line of {split} file {file} has {len(fields)}: {fields}."
 
 
-class Look:
-    """At the first rows of a split. `known` are the classes that count; None: all that occur, which `known` then are if all were seen."""
+class Preview:
+    """Checks the first rows of a split. `known` are the classes that count; if None, it is set to those in train once all rows were seen."""
 
     def __init__(self, data: Data, split: str, known: set[str] | None):
         self.data, self.split, self.known = data, split, known
         self.parser = label_kind(data.label_kind).parser(data)
-        self.labels: Counter = Counter()
-        # the limits hold for rows before `where`: those it drops take time as well
+        self.labels: Counter[object] = Counter()
+        # rows that `where` drops count towards the limits: they take time as well
         self.values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
 
     def problems(self, files: list[Path]) -> list[str]:
-        kept, whole, until = 0, True, time.monotonic() + LOOK_SECONDS
+        kept, whole, until = 0, True, time.monotonic() + PREVIEW_SECONDS
         for number, row in enumerate(_every_row(files, self.data, DataIssues())):
-            if number >= LOOK_ROWS or (number % 100 == 99 and time.monotonic() > until):
+            if number >= PREVIEW_ROWS or (number % 100 == 99 and time.monotonic() > until):
                 whole = False
                 break
             kept += self._take(row)
@@ -142,43 +144,43 @@ class Look:
             self.known = {name for label in self.labels for name in self.parser.classes(label) if name}
         return self.parser.problems(self.split, self.labels, whole)
 
-    def _take(self, row: Row) -> bool:
+    def _take(self, row: RawRow) -> bool:
         for column, seen in self.values.items():
-            seen[cell("where", row, column)] += 1
-        if not _keeps(self.data, row):
+            seen[cell("where", row, column, as_text)] += 1
+        if not _matches(self.data, row):
             return False
         for column in self.data.text:
             if not isinstance(row.values.get(column), str):
-                cell("text", row, column)
+                cell("text", row, column, as_text)
         if self.data.label:
             label = cell("label", row, self.data.label, self.parser.parse)
             self.labels[label] += 1
             if self.split != "train" and self.known is not None:
-                refuse_strangers(self.data, self.split, row.place, self.parser.unknown_classes(label, self.known), self.known)
+                refuse_unknown_classes(self.data, self.split, row.location, self.parser.unknown_classes(label, self.known), self.known)
         return True
 
 
-def refuse_strangers(data: Data, split: str, place: str, strangers: list[str], known: set[str]) -> None:
-    """A row of a class that cannot be predicted would have to be left out of what is measured."""
-    if not strangers:
+def refuse_unknown_classes(data: Data, split: str, location: str, unknown: list[str], known: set[str]) -> None:
+    """A row of a class that cannot be predicted would have to be left out of the metrics."""
+    if not unknown:
         return
     names = ", ".join(map(repr, sorted(known)[:20]))
     if data.labels is not None:
-        raise BadData(f"data.labels: {split} has a label that is not listed, {strangers[0]!r} ({place}). Listed are {names}. Add it.")
+        raise BadData(f"data.labels: {split} has a label that is not listed, {unknown[0]!r} ({location}). Listed are {names}. Add it.")
     raise BadData(
-        f"data.{split}: {place} is of class {strangers[0]!r}, which no training row has. They have {names}. "
-        "Correct the label, or give training rows of that class."
+        f"data.{split}: {location} is of class {unknown[0]!r}, which no training row has. Training rows have {names}. "
+        "Correct the label, or add training rows of that class."
     )
 
 
-def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, Counter]) -> list[str]:
+def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, Counter[str]]) -> list[str]:
     if not any(values_seen.values()):
-        return [f"data.{split}: no rows in {', '.join(map(str, files[:3]))}. Is it the right file, and complete?"]
+        return [f"data.{split}: no rows in {', '.join(map(str, files[:3]))}. Is it the right file, and is it complete?"]
     return [
         f"data.where: no row of {split} has {column!r} = {value!r}. {_known(value, [v for v, _ in values_seen[column].most_common(20)])}"
         for column, value in data.where.items()
         if value not in values_seen[column]
-    ] or [f"data.where: no row of {split} meets all of its conditions together. Drop one of them."]
+    ] or [f"data.where: no row of {split} meets all of its conditions at once. Drop one of them."]
 
 
 def _known(name: str, names: list[str]) -> str:

@@ -9,7 +9,7 @@ UNUSED = -1
 
 
 def assign(source: str, usable: numpy.ndarray, data: Data) -> numpy.ndarray:
-    """For every row of a source the number of its split, or UNUSED."""
+    """The number of each row's split, or UNUSED."""
     # RandomState, because numpy promises that its stream never changes
     drawn = numpy.random.RandomState(data.split_seed % 2**32).permutation(numpy.flatnonzero(usable))
     parts = _cut(drawn, data) if source == "train" else {source: drawn}
@@ -20,7 +20,7 @@ def assign(source: str, usable: numpy.ndarray, data: Data) -> numpy.ndarray:
 
 
 def _cut(drawn: numpy.ndarray, data: Data) -> dict[str, numpy.ndarray]:
-    # the test comes first: another dev_fraction leaves it as it was
+    # test comes first, so that another dev_fraction leaves it unchanged
     test = _size(len(drawn), data.test_fraction) if data.test is None else 0
     dev = _size(len(drawn), data.dev_fraction) if data.dev is None else 0
     return {"test": drawn[:test], "dev": drawn[test : test + dev], "train": drawn[test + dev :]}
@@ -31,7 +31,7 @@ def _size(total: int, fraction: float) -> int:
 
 
 def repeated(hashes: numpy.ndarray) -> numpy.ndarray:
-    """Which of these texts came before."""
+    """Which of these texts occurred before."""
     order = numpy.argsort(hashes, kind="stable")
     ordered = hashes[order]
     again = numpy.zeros(len(hashes), bool)
@@ -40,6 +40,6 @@ def repeated(hashes: numpy.ndarray) -> numpy.ndarray:
 
 
 def among(hashes: numpy.ndarray, others: numpy.ndarray) -> numpy.ndarray:
-    """Which of a few texts are among many others. `numpy.isin` would sort all of them together, in more memory."""
+    """Which of a few texts are among many others. `numpy.isin` would sort them all together, which takes more memory."""
     ordered = numpy.sort(others)
     return numpy.searchsorted(ordered, hashes, "left") < numpy.searchsorted(ordered, hashes, "right")

@@ -1,6 +1,6 @@
-"""The rows of the raw files as examples: which can be used, which classes there are, which texts occur twice.
+"""The rows of the raw files as examples: which are usable, which classes occur, which texts occur twice.
 
-Of every row with a text it keeps nine bytes: a hash of the text and whether the label is usable.
+It keeps nine bytes per row with a text: a hash of the text and the state of the label.
 """
 
 from array import array
@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import Row, cell, refuse_strangers, rows
+from snaketrain.data.sources.reading import RawRow, cell, refuse_unknown_classes, rows
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import GOOD, MISSING, UNKNOWN, WITHHELD
 
@@ -25,16 +26,16 @@ class Example(NamedTuple):
     file: str
     line: int
     texts: tuple[str, ...]
-    label: Any  # as the parser of `data.label_kind` reads it; None without a label column, or where it cannot be used
+    label: object  # as the parser of `data.label_kind` reads it; None without a label column, or if it is unusable
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file}, line {self.line}"
 
 
 @dataclass
 class Survey:
-    """What is known of the rows with a text of one source, in their order."""
+    """What is known of one source's rows with a text, in order."""
 
     hashes: numpy.ndarray
     labels: numpy.ndarray  # GOOD, MISSING or UNKNOWN
@@ -51,24 +52,24 @@ class Survey:
 
 
 class Surveyor:
-    """Looks at the examples of one source as they pass. `known` are the labels that count; None: every label that occurs."""
+    """Looks at one source's examples as they pass. `known` are the labels that count; None: every label that occurs."""
 
     def __init__(self, source: str, data: Data, known: set[str] | None):
         self.source, self.data, self.known = source, data, known
         self.parser = label_kind(data.label_kind).parser(data)
         self.hashes, self.labels = array("q"), array("b")
         self.label_counts: Counter[str] = Counter()
-        self.first_places: dict[str, str] = {}
-        self.first_lines: Counter[str] = Counter()  # of labels in the first line of a file
-        self.odd = DataIssues()
+        self.first_locations: dict[str, str] = {}
+        self.in_first_lines: Counter[str] = Counter()  # labels in the first line of a file
+        self.issues = DataIssues()
 
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
-        """The rows with a text, without the labels that cannot be used."""
-        for example in examples(files, self.data, self.odd, root):
+        """The rows with a text, without unusable labels."""
+        for example in examples(files, self.data, self.issues, root):
             state = self._state(example)
             if state in (MISSING, UNKNOWN):
-                oddity = "missing_label" if state == MISSING else self.parser.data_issue
-                self.odd.add(oddity, example.place, f"{example.label!r} {example.texts[0]}".strip())
+                kind = "missing_label" if state == MISSING else self.parser.data_issue
+                self.issues.add(kind, example.location, f"{example.label!r} {example.texts[0]}".strip())
                 example = example._replace(label=None)
             elif self.data.label:
                 self._count(example)
@@ -76,33 +77,35 @@ class Surveyor:
             self.labels.append(state)
             yield example
 
-    def survey(self, odd: DataIssues) -> Survey:
-        """What was seen, once all have passed."""
+    def survey(self, issues: DataIssues) -> Survey:
+        """The result, once all examples have passed."""
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == GOOD).any()
         states[states == WITHHELD] = MISSING if withheld else GOOD
-        rows = len(states) + self.odd.counts["empty_text"]
+        rows = len(states) + self.issues.counts["empty_text"]
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
         if not found.usable.any():
-            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.odd.counts.items()) or "none kept by `where`"
+            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.issues.counts.items()) or "none kept by `where`"
             raise BadData(
                 f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
             )
         if self.source == "train" and self.data.labels is None:
             self._refuse_headers()
             single = [name for name, count in self.label_counts.items() if count == 1]
-            self.odd.add_all("single_row_class", len(single), [(self.first_places[name], name) for name in single[: DataIssues.EXAMPLES]])
-        # in an unlabelled test set the missing labels are nothing odd
-        odd.merge(self.odd, without=() if found.labelled else ("missing_label",))
+            self.issues.add_all(
+                "single_row_class", len(single), [(self.first_locations[name], name) for name in single[: DataIssues.SHOWN]]
+            )
+        # in an unlabelled test set missing labels are no issue
+        issues.merge(self.issues, without=() if found.labelled else ("missing_label",))
         return found
 
     def _refuse_headers(self) -> None:
-        """Names of columns that are others than `data.columns` says: the first line of each file alone has them for a label."""
-        found = [name for name, count in self.first_lines.items() if count == self.label_counts[name]]
-        if self.data.columns and found and self.label_counts.total() > self.first_lines.total():
+        """A header with other names than `data.columns` shows as labels that occur in first lines only."""
+        found = [name for name, count in self.in_first_lines.items() if count == self.label_counts[name]]
+        if self.data.columns and found and self.label_counts.total() > self.in_first_lines.total():
             raise BadData(
-                f"data.columns: is for files without a header, but {self.first_places[found[0]]} looks like one: its label {found[0]!r} is "
-                "that of no other row. Remove `columns`; if it is a row like others, list all classes in `data.labels`."
+                f"data.columns: is for files without a header, but {self.first_locations[found[0]]} looks like one: no other row has "
+                f"its label {found[0]!r}. Remove `columns`; if the line is an ordinary row, list all classes in `data.labels`."
             )
 
     def _state(self, example: Example) -> int:
@@ -110,64 +113,64 @@ class Surveyor:
             return GOOD
         state = self.parser.state(example.label, self.known)
         if state == UNKNOWN and self.source != "train" and self.known is not None:
-            strangers = self.parser.unknown_classes(example.label, self.known)
-            refuse_strangers(self.data, self.source, example.place, strangers, self.known)
+            unknown = self.parser.unknown_classes(example.label, self.known)
+            refuse_unknown_classes(self.data, self.source, example.location, unknown, self.known)
         return state
 
     def _count(self, example: Example) -> None:
         for name in self.parser.classes(example.label):
             if not self.label_counts[name]:
-                self.first_places[name] = example.place
-            self.first_lines[name] += example.line == 1
+                self.first_locations[name] = example.location
+            self.in_first_lines[name] += example.line == 1
             self.label_counts[name] += 1
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(
                 f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
-                "that is no class label. Name another column, or `label: null` for language modelling."
+                "these are no classes. Name another column, or `label: null` for language modelling."
             )
 
 
-def examples(files: list[Path], data: Data, odd: DataIssues, root: Path) -> Iterator[Example]:
+def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> Iterator[Example]:
     """The rows with a text."""
     parser = label_kind(data.label_kind).parser(data)
-    for row in rows(files, data, odd, root):
-        texts = tuple([_decodable(row, column, odd) for column in data.text])
+    for row in rows(files, data, issues, root):
+        texts = tuple([_decodable(row, column, issues) for column in data.text])
         if all(map(str.strip, texts)):
             yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:
-            odd.add("empty_text", row.place)
+            issues.add("empty_text", row.location)
 
 
 def text_hash(texts: tuple[str, ...]) -> int:
-    """Equal for texts that differ in case and spacing only; another one in another process."""
+    """Equal for texts that differ only in case and spacing. It differs between processes."""
     return hash("\t".join([" ".join(text.lower().split()) for text in texts]))
 
 
 def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
-    """The names of the classes in order, and the class of each label as it stands in the files."""
+    """The names of the classes in order, and the number of each label's class."""
     if data.label is None or not label_kind(data.label_kind).has_classes:
         return [], {}
     if data.labels is not None:
         names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class
         return names, {label: names.index(name) for label, name in data.labels.items()}
-    names = sorted(train.label_counts, key=_numbers_by_size)
+    names = sorted(train.label_counts, key=_numbers_first)
     return names, {name: number for number, name in enumerate(names)}
 
 
-def _numbers_by_size(label: str) -> tuple:
+def _numbers_first(label: str) -> tuple[int, float, str]:
     try:
         return 0, float(label), label
     except ValueError:
         return 1, 0.0, label
 
 
-def _decodable(row: Row, column: str, odd: DataIssues) -> str:
-    """JSON can express halves of characters, which neither UTF-8 nor a tokenizer can take."""
+def _decodable(row: RawRow, column: str, issues: DataIssues) -> str:
+    """JSON can express half characters (lone surrogates), which neither UTF-8 nor a tokenizer accepts."""
     value = row.values.get(column)
-    text = value if isinstance(value, str) else cell("text", row, column)
+    text = value if isinstance(value, str) else cell("text", row, column, as_text)
     try:
         text.encode()
     except UnicodeEncodeError:
         text = text.encode("utf-8", "replace").decode()
-        odd.add("bad_encoding", row.place, text)
+        issues.add("bad_encoding", row.location, text)
     return text
