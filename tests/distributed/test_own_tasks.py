@@ -132,6 +132,16 @@ def test_the_strategy_of_the_documentation_trains(tmp_path, digits):
     assert found == pytest.approx(plain, rel=1e-2) and found != plain
 
 
+def test_the_callback_of_the_documentation_ends_a_training(tmp_path, digits):
+    page = (REPOSITORY / "docs/own_callback.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(# my_callback.*?)```", page, re.DOTALL)
+    (tmp_path / "my_callback.py").write_text(shown)
+    own = {"use": f"{tmp_path}/my_callback.py:StopWhenGood", "arguments": {"metric": "accuracy", "at_least": 0.0}}
+    train(digits, tmp_path / "run", task=DIGITS, model=CNN, batch_size=32, steps=12, evaluate_every=3, callbacks=[own])
+    evaluated = [event["step"] for event in read_events(tmp_path / "run/journal.jsonl")[0] if event["event"] == "eval"]
+    assert max(evaluated) == 3  # the first evaluation is before the first step
+
+
 def last_checkpoint(folder: Path) -> Path:
     return max((folder / "checkpoints").glob("step-*"))
 

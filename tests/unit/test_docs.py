@@ -69,7 +69,11 @@ def test_files_that_are_named_exist(page):
 
 @pytest.mark.parametrize(
     ("page", "described"),
-    [("own_task.md", "snaketrain.tasks.base.Task"), ("own_strategy.md", "snaketrain.strategies.base.Strategy")],
+    [
+        ("own_task.md", "snaketrain.tasks.base.Task"),
+        ("own_strategy.md", "snaketrain.strategies.base.Strategy"),
+        ("own_callback.md", "snaketrain.training.callbacks.base.Callback"),
+    ],
 )
 def test_methods_that_may_be_overridden_exist(page, described):
     rows = re.findall(r"^\| (`.+?) \|", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
