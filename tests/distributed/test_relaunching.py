@@ -68,8 +68,8 @@ def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(dat
     assert started.wait() == 0
     attempts = started.of("attempt")
     assert [event["processes"] for event in attempts] == [2, 2, 1, 2] and all(event["resume_step"] for event in attempts[1:])
-    assert re.search(r"launch_local: process 0 was ended by SIGKILL; going on from step \d+ in 0.2 seconds", started.told())
-    assert "there are more GPUs again; going on from step" in started.told()
+    assert re.search(r"launch_local: rank 0 was killed by SIGKILL; resuming from step \d+ in 0.2 seconds", started.told())
+    assert "GPUs are back; resuming from step" in started.told()
     assert set(range(3, 220, 3)) < {event["step"] for event in started.of("train")}  # none is missing
 
 
@@ -83,8 +83,8 @@ def script(folder: Path, text: str) -> list[str]:
     [
         ("sys.exit(3)", [], 3, 1, ""),
         ("sys.exit(75)", [], 75, 1, ""),
-        ("os.kill(os.getpid(), 9)", ["--restarts", "2"], 137, 3, "3 starts in a row saved nothing new"),
-        ("sys.exit(76 if open('HERE/starts').read() == '0' else 0)", [], 0, 2, "asks for another start"),
+        ("os.kill(os.getpid(), 9)", ["--restarts", "2"], 137, 3, "3 starts in a row without a new checkpoint"),
+        ("sys.exit(76 if open('HERE/starts').read() == '0' else 0)", [], 0, 2, "asks for a restart"),
     ],
     ids=["an error of the script", "stopped", "killed each time", "another start"],
 )  # fmt: skip

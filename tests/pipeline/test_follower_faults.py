@@ -196,7 +196,7 @@ def guarded_server(tmp_path):
 
 def test_wrong_credentials_and_then_the_right_ones(tmp_path, guarded_server, monkeypatch):
     results, uri = make_workspace(tmp_path, {"first": {}}), guarded_server.uri
-    refused = "it refuses us. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    refused = "access denied. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     assert refused in once(results, uri)
     warning = once(results, uri, MLFLOW_TRACKING_USERNAME="anna", MLFLOW_TRACKING_PASSWORD="falsch-geraten")
     assert refused in warning and "falsch-geraten" not in warning
@@ -328,5 +328,5 @@ def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
     finally:
         workflow.kill()
         workflow.wait()
-    assert "beginning anew" in follower.communicate(timeout=limits.seconds(60))[1] and follower.returncode == 0
+    assert "starting again with everything" in follower.communicate(timeout=limits.seconds(60))[1] and follower.returncode == 0
     assert losses(uri) == [*range(5, 65, 5), *range(61, 100)]

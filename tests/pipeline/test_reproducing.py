@@ -72,7 +72,7 @@ def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess
 def test_equal_to_the_bit(finished, uri, name):
     done = reproduce(finished, name)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == f"{name}: 5 of 5 losses up to step 10 are equal to the bit"
+    assert done.stdout.splitlines()[-1] == f"{name}: 5 of 5 losses up to step 10 are bit-identical"
 
 
 def scale_loss(project: Path, factor: int) -> None:
@@ -98,11 +98,11 @@ def test_the_code_is_taken_as_it_was(workspace, tmp_path):
     me = ["-c", "user.name=me", "-c", "user.email=me@here"]
     subprocess.run(["git", *me, "commit", "--quiet", "--all", "--message", "another loss"], cwd=project, check=True)
     done = reproduce(folder, "small", project)
-    assert "5 of 5 losses up to step 10 are equal to the bit" in done.stdout, done.stdout + done.stderr
-    assert "with the code of commit" in done.stdout and "and what was changed since" in done.stdout
+    assert "5 of 5 losses up to step 10 are bit-identical" in done.stdout, done.stdout + done.stderr
+    assert "using the code of commit" in done.stdout and "with its uncommitted changes" in done.stdout
     shutil.rmtree(project / ".git")  # as if the commit were nowhere any more
     done = reproduce(folder, "small", project)
-    assert done.returncode == 1 and "not as it was: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
+    assert done.returncode == 1 and "differs: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
 
 
 def test_own_code_is_taken_as_it_was(finished, uri):
@@ -113,7 +113,7 @@ def test_own_code_is_taken_as_it_was(finished, uri):
     factors.write_text("FACTOR = 4\n")
     try:
         done = reproduce(finished, "own")
-        assert done.stdout.splitlines() == ["with own/factors.py as it was", "own: 5 of 5 losses up to step 10 are equal to the bit"]
+        assert done.stdout.splitlines() == ["using own/factors.py as it was", "own: 5 of 5 losses up to step 10 are bit-identical"]
         (training / "code/own/factors.py").write_text("FACTOR = 5\n")
         assert "own: 0 of 5 losses" in reproduce(finished, "own").stdout
     finally:
@@ -135,5 +135,5 @@ def test_other_losses_are_noticed(finished, uri):
         done = reproduce(finished, "small")
     finally:
         file.write_text(before)
-    assert done.returncode == 1 and "not as it was: data: " in done.stdout
+    assert done.returncode == 1 and "differs: data: " in done.stdout
     assert "small: step 2 had a loss of" in done.stdout and "0 of 5 losses" in done.stdout

@@ -454,7 +454,7 @@ def test_command_once(tmp_path, uri):
     (results / "runs/odd/training").mkdir(parents=True)
     (results / "runs/odd/training/run.json").write_text('{"run": "odd"}')
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
-    assert done.returncode == 0 and "odd/training: cannot be followed" in done.stderr
+    assert done.returncode == 0 and "odd/training: cannot be recorded" in done.stderr
     (results / "runs/odd/training/run.json").unlink()
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -482,7 +482,7 @@ def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
         state = results / "runs/first/training/.mlflow.json"
         limits.until(state.exists)
         second = subprocess.run(command(results, "--uri", uri), capture_output=True, text=True)
-        assert second.returncode == 0 and "Another follower is at work" in second.stdout
+        assert second.returncode == 0 and "Another follower is already running" in second.stdout
         os.kill(first.pid, signal.SIGINT)  # Ctrl-C is the workflow's business
         write(results, loss(65, 0.5))
         limits.until(lambda: json.loads(state.read_text())["high_water"].get("train/loss") == 65)

@@ -1,6 +1,6 @@
-"""Brings MLflow up to date with the runs' files: once, or for as long as a workflow runs. Safe to start at any time.
+"""Bring MLflow up to date with the runs' files, once or for as long as a workflow runs. Safe to start at any time.
 
-It reads files only, so training neither knows of it nor waits for it; a server that is away costs a warning.
+It only reads files, so training neither knows of it nor waits for it. If the MLflow server is away, there is a warning.
 """
 
 import argparse
@@ -24,34 +24,38 @@ from snaketrain.tracking.registrar import Registrar
 
 WAIT_FOR_OTHER_SECONDS = 60
 LONGEST_PAUSE_SECONDS = 15
-LOCAL_UI = "http://127.0.0.1:5000"  # where MLflow's pages are, once they were opened on this machine
-stopping = []  # signals received
+LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
+stopping: list[int] = []  # signals received
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     what: str
     advice: str = "Correct that"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
-    parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
-    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier")
-    parser.add_argument("--once", action="store_true", help="bring it up to date and end")
-    parser.add_argument("--while-pid", type=int, metavar="PID", help="go on until this process has ended")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks at the files (default: 2)")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
+    )
+    parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
+    parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
+    parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
+    parser.add_argument("--while-pid", type=int, metavar="PID", help="keep MLflow up to date until this process has ended")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two looks at the files (default: %(default)g)"
+    )
     args = parser.parse_args()
     if args.interval <= 0:
         parser.error("--interval must be more than 0 seconds")
     if args.uri and has_password(args.uri):
         parser.error(
-            "--uri holds a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, and take it out of the address"
+            "--uri holds a password: remove it from the address, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
         )
     results = args.results.resolve()
     uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
-    # Ctrl-C reaches the workflow too, which then lets its jobs end: their last words are worth waiting for
+    # Ctrl-C reaches the workflow too, which then lets its jobs end: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
@@ -59,9 +63,9 @@ def main() -> None:
         results.mkdir(parents=True, exist_ok=True)
         lock = open(results / ".follower.lock", "w")  # noqa: SIM115 - held until the end
     except OSError as error:
-        return warn(f"{results}: cannot be written to ({error}); MLflow is not brought up to date.")
+        return warn(f"{results}: cannot be written to ({error}); MLflow is not updated.")
     if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
-        return print(f"Another follower is at work on {results}; nothing to do.")
+        return print(f"Another follower is already running for {results}; nothing to do.")
     try:
         follow(results, uri, args)
     finally:
@@ -72,34 +76,34 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
     follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
     watched = Process(args.while_pid) if args.while_pid else None
     while True:
-        # looked at before the pass: what the process wrote until its end is then seen by the last one
+        # checked before the pass, so that the last pass sees everything the process wrote before it ended
         last = args.once or bool(stopping) or (watched is not None and not watched.is_alive())
         try:
             if follower is None:
                 note(results, f"connecting to {uri}")
                 follower = connect(results, uri)
             if follower.store.is_replaced():
-                start_anew(last)
+                restart(last)
             if follower.has_lost_its_runs(look_now=last):
                 follower.forget()
                 registrar.forget()
             if last:
-                follower.jobs.asked_at = None  # what SLURM said before is not the end of it
-            trouble = full_pass(follower, (lambda text: note(results, text)) if last else lambda text: None)
+                follower.jobs.asked_at = None  # ask SLURM again
+            problem = full_pass(follower, (lambda text: note(results, text)) if last else lambda text: None)
             due = set() if args.no_models else follower.unregistered
             if last:
                 failed = registrar.finish(due, lambda text: note(results, text))
-                trouble = Trouble(failed, "See there") if failed else trouble
+                problem = Problem(failed, "See that log") if failed else problem
             else:
-                registrar.see_to(due)
-        except Exception as error:  # whatever it is: the runs must not suffer from it
-            trouble = trouble_with(uri, error)
+                registrar.start(due)
+        except Exception as error:  # whatever it is must not affect the runs
+            problem = problem_with(uri, error)
             if follower:
                 follower.forget()
-        failures = failures + 1 if trouble else 0
-        if trouble and (failures == 1 or last):
-            later = f"{trouble.advice}; then: {shlex.join(command(results, uri, not args.no_models, '--once'))}"
-            warn(f"{trouble.what}. {later if last else 'Nothing is lost; trying again.'}")
+        failures = failures + 1 if problem else 0
+        if problem and (failures == 1 or last):
+            later = f"{problem.advice}; then: {shlex.join(command(results, uri, not args.no_models, '--once'))}"
+            warn(f"{problem.what}. {later if last else 'Nothing is lost; trying again.'}")
         if last:
             break
         longest = max(LONGEST_PAUSE_SECONDS, args.interval)
@@ -110,47 +114,47 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
 
 
 def connect(results: Path, uri: str):
-    from snaketrain.tracking.following import Follower  # takes seconds, and may fail
+    from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
     from snaketrain.tracking.mlflow_store import Store
 
     return Follower(results, Store(uri))
 
 
-def start_anew(last: bool) -> None:
-    """The database was deleted or replaced: MLflow holds its connections to the old one, and has no way to let go of them."""
-    warn("the database is no longer the one that was opened: beginning anew, with all that is in the files")
+def restart(last: bool) -> None:
+    """The database was deleted or replaced: MLflow keeps its connections to the old one and cannot be made to drop them."""
+    warn("the database was deleted or replaced: starting again with everything that is in the files")
     os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
 
 
-def full_pass(follower, note) -> Trouble | None:
-    """All runs; a run whose files are odd does not keep the others from being shown. Returns what went wrong."""
+def full_pass(follower, note) -> Problem | None:
+    """Update all runs; damaged files of one do not keep the others from MLflow. Returns what went wrong."""
     from mlflow.exceptions import MlflowException
 
     from snaketrain.tracking.mlflow_store import ExperimentDeleted
 
-    trouble = follower.shared.deleted = None
+    problem = follower.shared.deleted = None
     for training in follower.runs():
-        note(f"telling MLflow of {training.parent.name}")
+        note(f"updating {training.parent.name}")
         try:
             follower.update(training)
         except ExperimentDeleted as error:
             follower.forget()
-            trouble = Trouble(str(error), error.advice)
+            problem = Problem(str(error), error.advice)
         except MlflowException as error:
             if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"):
-                raise  # the store is away: it would be for all others as well
+                raise  # the store is away, for all other runs as well
             follower.forget()
-            trouble = Trouble(f"{training}: MLflow refused it: {first_line(error)}")
+            problem = Problem(f"{training}: MLflow refused it: {first_line(error)}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            trouble = Trouble(f"{training}: cannot be followed: {first_line(error)}")
+            problem = Problem(f"{training}: cannot be recorded: {first_line(error)}")
     try:
         follower.shared.comparison()
     except ExperimentDeleted as error:
-        trouble = trouble or Trouble(str(error), error.advice)
+        problem = problem or Problem(str(error), error.advice)
     if lost := follower.shared.deleted:
-        trouble = trouble or Trouble(str(lost), lost.advice)
+        problem = problem or Problem(str(lost), lost.advice)
     follower.show("")
-    return trouble
+    return problem
 
 
 def locked(lock, wait_seconds: float) -> bool:
@@ -179,18 +183,18 @@ def look(uri: str) -> str:
     )
 
 
-def trouble_with(uri: str, error: Exception) -> Trouble:
-    """An error of the store, with what can be done about it."""
+def problem_with(uri: str, error: Exception) -> Problem:
+    """What an error of the store means, and what can be done about it."""
     text = str(error)
     if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
-        return Trouble(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
+        return Problem(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
     if "Max retries exceeded" in text:
-        return Trouble(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
+        return Problem(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
     if re.search(r"(error|status) code 40[13]", text):
-        return Trouble(
-            f"MLflow at {uri}: it refuses us", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        return Problem(
+            f"MLflow at {uri}: access denied", "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
-    return Trouble(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
+    return Problem(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
 
 
 def first_line(error: Exception) -> str:
@@ -198,7 +202,7 @@ def first_line(error: Exception) -> str:
 
 
 def note(results: Path, text: str) -> None:
-    """For the workflow, which says what it waits for."""
+    """Tell the workflow what the follower is doing, so that it can say what it waits for."""
     with contextlib.suppress(OSError):
         (results / NOTE).write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Copy what comes in to the terminal and to a log, as `tee` does, but without passwords: all that a stage says goes through here."""
+"""Copy standard input to the terminal and to a log, as `tee` does, but without passwords. All output of a stage passes through here."""
 
 import argparse
 import codecs
@@ -13,29 +13,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.runtime.credentials import hidden
 
-PARTIAL_LINE_SECONDS = 0.5  # a line that stays unfinished for so long is shown as it is, such as a bar
+PARTIAL_LINE_SECONDS = 0.5  # an unfinished line, such as a progress bar, is shown after this time
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("log")
-    parser.add_argument("-a", "--append", action="store_true")
+    parser.add_argument("log", help="file to write to")
+    parser.add_argument("-a", "--append", action="store_true", help="append to the log instead of overwriting it")
     args = parser.parse_args()
-    # it ends with those that it listens to: they may still have something to say when they are told to end
+    # it ends when its input does: a stage that is being stopped may still have something to say
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    told = False
+    reported = False
     with open(args.log, "ab" if args.append else "wb") as log:
         for text in lines():
             content = hidden(text).encode(errors="surrogateescape")
             write(sys.stdout.fileno(), content)
-            if (problem := write(log.fileno(), content)) and not told:
-                write(sys.stdout.fileno(), f"{args.log}: cannot be written ({problem}); the stage goes on without it\n".encode())
-                told = True
+            if (problem := write(log.fileno(), content)) and not reported:
+                write(sys.stdout.fileno(), f"{args.log}: cannot be written ({problem}); the stage continues without it\n".encode())
+                reported = True
 
 
 def lines():
-    """Whole lines, and what a bar draws, as they come."""
+    """Whole lines and updates of a progress bar, as they arrive."""
     decode, waiting = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode, ""
     while True:
         if waiting and not select.select([0], [], [], PARTIAL_LINE_SECONDS)[0]:
@@ -51,7 +51,7 @@ def lines():
 
 
 def write(place: int, content: bytes) -> OSError | None:
-    """A terminal that was closed, or a full disk, must not end the stage that is speaking."""
+    """Write, but return an error instead of raising it: a closed terminal or a full disk must not end the stage."""
     try:
         while content:
             content = content[os.write(place, content) :]

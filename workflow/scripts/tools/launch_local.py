@@ -1,7 +1,7 @@
-"""Start a script as several processes on this machine with torchrun's agent, and again when one of them was lost.
+"""Run a script as several processes on this machine with torchrun's agent, and restart them when one is lost.
 
-All end when one is killed, hangs or loses its GPU; they go on from the last checkpoint after a pause that grows, as many as
-there are GPUs that still answer. When GPUs come back, the training saves and goes on with them.
+If one process is killed, hangs or loses its GPU, all end. They resume from the last checkpoint after a growing pause, with as many
+processes as GPUs still answer. When GPUs come back, the training saves and resumes with them.
 """
 
 import argparse
@@ -30,11 +30,11 @@ LONGEST_PAUSE_SECONDS = 300
 @dataclass(frozen=True)
 class Ending:
     code: int
-    lost: str = ""  # what was lost; empty where another start would come to the same
+    lost: str = ""  # what was lost; empty if a restart would end the same way
 
 
-class Crew:
-    """The processes: how many were asked for, and how many there can be now."""
+class Workers:
+    """The processes: how many were asked for, and how many are possible now."""
 
     def __init__(self, wanted: int, count_gpus: bool, look_seconds: float):
         self.wanted, self.count_gpus, self.look_seconds = wanted, count_gpus, look_seconds
@@ -42,8 +42,8 @@ class Crew:
     def possible(self) -> int:
         return max(1, min(self.wanted, gpus_that_answer())) if self.count_gpus else self.wanted
 
-    def work(self, command: list[str], processes: int) -> Ending:
-        # a store and a port of its own for each start: processes that read the last start's addresses wait for the dead
+    def run(self, command: list[str], processes: int) -> Ending:
+        # each start has its own store and port: processes that read the previous start's addresses would wait for dead peers
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0,
             run_id=uuid.uuid4().hex, signals_to_handle=SIGNALS, shutdown_timeout=SECONDS_TO_SAVE,
@@ -58,7 +58,7 @@ class Crew:
             return self._why(error, processes)
         except SignalException:
             if more.is_set():
-                return Ending(STOPPED_EARLY, "there are more GPUs again")
+                return Ending(STOPPED_EARLY, "GPUs are back")
             raise
         finally:
             over.set()
@@ -67,66 +67,82 @@ class Crew:
         while not over.wait(self.look_seconds):
             if self.possible() > processes:
                 more.set()
-                os.kill(os.getpid(), 15)  # the agent passes it on: they save and end
+                os.kill(os.getpid(), 15)  # the agent passes it on: they save and exit
                 return
 
     def _why(self, error: ChildFailedError, processes: int) -> Ending:
-        """The others fail in the same moment, when they miss the one that was lost: theirs is not the reason."""
+        """The first cause: when one process is lost, its peers fail at the same moment, in their collectives."""
         for rank, failure in sorted(error.failures.items()):
             if failure.exitcode < 0:
-                return Ending(128 - failure.exitcode, f"process {rank} was ended by {failure.signal_name()}")
+                return Ending(128 - failure.exitcode, f"rank {rank} was killed by {failure.signal_name()}")
             if failure.exitcode == WORTH_ANOTHER_START:
-                return Ending(failure.exitcode, f"process {rank} asks for another start")
+                return Ending(failure.exitcode, f"rank {rank} asks for a restart")
         code = error.get_first_failure()[1].exitcode
         if (left := self.possible()) < processes:
-            return Ending(code, f"{processes - left} of {processes} GPUs do not answer any more")
+            return Ending(code, f"{processes - left} of {processes} GPUs no longer answer")
         return Ending(code)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=2, help="at most; fewer where fewer GPUs answer")
-    parser.add_argument("--restarts", type=int, default=3, help="in a row without a new checkpoint (default: %(default)s)")
-    parser.add_argument("--first-pause", type=float, default=2.0, metavar="SECONDS", help="before a restart; doubles each time")
-    parser.add_argument("--cpu", action="store_true", help="do not count GPUs")
-    parser.add_argument("--look", type=float, default=60.0, metavar="SECONDS", help="how often to look whether lost GPUs are back")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- script.py and its arguments")
+    parser.add_argument(
+        "--processes", type=int, default=2, help="number of processes, or fewer if fewer GPUs answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--first-pause",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="pause before the first restart; it doubles each time (default: %(default)g)",
+    )
+    parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not limit the processes to the number of GPUs")
+    parser.add_argument(
+        "--look",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time between two checks whether lost GPUs are back (default: %(default)g)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     folder = Path(command[command.index("--output") + 1]).parent
     before = end_of_journal(folder)
     try:
-        return keep_at_it(Crew(args.processes, not args.cpu, args.look), command, folder, args.restarts, args.first_pause)
+        return run_with_restarts(Workers(args.processes, not args.cpu, args.look), command, folder, args.restarts, args.first_pause)
     except SignalException as error:
         return STOPPED_EARLY if stopped_by(folder, before) else 128 + error.sigval
 
 
-def keep_at_it(crew: Crew, command: list[str], folder: Path, restarts: int, first_pause: float) -> int:
-    in_vain = 0
+def run_with_restarts(workers: Workers, command: list[str], folder: Path, restarts: int, first_pause: float) -> int:
+    without_progress = 0
     while True:
-        saved, processes = last_saved(folder), crew.possible()
-        if processes < crew.wanted:
-            say(f"{processes} of {crew.wanted} processes, as many as GPUs answer")
-        ending = crew.work(command, processes)
-        in_vain = 0 if last_saved(folder) > saved else in_vain + 1
+        saved, processes = last_saved(folder), workers.possible()
+        if processes < workers.wanted:
+            say(f"{processes} of {workers.wanted} processes, since no more GPUs answer")
+        ending = workers.run(command, processes)
+        without_progress = 0 if last_saved(folder) > saved else without_progress + 1
         if not ending.lost:
             return ending.code
-        if in_vain > restarts:
-            say(f"{ending.lost}; {in_vain} starts in a row saved nothing new (compute.restarts: {restarts}), so it ends here")
+        if without_progress > restarts:
+            say(f"{ending.lost}; {without_progress} starts in a row without a new checkpoint (compute.restarts: {restarts}), giving up")
             return ending.code or FAILED
-        pause = min(first_pause * 2**in_vain, LONGEST_PAUSE_SECONDS) if ending.code != STOPPED_EARLY else 0
-        say(f"{ending.lost}; going on from step {last_saved(folder)} in {pause:g} seconds")
+        pause = min(first_pause * 2**without_progress, LONGEST_PAUSE_SECONDS) if ending.code != STOPPED_EARLY else 0
+        say(f"{ending.lost}; resuming from step {last_saved(folder)} in {pause:g} seconds")
         time.sleep(pause)
 
 
 def gpus_that_answer() -> int:
-    """Asked of the driver: a process that holds CUDA itself never sees a GPU come back. Without a driver there is none to lose."""
+    """Counted by the driver: a process that uses CUDA itself never sees a GPU come back. Without a driver no GPU can be lost."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60).stdout
     except FileNotFoundError:
         return sys.maxsize
-    except subprocess.TimeoutExpired:  # it hangs where a GPU does
+    except subprocess.TimeoutExpired:  # it hangs when a GPU does
         return 0
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
     return found if chosen is None else min(found, len(chosen.split(",")))

@@ -1,4 +1,4 @@
-"""Register the best model of each run in MLflow, if it is better than those before it: the follower starts this by itself."""
+"""Register the best model of each run in MLflow, if it is better than those registered before. The follower does this automatically."""
 
 import argparse
 import os
@@ -13,10 +13,10 @@ from snaketrain.runtime.credentials import hidden
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="FOLDER", help="of runs, such as results/runs/baseline")
-    parser.add_argument("--uri", required=True, help="an MLflow server or database")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="FOLDER", help="folders of runs, such as results/runs/baseline")
+    parser.add_argument("--uri", required=True, help="MLflow server or database")
     args = parser.parse_args()
-    os.nice(10)  # trainings may be running beside it
+    os.nice(10)  # trainings may be running on this machine
     sys.excepthook = lambda *about: print(hidden("".join(traceback.format_exception(*about))), file=sys.stderr)
 
     from snaketrain.tracking.mlflow_store import Store

@@ -1,6 +1,7 @@
-"""Take the first steps of a training again, by what MLflow knows of it, and say whether the losses are equal to the bit.
+"""Repeat the first steps of a training from its record in MLflow, and say whether the losses are bit-identical.
 
-With its settings, with the user's own code as it was, and with the project's where git has the commit. Its data and weights must still be there.
+It uses the recorded settings, the user's own code as it was then, and the project's code if git still has the commit. The data and
+initial weights must still be there.
 """
 
 import argparse
@@ -32,13 +33,19 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run_id", help="of the training's run in MLflow")
-    parser.add_argument("--uri", help="an MLflow server or database (default: mlflow.db beside the results)")
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="of the workflow (default: results)")
+    parser.add_argument("run_id", help="id of the training's run in MLflow")
+    parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
     parser.add_argument(
-        "--settings", nargs="*", default=[], metavar="KEY=JSON", help="those that hold a password, which MLflow does not know: written out"
+        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
     )
-    parser.add_argument("--steps", type=int, default=20, help="how many of the first steps (default: 20)")
+    parser.add_argument(
+        "--settings",
+        nargs="*",
+        default=[],
+        metavar="KEY=JSON",
+        help="settings that hold a password, written out, since MLflow does not have them",
+    )
+    parser.add_argument("--steps", type=int, default=20, help="how many steps to repeat (default: %(default)s)")
     args = parser.parse_args()
     root = args.results.resolve().parent
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
@@ -47,30 +54,30 @@ def main() -> int:
         run["settings"] = written_out(run["settings"], args.settings)
         if not expected:
             raise SystemExit(f"{args.run_id}: MLflow has no train/loss within the first {args.steps} steps. Give more --steps.")
-        project = as_it_was(run["git"], recorded.changes(), Path(folder))
+        project = project_then(run["git"], recorded.changes(), Path(folder))
         own = recorded.own_code()
         for difference in [*differences(run, root, project), *out_of_reach(root, own)]:
-            print(f"not as it was: {difference}")
-        found = taken_again(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
+            print(f"differs: {difference}")
+        found = repeated(run, with_own_code(root, own, Path(folder)), project, Path(folder), max(expected))
     unequal = [step for step in sorted(expected) if found.get(step) != expected[step]]
     if unequal:
         step = unequal[0]
-        print(f"{run['run']}: step {step} had a loss of {expected[step]!r}, and now has {found.get(step)!r}")
-    print(f"{run['run']}: {len(expected) - len(unequal)} of {len(expected)} losses up to step {max(expected)} are equal to the bit")
+        print(f"{run['run']}: step {step} had a loss of {expected[step]!r}; repeated, it is {found.get(step)!r}")
+    print(f"{run['run']}: {len(expected) - len(unequal)} of {len(expected)} losses up to step {max(expected)} are bit-identical")
     return int(bool(unequal))
 
 
 def written_out(settings: list[str], given: list[str]) -> list[str]:
-    """The settings with those that were given for what is hidden in them."""
+    """The settings, with those that hold a password replaced by the given ones."""
     by_key = {item.partition("=")[0]: item for item in given}
     missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key and item not in concealed()]
     if missing:
-        raise SystemExit(f"MLflow does not hold the password in {', '.join(missing)}. Write it out: --settings {shlex.quote(missing[0])}")
+        raise SystemExit(f"MLflow does not have the password in {', '.join(missing)}. Write it out: --settings {shlex.quote(missing[0])}")
     return [by_key.get(item.partition("=")[0], item) for item in settings]
 
 
 class Recorded:
-    """What MLflow holds of a training."""
+    """What MLflow has recorded about a training."""
 
     def __init__(self, uri: str, run_id: str, folder: Path):
         from snaketrain.tracking.mlflow_store import Store
@@ -82,11 +89,11 @@ class Recorded:
         return {point.step: point.value for point in self.client.get_metric_history(self.run_id, "train/loss") if point.step <= steps}
 
     def changes(self) -> Path | None:
-        """To the code since its commit."""
+        """Uncommitted changes to the code."""
         return self._file("code.diff") if self.run["git"]["dirty"] else None
 
     def own_code(self) -> dict[str, Path]:
-        """Files of the user's, and what they were."""
+        """The user's own files, as they were recorded."""
         return {name: self._file(copy_of(name)) for name in own_files(self.run["ways"])}
 
     def _file(self, name: str) -> Path:
@@ -96,23 +103,23 @@ class Recorded:
             return Path(self.client.download_artifacts(self.run_id, f"training/{name}", str(self.folder)))
         except (MlflowException, OSError) as error:
             raise SystemExit(
-                f"{self.run_id}: MLflow at {self.uri} has no training/{name} of such a run ({error}). Copy the id from a training's page."
+                f"{self.run_id}: MLflow at {self.uri} has no training/{name} for this run ({error}). Copy the id from the page of a training."
             ) from None
 
 
-def as_it_was(then: dict[str, Any], changes: Path | None, folder: Path) -> Path:
-    """The folder of the project; this one, if git does not have the commit."""
+def project_then(then: dict[str, Any], changes: Path | None, folder: Path) -> Path:
+    """A folder with the project at that commit; this one if git does not have it."""
     if then == git_state() and not then["dirty"]:
         return PROJECT
     (folder / "code").mkdir()
     project = code_at(then["commit"], changes, folder / "code") if then["commit"] else None
     if project:
-        print(f"with the code of commit {then['commit']}{' and what was changed since' * bool(changes)}")
+        print(f"using the code of commit {then['commit']}{' with its uncommitted changes' * bool(changes)}")
     return project or PROJECT
 
 
 def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
-    """In the code, the machine and the files that it read: what may explain other losses."""
+    """What may explain different losses: the code, the machine, the files that were read."""
     import torch
 
     found, then, now = [], run["git"], git_state()
@@ -130,40 +137,40 @@ def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
 
 
 def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
-    """Own files that were changed since, and are found by their absolute path or held a password, without which they are of no use."""
+    """Changed files of the user's that cannot be restored: they have an absolute path, or held a password."""
     changed = [
         name
         for name, then in own.items()
         if (name.startswith("/") or HIDDEN in then.read_text(encoding="utf-8")) and not _same(root / name, then)
     ]
-    return [f"the code: {name} was changed; what it was is in MLflow, training/{copy_of(name)}, but for passwords" for name in changed]
+    return [f"the code: {name} was changed; MLflow has the former version without passwords, training/{copy_of(name)}" for name in changed]
 
 
 def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
-    """A folder that looks like `root`, but for the user's own files, which are what they were."""
+    """A folder that looks like `root`, but has the user's own files as they were."""
     in_reach = {name: then for name, then in own.items() if not name.startswith("/") and HIDDEN not in then.read_text(encoding="utf-8")}
     replaced = {Path(name): then for name, then in in_reach.items() if not _same(root / name, then)}
     if not replaced:
         return root
-    copied = {above for name in replaced for above in name.parents}  # anything in them is a link to what is in `root`
+    copied = {above for name in replaced for above in name.parents}  # everything else in these folders is a link into `root`
     for above in sorted(copied):
         (folder / "workspace" / above).mkdir()
         for entry in (root / above).glob("*"):
             if above / entry.name not in copied | set(replaced):
                 (folder / "workspace" / above / entry.name).symlink_to(entry)
     for name, then in replaced.items():
-        print(f"with {name} as it was")
+        print(f"using {name} as it was")
         shutil.copy(then, folder / "workspace" / name)
     return folder / "workspace"
 
 
 def _same(now: Path, then: Path) -> bool:
-    """A password in it is not in MLflow."""
+    """Compared without passwords, which MLflow does not have."""
     return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
 
 
-def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
-    """The losses up to the last step; then the training is told to stop. It may be one with a schedule that looks at its end."""
+def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
+    """The losses up to `last`, where the training is stopped: its settings, which a schedule may depend on, stay complete."""
     processes = run["environment"]["processes"]
     start = torchrun("--standalone", "--nproc-per-node", processes) if processes > 1 else [sys.executable]
     paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
@@ -189,7 +196,7 @@ def taken_again(run: dict[str, Any], root: Path, project: Path, folder: Path, la
             process.terminate()
         process.wait()
     if not losses(folder):
-        raise SystemExit(f"the training could not be started again:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
+        raise SystemExit(f"the training could not be repeated:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
     return losses(folder)
 
 

@@ -1,4 +1,4 @@
-"""Open MLflow's pages on this machine, on the view of the runs that are in its database."""
+"""Start MLflow's web pages on this machine and open the view of the runs in its database."""
 
 import argparse
 import contextlib
@@ -14,9 +14,9 @@ from pathlib import Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uri", help="an MLflow database (default: mlflow.db here)")
-    parser.add_argument("--port", type=int, default=5000)
-    parser.add_argument("--no-browser", action="store_true", help="only say the addresses")
+    parser.add_argument("--uri", help="MLflow database (default: mlflow.db in the current folder)")
+    parser.add_argument("--port", type=int, default=5000, help="port of the web pages on 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--no-browser", action="store_true", help="print the addresses without opening a browser")
     args = parser.parse_args()
     store, ui = args.uri or f"sqlite:///{Path('mlflow.db').resolve()}", f"http://127.0.0.1:{args.port}"
     command = [Path(sys.executable).with_name("mlflow"), "server", "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
@@ -32,7 +32,7 @@ def main() -> None:
         server.wait()
 
 
-def started(server: subprocess.Popen, ui: str) -> bool:
+def started(server: subprocess.Popen[bytes], ui: str) -> bool:
     """However long it takes: a busy machine may need minutes."""
     while server.poll() is None:
         with contextlib.suppress(OSError):

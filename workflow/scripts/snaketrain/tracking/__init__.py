@@ -1,1 +1,1 @@
-"""MLflow's side: follows the files of the runs, and never the other way."""
+"""Keeps MLflow up to date from the files of the runs. Nothing else in the project knows MLflow."""

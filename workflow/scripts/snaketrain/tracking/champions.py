@@ -1,4 +1,4 @@
-"""Which model bears the alias `champion`: a rule that looks at figures only, and never across different data."""
+"""Which model gets the alias `champion`: decided by the selection metric alone, and only among models of the same data."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Contender:
 
     @property
     def rank(self) -> float:
-        """More is better."""
+        """Higher is better."""
         return self.value if self.mode == "max" else -self.value
 
     def beats(self, other: "Contender") -> bool:
@@ -31,7 +31,7 @@ class Decision:
 
 
 def decide(new: Contender, registered: list[Contender], champion: Contender | None) -> Decision:
-    """Only a model that is better than all before it on its data is kept a second time, in the registry."""
+    """Only a model that beats all earlier ones on the same data is registered."""
     rivals = [other for other in registered if new.comparable(other)]
     ahead = next((other for other in rivals if not new.beats(other)), None)
     if ahead:
@@ -40,7 +40,5 @@ def decide(new: Contender, registered: list[Contender], champion: Contender | No
         return Decision(True, True, f"the first model: {new.metric} {new.value:.6g}")
     if not new.comparable(champion):
         other = "other data" if new.data != champion.data else f"{champion.metric}, not {new.metric}"
-        return Decision(
-            True, False, f"{champion.run} stays champion: it was chosen on {other}. Move the alias by hand if this one is to follow it."
-        )
+        return Decision(True, False, f"{champion.run} stays champion: it was chosen on {other}. Move the alias by hand to replace it.")
     return Decision(True, True, f"{new.metric} {new.value:.6g} is better than {champion.value:.6g} of {champion.run}")

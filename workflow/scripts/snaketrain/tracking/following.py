@@ -1,6 +1,6 @@
-"""Brings MLflow up to date with the files of the runs, at any time, any number of times, and never in the way of a training.
+"""Brings MLflow up to date with the files of the runs, at any time and any number of times, without disturbing a training.
 
-The files are the truth. What was sent already is kept in `.mlflow.json` beside them; if that is lost, all is sent again, and
+The files are the truth. What has been sent is noted in `.mlflow.json` beside them. If that is lost, everything is sent again and
 nothing changes: runs are found by their key, and identical points stay one point.
 """
 
@@ -24,13 +24,13 @@ from snaketrain.tracking.shared_runs import SharedRuns
 from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import TrainingRow
 
-LOOK_EVERY_SECONDS = 30  # whether what MLflow was told is still there
-FEW = 5  # runs that can be named one by one
+LOOK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
+FEW = 5  # so many runs are listed one by one
 
 
 @dataclass
 class Sent:
-    """What MLflow knows already of one run."""
+    """What MLflow already knows about one run."""
 
     uri: str
     run_id: str
@@ -38,28 +38,28 @@ class Sent:
     high_water: dict[str, int] = field(default_factory=dict)
     standing: JsonObject | None = None
     status: str | None = None
-    done: dict[str, str] = field(default_factory=dict)  # what is sent once, with the digest of what was sent
+    done: dict[str, str] = field(default_factory=dict)  # what is sent once, with a digest of its content
 
 
 class Follower:
     def __init__(self, results: Path, store: Store):
         self.results, self.store = Path(results).resolve(), store
         self.shared = SharedRuns(self.results, store)
-        self.jobs = SlurmJobs(self._jobs_at_work)
-        self.unregistered: set[Path] = set()  # runs whose best model may be worth serving
-        self.rows: dict[str, dict[str, TrainingRow]] = {}  # of each experiment, by name
+        self.jobs = SlurmJobs(self._running_jobs)
+        self.unregistered: set[Path] = set()  # runs whose best model may be registered
+        self.rows: dict[str, dict[str, TrainingRow]] = {}  # by experiment and run name
         self._views: dict[str, dict[str, str]] = {}
         self._looked = time.monotonic()
 
     def forget(self) -> None:
-        """Take nothing for granted that MLflow said before."""
+        """Look everything up in MLflow again."""
         self.store.forget()
         self.shared.forget()
         self.rows.clear()
         self._views.clear()
 
     def has_lost_its_runs(self, look_now: bool = False) -> bool:
-        """Whether somebody has emptied the store, or deleted experiments in it: asked now and then, and at the end."""
+        """Whether somebody has emptied the store or deleted experiments. Checked now and then, and at the end."""
         if not look_now and time.monotonic() - self._looked < LOOK_EVERY_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -69,14 +69,14 @@ class Follower:
         return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
 
     def update(self, training: Path) -> None:
-        """One run, whose training is in this folder."""
+        """Update one run, given the folder of its training."""
         run = tracked.read_json(training / "run.json")
         if run is None:
             return
         experiment = run.get("experiment") or "snaketrain"
         prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
         run_id = training_run(self.results, run, self.store)
-        if run_id is None:  # deleted in MLflow: nobody wants it there
+        if run_id is None:  # deleted in MLflow, so it is not wanted there
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
         row = TrainingRow(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
@@ -94,7 +94,7 @@ class Follower:
                 write_json(training / ".mlflow.json", asdict(sent))
 
     def show(self, ui: str) -> list[str]:
-        """Have each experiment shown with our columns; the addresses of the views, of the comparisons and of single runs."""
+        """Give each experiment a view with our columns. Returns the addresses of views, comparisons and single runs."""
         addresses = []
         for experiment, by_name in self.rows.items():
             rows, where = list(by_name.values()), self.store.experiment(experiment)
@@ -108,10 +108,10 @@ class Follower:
                 addresses += [f"{name:10} {views.run_address(ui, where, row.run_id)}" for name, row in by_name.items()]
         return addresses
 
-    def _jobs_at_work(self) -> set[str]:
+    def _running_jobs(self) -> set[str]:
         """The SLURM jobs of all runs that may still be writing."""
-        living = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
-        return {job for training in living if (job := job_of(training))}
+        running = (each for each in self.runs() if not has_ended(each, tracked.read_json(each / ".mlflow.json") or {}))
+        return {job for training in running if (job := job_of(training))}
 
     def _sent(self, folder: Path, run_id: str) -> Sent:
         content = tracked.read_json(folder / ".mlflow.json") or {}
@@ -128,7 +128,7 @@ class Follower:
     # --- the training
 
     def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
-        """Anew for each attempt, which may run elsewhere. `data`: the experiment and the run of its preparation."""
+        """Again for each attempt, which may run elsewhere. `data`: the experiment and the run of its preparation."""
         reasons = read_reasons(training.parent / "reasons.json")
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
             return
@@ -138,7 +138,7 @@ class Follower:
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        if not self.store.get(sent.run_id).data.tags.get("mlflow.note.content"):  # else somebody may have changed it there
+        if not self.store.get(sent.run_id).data.tags.get("mlflow.note.content"):  # otherwise somebody may have edited it
             experiment_id = self.store.experiment(experiment) if data_run_id else None
             tags["mlflow.note.content"] = tracked.note(run, experiment_id, data_run_id)
         self.store.tags(sent.run_id, tags)
@@ -147,7 +147,7 @@ class Follower:
         sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:
-        # asked first: whoever is gone has written all it will
+        # checked first: a process that is gone has written everything it ever will
         journal, left = training / "journal.jsonl", None if has_ended(training, asdict(sent)) else gone(training, self.jobs.is_over)
         while True:
             events, offset = read_events(journal, sent.offset, CHUNK_BYTES)
@@ -169,11 +169,11 @@ class Follower:
         if status != "RUNNING":
             for log in sorted((training / "logs").glob("rank-*.log")):
                 self.store.tail(sent.run_id, log, "logs")
-        self.store.tags(sent.run_id, tracked.course(state, why))
+        self.store.tags(sent.run_id, tracked.attempts(state, why))
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
 
-    # --- what is made of it
+    # --- selection and evaluation
 
     def _results(self, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
         folder = training.parent
@@ -204,9 +204,9 @@ class Follower:
             sent.done["evaluation"] = token
 
     def _checkpoints(self, training: Path, run: JsonObject, experiment: str, sent: Sent, selection: JsonObject) -> None:
-        """Each that is kept is a model with the metrics that were logged of it; its files stay where they are."""
+        """Each checkpoint on the disk is a model with its own metrics; its files stay where they are."""
         evaluations = (event for event in all_events(training / "journal.jsonl") if event.get("event") in ("attempt", "eval"))
-        logged = points(evaluations, {})  # to the millisecond the same as those of the run, which MLflow would double otherwise
+        logged = points(evaluations, {})  # equal to the run's points to the millisecond, or MLflow would store them twice
         for entry in selection["ranking"]:
             if entry["kept"]:
                 model_id = self._model(training, run, experiment, sent, entry)
@@ -226,7 +226,7 @@ class Follower:
         points: list[tracked.Point],
         files: list[tuple[Path, str]],
     ) -> None:
-        """Roll-ups and files on the training's row, and a run of its own below it."""
+        """Roll-ups and files of a stage on the training's row, and a child run."""
         points = [*points, tracked.duration(name, made)]
         self.store.points(sent.run_id, points)
         for file, place in files:
@@ -243,7 +243,7 @@ class Follower:
 
 
 def has_ended(training: Path, sent: JsonObject) -> bool:
-    """Whether its journal says so, and has nothing more to say."""
+    """Whether the journal says so and was read to its end."""
     journal = training / "journal.jsonl"
     heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)
     return heard_all and (sent.get("standing") or {}).get("status", "RUNNING") != "RUNNING"

@@ -1,4 +1,4 @@
-"""The few things that are asked of MLflow, each of them safe to ask again."""
+"""The few operations on MLflow that we need, each of them safe to repeat."""
 
 import contextlib
 import fcntl
@@ -48,20 +48,20 @@ TAIL_BYTES = 100_000
 
 
 class ExperimentDeleted(Exception):
-    """Only in name, until MLflow's garbage is collected: nothing can be written to it, and no other can have its name."""
+    """MLflow only marks an experiment as deleted: until it is collected, nothing can be written to it and its name is taken."""
 
     def __init__(self, name: str, experiment_id: str, uri: str):
-        super().__init__(f"MLflow at {uri}: its experiment {name!r} was deleted, so what belongs there is not recorded")
+        super().__init__(f"MLflow at {uri}: its experiment {name!r} was deleted, so its runs are not recorded")
         restore = f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow experiments restore --experiment-id {experiment_id}"
         self.advice = f"Restore it ({restore}), or give another name in tracking.experiment"
 
 
 class Store:
     def __init__(self, uri: str):
-        for name in ("mlflow", "alembic"):  # they tell of every table they make; what goes wrong reaches us as an exception
+        for name in ("mlflow", "alembic"):  # they log every table they create; errors reach us as exceptions
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri = uri
-        mlflow.set_tracking_uri(uri)  # what is asked of MLflow itself, not of a client, goes there too
+        mlflow.set_tracking_uri(uri)  # functions of the module mlflow must use it too
         with alone(uri):
             self.client = MlflowClient(uri)
             self.client.search_experiments(max_results=1)
@@ -70,12 +70,12 @@ class Store:
         self._opened = self._file()
 
     def forget(self) -> None:
-        """Ask again for all ids: somebody may have deleted what they named, or restored a database."""
+        """Look up all ids again: somebody may have deleted what they named, or restored a database."""
         self._experiments.clear()
         self._runs.clear()
 
     def is_replaced(self) -> bool:
-        """Whether the database that was opened is no longer there, or is another file."""
+        """Whether the database that was opened is gone, or is another file now."""
         return self._file() != self._opened
 
     def _file(self) -> tuple[int, int] | None:
@@ -85,7 +85,7 @@ class Store:
         return None
 
     def still_holds(self, run_ids: Iterable[str]) -> bool:
-        """Whether its experiments and these runs are there, as they were when they were looked up."""
+        """Whether the experiments and these runs still exist as they were looked up."""
         try:
             known = [self.client.get_experiment(each) for each in self._experiments.values()]
             runs = [self.get(run_id) for run_id in run_ids]
@@ -113,9 +113,9 @@ class Store:
         return key in self._runs
 
     def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
-        """The id of the run with this key, made if there is none; None if somebody has deleted it: then it stays so.
+        """The id of the run with this key, created if there is none; None if somebody has deleted it, which is respected.
 
-        `former`: the key that an earlier version gave it.
+        `former`: the key it had in an earlier version.
         """
         key = key[:LONGEST_TAG]
         if key not in self._runs:
@@ -133,7 +133,7 @@ class Store:
         return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
 
     def _adopted(self, experiment: str, former: str, name: str, tags: dict[str, str]) -> list[Run]:
-        """The run under its former key, which it now gets its new one for; none where more than one might be meant."""
+        """The run with the former key, which is replaced by the new one; none if it is ambiguous."""
         found = self.with_key(experiment, former)
         same = len(found) == 1 and found[0].info.run_name == hidden(name) and found[0].data.tags.get(PARENT) == tags.get(PARENT)
         if same and found[0].info.lifecycle_stage == "active":
@@ -144,7 +144,7 @@ class Store:
         return self.client.get_run(run_id)
 
     def params(self, run_id: str, params: dict[str, str]) -> None:
-        """Those that are not there yet: MLflow refuses to change one."""
+        """Log params that are not there yet: MLflow refuses to change one."""
         known = self.get(run_id).data.params
         new = [Param(k[:LONGEST_KEY], cut(v, LONGEST_PARAM)) for k, v in params.items() if k[:LONGEST_KEY] not in known]
         for start in range(0, len(new), PARAMS_AT_ONCE):
@@ -154,13 +154,13 @@ class Store:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
     def points(self, run_id: str, points: list[Point], model_id: str | None = None) -> None:
-        """(name, value, time, step); a point that is there already stays one point. With a model they are that model's too."""
+        """(name, value, time, step); a point that is already there stays one point. With a model, they belong to the model too."""
         metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
 
     def model(self, experiment: str, run_id: str, name: str, step: int, tags: dict[str, str]) -> str:
-        """The id of a run's model whose files lie elsewhere, made if there is none."""
+        """The id of a run's model whose files are elsewhere, created if there is none."""
         name, where = allowed_model_name(name), self.experiment(experiment)
         found = list(self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'"))
         if not found:
@@ -175,7 +175,7 @@ class Store:
         return model_id
 
     def status(self, run_id: str, status: str, time: float) -> None:
-        """RUNNING, or the end of the run at that time."""
+        """Set it to running, or end it at that time."""
         if status != "RUNNING":
             self.client.set_terminated(run_id, status, milliseconds(time))
         elif self.get(run_id).info.status != "RUNNING":
@@ -204,7 +204,7 @@ class Store:
 
 @contextlib.contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """MLflow makes the tables when a database is first opened, and two that do so at a time break it."""
+    """MLflow creates the tables when a database is first opened; two processes that do so at once break it."""
     if not uri.startswith(SQLITE):
         yield
         return
@@ -214,23 +214,23 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def cut(value: object, longest: int) -> str:
-    """A text as it may be kept."""
+    """A text without passwords, cut to a length that MLflow accepts."""
     text = hidden(str(value))
     return text if len(text) <= longest else text[: longest - 6] + " … cut"
 
 
 def allowed(name: str) -> str:
-    """A metric's name as MLflow allows it."""
+    """A metric's name with the characters that MLflow allows."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
 
 
 def allowed_model_name(name: str) -> str:
-    """A model's name as MLflow allows it, and as it can stand in an address."""
+    """A model's name with characters that MLflow allows and that are safe in an address."""
     return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
 
 
 def folder_name(experiment: str) -> str:
-    """An experiment's name is no path: one that could be taken for it gets another name as a folder."""
+    """A folder name for an experiment, whose own name may hold what a path must not."""
     plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
     return plain if plain and plain == experiment else f"{plain}-{digest(experiment)[:8]}"
 

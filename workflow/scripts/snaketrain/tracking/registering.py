@@ -1,4 +1,4 @@
-"""Puts the best model of a run into MLflow's registry, where it can be served, if it is better than those before it."""
+"""Registers the best model of a run with MLflow, from where it can be served, if it beats those registered before."""
 
 import shutil
 import tempfile
@@ -25,12 +25,12 @@ REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "num
 
 
 def register_best(folders: list[Path], store: Store) -> dict[str, str]:
-    """What was decided on each run. The best come first, so that the others need not be looked at closely."""
+    """The decision for each run. The best run comes first, so that worse ones are not registered on the way."""
     return {folder.name: register(folder, store).reason for folder in sorted(folders, key=lambda folder: -contender_of(folder).rank)}
 
 
 def register(folder: Path, store: Store) -> Decision:
-    """The run in this folder; what was decided is written down beside its model, and asked again only for another one."""
+    """Decide about the model of the run in this folder, and note the decision beside it: it is made once for each model."""
     run, new = tracked.finished_json(folder / "training/run.json"), contender_of(folder)
     run_id = training_run(folder.resolve().parents[1], run, store)
     if run_id is None:
@@ -45,7 +45,7 @@ def register(folder: Path, store: Store) -> Decision:
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
         if decision.crowns:
             store.client.set_registered_model_alias(name, ALIAS, version)
-    write_json(folder / "selection/.registered.json", told(folder, store.uri, run_id) | {"model": name, "decision": decision.reason})
+    write_json(folder / "selection/.registered.json", decided_on(folder, store.uri, run_id) | {"model": name, "decision": decision.reason})
     return decision
 
 
@@ -54,18 +54,18 @@ def contender_of(folder: Path) -> Contender:
     return Contender(run["run"], selection["winner"]["value"], selection["metric"], selection["mode"], run["data"]["content"])
 
 
-def told(folder: Path, uri: str, run_id: str) -> dict[str, str]:
+def decided_on(folder: Path, uri: str, run_id: str) -> dict[str, str]:
     return {"content": read_manifest(folder / "selection/manifest.json").content, "uri": uri, "run_id": run_id}
 
 
 def is_due(folder: Path, uri: str, run_id: str) -> bool:
-    """Whether there is a model that can be served, and nothing was decided about it yet."""
+    """Whether there is a model that can be served and has not been decided about."""
     before = tracked.read_json(folder / "selection/.registered.json") or {}
-    return is_servable(folder) and not told(folder, uri, run_id).items() <= before.items()
+    return is_servable(folder) and not decided_on(folder, uri, run_id).items() <= before.items()
 
 
 def is_servable(folder: Path) -> bool:
-    """A classifier of single texts, in a form that transformers loads."""
+    """Whether it is a classifier of single texts that transformers can load."""
     run = tracked.read_json(folder / "training/run.json") or {}
     prepared = tracked.prepared(run, folder.resolve().parents[1])
     if prepared is None:
@@ -78,12 +78,12 @@ def is_servable(folder: Path) -> bool:
 
 
 def registry_name(run: JsonObject) -> str:
-    """Of all models of an experiment for the same task: data that has changed keeps its name."""
+    """One name for all models of an experiment on the same data set, also when its content changes."""
     return allowed_model_name(f"{run.get('experiment') or 'snaketrain'}-{run['data']['name']}")
 
 
 def registered(store: Store, name: str) -> tuple[list[Contender], Contender | None]:
-    """All that were registered under a name, and the champion."""
+    """All models registered under a name, and the champion."""
     found = {version.version: contender(version.tags) for version in store.client.search_model_versions(f"name = '{name}'")}
     try:
         champion = store.client.get_model_version_by_alias(name, ALIAS)
@@ -95,7 +95,7 @@ def registered(store: Store, name: str) -> tuple[list[Contender], Contender | No
 
 
 def contender(tags: dict[str, str]) -> Contender | None:
-    """None for a version that somebody else has registered, or that was not finished."""
+    """None for a version that was registered by hand, or not completely."""
     try:
         run, value, metric, mode, data = (tags[f"pipeline.{name}"] for name in ("run", "value", "metric", "mode", "data"))
     except KeyError:
@@ -108,15 +108,15 @@ def of_unknown_origin(version: ModelVersion) -> Contender:
 
 
 def log_model(model: Path, name: str, run_id: str, longest: int | None, store: Store) -> str:
-    """Save the model with all that serving needs; the number of its version."""
+    """Save the model with everything serving needs. Returns the number of its version."""
     requirements = [f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED]
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(model, f"{folder}/files", ignore=shutil.ignore_patterns("*.pt"))  # what only the training needs
+        shutil.copytree(model, f"{folder}/files", ignore=shutil.ignore_patterns("*.pt"))  # only training needs these
         mlflow.pyfunc.save_model(
             f"{folder}/model",
             python_model=served_code(),
             artifacts={"model": f"{folder}/files"},
-            pip_requirements=requirements,  # given, since to find them out takes long
+            pip_requirements=requirements,  # MLflow would take long to infer them
             model_config={"max_length": longest},
         )
         add_example(Path(folder, "model"))
@@ -128,7 +128,7 @@ def log_model(model: Path, name: str, run_id: str, longest: int | None, store: S
 
 
 def add_example(saved: Path) -> None:
-    """As `save_model` would do with an example, but it would load the model and have it answer first, which takes many times as long."""
+    """What `save_model` does with an example, except that it would load the model and predict first, which takes many times as long."""
     kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
     for name, content in zip(kept.values(), (EXAMPLE, {"inputs": EXAMPLE}), strict=True):
         write_json(saved / name, content)

@@ -1,4 +1,4 @@
-"""Has models registered by a process of its own: to load and save one takes a while, for which the curves need not wait."""
+"""Registers models in a separate process: loading and saving one takes a while, and the curves must not wait for it."""
 
 import os
 import subprocess
@@ -14,34 +14,34 @@ class Registrar:
         self.uri, self.log = uri, log
         self.process: subprocess.Popen[bytes] | None = None
         self.asked: set[Path] = set()
-        self.at_work: list[Path] = []
+        self.registering: list[Path] = []
 
     def forget(self) -> None:
-        """What was registered may be no longer there."""
+        """What was registered may no longer be there."""
         self.asked.clear()
 
-    def see_to(self, due: set[Path]) -> None:
-        """Begin with the runs that are due, unless others are at work; one that failed is not tried again by the same follower."""
+    def start(self, due: set[Path]) -> None:
+        """Register these runs unless others are being registered. The same follower tries a run only once."""
         if self.process and self.process.poll() is None:
             return
         if new := sorted(due - self.asked):
             self.asked |= set(new)
-            self.at_work = new
+            self.registering = new
             command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
             with open(self.log, "w", encoding="utf-8") as log:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:
-        """Wait for all, and note for which; what went wrong, if anything did."""
+        """Register the rest and wait. Returns what went wrong, if anything did."""
         self._wait(note)
-        self.see_to(due)
+        self.start(due)
         if self._wait(note):
-            last = (self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it was killed"])[-1]
-            return f"the best model could not be registered: {last[:300]} (all of it: {self.log})"
+            last = (self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["the process was killed"])[-1]
+            return f"the best model could not be registered: {last[:300]} (full log: {self.log})"
         return None
 
     def _wait(self, note: Callable[[str], None]) -> int:
         if self.process is None:
             return 0
-        note(f"registering the best model of {', '.join(folder.name for folder in self.at_work)}")
+        note(f"registering the best model of {', '.join(folder.name for folder in self.registering)}")
         return self.process.wait()

@@ -1,4 +1,4 @@
-"""What a run is found by in MLflow: its workspace, its name, and the identity of what was computed. So each run is a row."""
+"""The key that identifies a run in MLflow: its workspace, its name, and the identity of what was computed."""
 
 import contextlib
 import json
@@ -18,12 +18,12 @@ WORKSPACE = ".workspace.json"
 
 
 def workspace_id(results: Path) -> str:
-    """Drawn once and kept with the results, so that it stays the same wherever they are moved or mounted."""
+    """Drawn once and kept with the results, so that it survives moving or mounting them elsewhere."""
     path = results / WORKSPACE
     if not path.exists():
         drawn = results / f"{WORKSPACE}.{os.getpid()}"
-        write_json(drawn, {"id": uuid.uuid4().hex[:16], "about": "by this MLflow knows the runs of these results"})
-        with contextlib.suppress(FileExistsError):  # another process was faster, and its id counts
+        write_json(drawn, {"id": uuid.uuid4().hex[:16], "about": "identifies the runs of these results in MLflow"})
+        with contextlib.suppress(FileExistsError):  # another process was faster; its id counts
             os.link(drawn, path)
         drawn.unlink()
     return str(json.loads(path.read_text(encoding="utf-8"))["id"])
@@ -34,26 +34,26 @@ def run_key(results: Path, stage: str, identity: str, run: str | None = None) ->
 
 
 def former_key(stage: str, identity: str) -> str:
-    """Of an earlier version, under which runs of equal settings were one."""
+    """The key of an earlier version, in which runs with equal settings shared one row."""
     return f"{stage}:{identity}"
 
 
 def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
-    """The id of a training's row, made if there is none; None where somebody has deleted it."""
+    """The id of a training's row, created if there is none; None if somebody has deleted it."""
     key, experiment = run_key(results, "train", run["identity"], run["run"]), run.get("experiment") or "snaketrain"
     former: str | None = former_key("train", run["identity"])
     if not store.knows(key) and len(sharing := of_equal_identity(results, run)) > 1:
         if not store.with_key(experiment, key):
-            tell_of_shared(store.with_key(experiment, former_key("train", run["identity"])), sharing)
+            warn_of_shared_row(store.with_key(experiment, former_key("train", run["identity"])), sharing)
         former = None
     return store.run(experiment, key, run["run"], run["started"], {}, former)
 
 
-def tell_of_shared(runs: list[Run], sharing: list[str]) -> None:
+def warn_of_shared_row(runs: list[Run], sharing: list[str]) -> None:
     for run in (run for run in runs if run.info.lifecycle_stage == "active"):
         print(
             f"warning: MLflow's run {run.info.run_name!r} ({run.info.run_id}) holds what an earlier version recorded of "
-            f"{', '.join(sharing)} together; each has a row of its own now. Delete the old one when you need it no more.",
+            f"{', '.join(sharing)} together; each now has its own row. Delete the old run when you no longer need it.",
             file=sys.stderr,
             flush=True,
         )

@@ -1,6 +1,6 @@
-"""A trained text classifier as MLflow serves it: texts in, for each its label and how sure the model is of it.
+"""A trained text classifier as MLflow serves it: texts in; for each, its label and the probability of that label.
 
-MLflow keeps this file beside the weights and runs it where the model is loaded, so it needs nothing else of this project.
+MLflow keeps this file beside the weights and runs it where the model is loaded, so it must not import anything of this project.
 """
 
 import mlflow

@@ -10,7 +10,7 @@ from snaketrain.tracking.run_keys import former_key, run_key
 
 
 class SharedRuns:
-    """Each in an experiment of its own, so that the trainings' one has nothing but trainings in its rows."""
+    """They have experiments of their own, so that the rows of the trainings' experiment are all trainings."""
 
     def __init__(self, results: Path, store: Store):
         self.results, self.store = results, store
@@ -22,7 +22,7 @@ class SharedRuns:
         self.deleted = None
 
     def data(self, run: JsonObject, experiment: str) -> tuple[Manifest | None, str | None]:
-        """What a training read, and the run of its preparation."""
+        """The data that a training read, and the MLflow run of its preparation."""
         prepared = tracked.prepared(run, self.results)
         if prepared is None:
             return None, None
@@ -30,14 +30,14 @@ class SharedRuns:
             points = [*tracked.data_points(prepared.facts, prepared.finished), tracked.duration("preparation", prepared)]
             tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
             try:
-                self._data[prepared.path] = self._made(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
-            except ExperimentDeleted as error:  # the trainings are recorded all the same
+                self._data[prepared.path] = self._stage_run(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
+            except ExperimentDeleted as error:  # trainings are recorded nevertheless
                 self.deleted = error
                 return prepared, None
         return prepared, self._data[prepared.path]
 
     def comparison(self) -> None:
-        """The latest one, with its page."""
+        """The latest comparison, with its page."""
         made = tracked.manifest(self.results / "comparison/manifest.json")
         if made is None or not (names := made.facts.get("runs")):
             return
@@ -45,22 +45,22 @@ class SharedRuns:
             experiment = f"{first.get('experiment') or 'snaketrain'}-comparisons"
             tags = {"pipeline.stage": "compare", "mlflow.note.content": made.facts.get("verdict", "")}
             points = [("runs", float(len(names)), made.finished, 0), tracked.duration("comparison", made)]
-            self._made(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
+            self._stage_run(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
 
-    def _made(
+    def _stage_run(
         self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list[tracked.Point], files: list[str]
     ) -> str | None:
-        """The run of a stage; all of it is told once."""
+        """The run of a stage; its content is sent once."""
         sent = tracked.read_json(made.folder / ".mlflow.json") or {}
         stage = tags["pipeline.stage"]
         key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
         run_id = self.store.run(experiment, key, name, made.started, tags, former)
-        told = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
-        if run_id and sent != told:
+        current = {"uri": self.store.uri, "run_id": run_id, "content": made.content}
+        if run_id and sent != current:
             self.store.params(run_id, tracked.params(made.settings))
             self.store.points(run_id, points)
             for file in files:
                 self.store.artifact(run_id, made.folder / file)
             self.store.status(run_id, "FINISHED", made.finished)
-            write_json(made.folder / ".mlflow.json", told)
+            write_json(made.folder / ".mlflow.json", current)
         return run_id

@@ -1,4 +1,4 @@
-"""Which SLURM jobs are over: one call of squeue for all of them, and not more often than a busy cluster likes."""
+"""Which SLURM jobs have ended: one question for all of them, not so often that it burdens a busy cluster."""
 
 import contextlib
 import time
@@ -11,20 +11,20 @@ ASK_EVERY_SECONDS = 30
 
 class SlurmJobs:
     def __init__(self, at_work: Callable[[], set[str]]):
-        """`at_work`: the jobs of all runs that may still be writing, which are asked for together."""
+        """`at_work`: the jobs of all runs that may still be writing, which are queried together."""
         self.slurm, self.at_work = Slurm(), at_work
         self.over: set[str] = set()
         self.doubtful: set[str] = set()
         self.asked_at: float | None = None
 
     def is_over(self, job: str) -> bool:
-        """False as long as SLURM has not said so."""
+        """False until SLURM says so."""
         if self.asked_at is None or time.monotonic() - self.asked_at >= ASK_EVERY_SECONDS:
             self.ask()
         return job in self.over
 
     def doubt(self, job: str) -> None:
-        """Ask again: its training has written something, and a job that is queued again keeps its number."""
+        """Query this job again: its training has written something, and a requeued job keeps its number."""
         self.doubtful.add(job)
 
     def ask(self) -> None:

@@ -1,4 +1,4 @@
-"""What of a run's files MLflow is told, as plain values: params, tags, roll-ups, notes, the data set's description."""
+"""What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
-SILENT_SECONDS = 6 * 3600  # a training that has written nothing for so long was killed without a word
+SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long must have been killed
 Point = tuple[str, float, float, int]
 
 
 def read_json(path: Path) -> JsonObject | None:
-    """None where the file is not there yet, or is just being replaced."""
+    """None if the file does not exist yet, or is just being replaced."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -39,13 +39,13 @@ def manifest(path: Path) -> Manifest | None:
 
 
 def prepared(run: JsonObject, results: Path) -> Manifest | None:
-    """Of the data that a training read; wherever we are called from."""
+    """The manifest of the data that a training read, whatever the current folder."""
     path = Path((run.get("data") or {}).get("path") or "missing")
     return manifest(path) or manifest(results / "data" / path.parent.name / "manifest.json")
 
 
 def params(strings: list[str]) -> dict[str, str]:
-    """Settings as MLflow shows them: text without quotes, all else as in JSON."""
+    """Settings as MLflow shows them: text without quotes, everything else as JSON."""
     return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in settings_of(strings).items()}
 
 
@@ -75,8 +75,8 @@ def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
     return {"snakemake.reason": reasons[stage]["reason"]} if stage in reasons else {}
 
 
-def course(standing: JsonObject, why: str) -> dict[str, str]:
-    """How often it was started, in which SLURM jobs, and how it ended."""
+def attempts(standing: JsonObject, why: str) -> dict[str, str]:
+    """How often a training was started, in which SLURM jobs, and how it ended."""
     jobs = {"slurm.job_ids": ", ".join(standing["jobs"])} if standing["jobs"] else {}
     return jobs | {"pipeline.attempts": str(standing["attempts"]), "pipeline.end": why}
 
@@ -86,12 +86,12 @@ def duration(name: str, made: Manifest) -> Point:
 
 
 def spent(seconds: dict[str, float], time: float) -> list[Point]:
-    """On what the time of the training went; `goodput` is a share, not seconds."""
+    """What the training's time was spent on; `goodput` is a share, not seconds."""
     return [(name if name == "goodput" else f"time/{name}", value, time, 0) for name, value in seconds.items()]
 
 
 def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
-    """Every figure of a flat dictionary as a roll-up: a point at step 0."""
+    """Every number in a flat dictionary as a roll-up: a point at step 0."""
     return [
         (f"{prefix}/{name}", float(value), time, 0)
         for name, value in content.items()
@@ -128,7 +128,7 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
 
 
 def schema(facts: JsonObject) -> JsonObject:
-    """Of an example: a text and its label, or the fields of a dataset class."""
+    """The schema of an example: a text and its label, or the fields of a dataset class."""
     if "datasets" in facts:
         fields = facts["splits"]["train"]["fields"]
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
@@ -140,12 +140,12 @@ def schema(facts: JsonObject) -> JsonObject:
 
 
 def follows(later: Manifest, earlier: Manifest) -> bool:
-    """Whether a stage read this very result of the one before, and not that of an earlier training in the same folder."""
+    """Whether a stage read this result of the previous stage, and not that of an earlier training in the same folder."""
     return earlier.content in later.inputs.values() or later.started >= earlier.finished
 
 
 def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str]:
-    """In MLflow's words, and why in ours; `gone` says that nobody writes the journal any more."""
+    """The status in MLflow's words and the reason in ours; `gone` says why nobody writes the journal any more."""
     found = STATUSES.get(standing["status"], "FAILED")
     if found != "RUNNING":
         return found, standing["why"]

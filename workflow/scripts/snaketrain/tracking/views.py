@@ -1,4 +1,4 @@
-"""How MLflow's pages show an experiment: our columns, best run first. MLflow hides metrics until somebody asks for them.
+"""How MLflow's pages show an experiment: our columns, best run first. By default MLflow hides all metric columns.
 
 A view is a tag of the experiment, which its address names; MLflow 3.17's pages read it as JSON (tests/pipeline/test_ui.py looks at them).
 """
@@ -21,7 +21,7 @@ BESIDE_THE_POINT = (".sha256", ".hub_type", ".path", ".package")  # too long for
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A training, and the metric that chose its checkpoint, if one is chosen already."""
+    """A training, and the metric that selected its checkpoint, once one is selected."""
 
     run_id: str
     settings: Mapping[str, object]
@@ -30,7 +30,7 @@ class TrainingRow:
 
 
 def view(rows: list[TrainingRow]) -> dict[str, object]:
-    """Trainings only, with the metric that chose most of the checkpoints, and the settings in which they differ."""
+    """Trainings only, with the metric that selected most checkpoints, and the settings that differ."""
     chosen = Counter((row.metric, row.mode) for row in rows if row.metric).most_common(1)
     metric, mode = chosen[0][0] if chosen else ("loss", "min")
     differing = differing_settings([row.settings for row in rows], left_out=BESIDE_THE_POINT)
@@ -47,7 +47,7 @@ def view(rows: list[TrainingRow]) -> dict[str, object]:
 
 
 def tags(rows: list[TrainingRow]) -> dict[str, str]:
-    """Of the experiment; the second one has MLflow show its pages for trainings."""
+    """Tags of the experiment; the second makes MLflow show its pages for trainings."""
     return {TAG: json.dumps(view(rows)), "mlflow.experimentKind": "custom_model_development"}
 
 
