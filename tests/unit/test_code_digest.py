@@ -73,6 +73,11 @@ def test_modules_without_effect_are_left_out(script):
     assert [name for name in digests(SCRIPTS / f"{script}.py") if name.startswith(WITHOUT_EFFECT_ON_RESULTS)] == []
 
 
+def test_imports_for_the_type_checker_alone_do_not_count(tmp_path):
+    checked = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import snaketrain.tasks.base\n\nx = 1\n"
+    assert digest_of(tmp_path / "a.py", checked) == digest_of(tmp_path / "a.py", checked.replace("tasks.base", "journal"))
+
+
 def test_packages_without_effect_exist():
     modules = {code_digest.module_name(path) for path in SCRIPTS.rglob("*.py")}
     assert modules >= set(WITHOUT_EFFECT_ON_RESULTS)

@@ -48,6 +48,11 @@ def error(prediction, target, power=1):
     pass
 
 
+class Watch:
+    def __init__(self, every: int = 1):
+        pass
+
+
 class Task:
     metrics = {"loss": "min"}
 
@@ -127,7 +132,11 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("train.task.arguments.metrics.error", {"use": "mine.py:error", "arguments": {"powr": 2}}, OF_MODULE),
     ("train.task.arguments.metrics.r2", {"use": "torchmetrics.R2Score", "arguments": {"adjustd": 2}}, OF_MODULE),
     ("train.task.arguments.metrics.r2", {"use": "torchmetrics.R2Score", "prediction": "outptu"}, OF_MODULE),
+    ("train.callbacks", [{"use": "mine.py:Watch", "arguments": {"evry": 2}}], {}),
+    ("train.callbacks", ["mine.py:Wach"], {}),
+    ("train.callbacks", ["watch"], {}),
     # contradictions
+    ("train", {"save_every": 10, "save_every_minutes": 5}, {}),
     ("train", {"steps": 10, "epochs": 2}, {}),
     ("train", {"evaluate_every": 10, "evaluations_per_epoch": 2}, {}),
     ("train", {"batch_size": 10, "batch_tokens": 2000}, {}),
@@ -339,7 +348,7 @@ def prepared(path: tuple) -> dict:
     """A right configuration in which the section of the setting is given."""
     base = BASE
     if path[-2:-1] == (0,):
-        base = put(base, path[:-2], [{"match": "classifier.*"}])
+        base = put(base, path[:-2], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [{"match": "classifier.*"}])
     if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:
         base = put(base, path[:2], {"path": f"{path[1]}.csv"})
     if path[:2] == ("model", "source") and len(path) > 2:

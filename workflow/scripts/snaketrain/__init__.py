@@ -1,1 +1,30 @@
-"""The library behind the stage scripts: settings, data, tasks, strategies, the training loop."""
+"""The library behind the stage scripts: settings, data, tasks, strategies, the trainer.
+
+`from snaketrain import Trainer, Task, Callback, Strategy` for a notebook or code of your own; nothing is imported before it is asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from snaketrain.strategies.base import Strategy as Strategy
+    from snaketrain.tasks.base import Task as Task
+    from snaketrain.training.callbacks.base import Callback as Callback
+    from snaketrain.training.trainer import Trainer as Trainer
+
+PUBLIC = {
+    "Callback": "snaketrain.training.callbacks.base",
+    "Strategy": "snaketrain.strategies.base",
+    "Task": "snaketrain.tasks.base",
+    "Trainer": "snaketrain.training.trainer",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *PUBLIC])

@@ -75,6 +75,7 @@ def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]  # never run
     names = sorted(set(_imports(tree, path)))
     for node in ast.walk(tree):
         _drop_docstring(node)

@@ -175,6 +175,7 @@ class Pipeline:
             named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
+                named += [(callback.use, None) for callback in run.train.callbacks]
             own = [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
         key = (stage, *own)  # the points of a sweep run the same code
         if key not in self._digests:

@@ -80,6 +80,7 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
 def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
     """What a training is told without depending on it."""
     settings = pipeline.runs[run]
+    profile = settings.compute.profile
     return {
         "device": settings.compute.device,
         "keep-best-by": settings.select.metric,
@@ -87,6 +88,7 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
         "keep": settings.compute.keep_checkpoints,
         "log-every": settings.tracking.log_every_steps,
         "stall-seconds": settings.compute.stall_seconds,
+        "profile": profile and f"{profile.first_step}:{profile.steps}",
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
         "experiment": hidden(settings.tracking.experiment),
         "notes": hidden(settings.tracking.notes),

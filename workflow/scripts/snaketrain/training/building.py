@@ -45,7 +45,14 @@ def start_strategy(train: Train, device: str = "auto", precision: str | None = N
 
 
 def load_callbacks(train: Train) -> list[Callback]:
-    return [load(each.use)(**each.arguments) for each in train.callbacks]
+    callbacks = [load(each.use)(**each.arguments) for each in train.callbacks]
+    for number, callback in enumerate(callbacks):
+        if not isinstance(callback, Callback):
+            raise SystemExit(
+                f"train.callbacks.{number}: {train.callbacks[number].use} makes a {type(callback).__name__}, which is not a callback. "
+                "Derive it from snaketrain.Callback."
+            )
+    return callbacks
 
 
 def make_task(train: Train) -> Task:

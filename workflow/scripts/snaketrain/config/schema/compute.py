@@ -24,6 +24,13 @@ SBATCH_SETTINGS = {
 }
 
 
+class Profile(Section):
+    """Which steps `torch.profiler` traces, one file per rank, into the training's folder `profile`."""
+
+    first_step: Positive = Field(20, description="the first of them; behind those that warm up")
+    steps: Positive = Field(5, description="how many")
+
+
 class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
@@ -58,6 +65,7 @@ class Compute(Section):
         3,
         description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot when one was lost",
     )
+    profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; none: no trace")
     reduce_batch_on_oom: bool = Field(
         False, description="work off each batch in more pieces when the memory runs out; the result is the same"
     )

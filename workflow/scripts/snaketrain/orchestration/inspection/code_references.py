@@ -87,6 +87,8 @@ def references(run: Settings, module_settings: module_task.ModuleSettings | None
     yield Reference("model.use", run.model.use, None, run.model.arguments)
     yield Reference("train.optimizer.use", train.optimizer.use, None, train.optimizer.arguments)
     yield Reference("train.schedule.use", train.schedule.use, "training.schedules", train.schedule.arguments)
+    for number, callback in enumerate(train.callbacks):
+        yield Reference(f"train.callbacks.{number}.use", callback.use, None, callback.arguments)
     if train.strategy.use != "auto":
         yield Reference("train.strategy.use", train.strategy.use, "strategies", train.strategy.arguments)
     for split in ("train", "dev", "test"):

@@ -1,0 +1,76 @@
+"""The trainer as a notebook uses it: from settings, with code of one's own, and no workflow around it."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from points import EXAMPLES, TRAIN, Points
+
+from snaketrain import Trainer
+from snaketrain.config.schema import Model, Train
+from snaketrain.data.loading.opening import Splits
+from snaketrain.runtime.journal import read_events
+from snaketrain.training.building import load_callbacks
+from snaketrain.training.callbacks.profiler import Profiler
+
+OWN = """
+from pathlib import Path
+
+from points import Classify
+from snaketrain import Callback
+
+
+class Mine(Classify):
+    def __init__(self):
+        super().__init__(dropout=0.5)
+
+
+class LastLoss(Callback):
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def on_log(self, state, figures):
+        self.path.write_text(f"{state.step} {figures['loss']}")
+
+
+class NoCallback:
+    pass
+"""
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    callback = {"use": f"{tmp_path}/own.py:LastLoss", "arguments": {"path": str(tmp_path / "last.txt")}}
+    return Train(**TRAIN, task=f"{tmp_path}/own.py:Mine", callbacks=[callback])
+
+
+def trainer_of(settings: Train, folder: Path, **options: object) -> Trainer:
+    data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
+    return Trainer.from_settings(settings, Model(use="torch.nn.Linear"), data, folder, **options)
+
+
+def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
+    trainer = trainer_of(settings, tmp_path / "run", log_every=4)
+    state = trainer.fit()
+    assert trainer.complete and state.step == 15 and trainer.parameters == 99
+    lines = [event for event in read_events(tmp_path / "run/journal.jsonl")[0] if event["event"] == "train"]
+    assert [line["step"] for line in lines] == [4, 8, 12, 15]
+    assert (tmp_path / "last.txt").read_text() == f"15 {lines[-1]['metrics']['loss']}"
+    assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
+
+
+def test_what_is_named_as_a_callback_must_be_one(tmp_path, settings):
+    wrong = settings.model_copy(update={"callbacks": Train(callbacks=[f"{tmp_path}/own.py:NoCallback"]).callbacks})
+    with pytest.raises(SystemExit, match=r"train.callbacks.0: .*own.py:NoCallback makes a NoCallback, which is not a callback"):
+        load_callbacks(wrong)
+
+
+def test_a_profile_of_the_steps_that_were_asked_for(tmp_path, settings):
+    trainer = trainer_of(settings, tmp_path / "run", callbacks=[Profiler(tmp_path / "profile", first_step=3, steps=2)])
+    trainer.fit()
+    [trace] = (tmp_path / "profile").iterdir()
+    assert trace.name == "rank-0-steps-3-4.json.gz"
+    names = [event["name"] for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"] if "name" in event]
+    assert sum(name.startswith("Optimizer.step") for name in names) == 2
