@@ -1,5 +1,6 @@
 """What a step does to modules and optimizers: all that one loss has trained, or nothing."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.gradients import step_on_device
 from snaketrain.tasks.base import Task
 from snaketrain.training.nonfinite import NonfiniteSteps
 from snaketrain.training.state import StepOutcome, TrainState
@@ -60,6 +62,19 @@ def test_an_overflow_in_one_module_leaves_out_the_other_as_well():
     ours.task.spoil = False
     assert step(ours).isfinite()
     assert changed(ours, start) == [True, True]
+
+
+@pytest.mark.parametrize("norm", [1.0, NAN, INFINITE])
+def test_a_fused_optimizer_decides_on_the_device(norm):
+    """As on a GPU, where the host does not wait for the norm."""
+    module = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    for expected in (1.0, 1.0 if not math.isfinite(norm) else 2.0):
+        module(torch.ones(3)).sum().backward()
+        before = module.weight.detach().clone()
+        step_on_device(optimizer, optimizer, torch.tensor(1.0 if not optimizer.state else norm))
+        assert optimizer.state[module.weight]["step"].item() == expected
+    assert torch.equal(before, module.weight) == (not math.isfinite(norm))
 
 
 class OfTwo(Strategy):

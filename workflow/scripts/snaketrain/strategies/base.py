@@ -138,9 +138,8 @@ class Strategy:
         if not alike or self.model_parallel_size > 1:
             elsewhere = self.sum(norm.isfinite().logical_not())
             norm = torch.where(elsewhere > 0, torch.nan, norm)
-        found_inf = norm.isfinite().logical_not().float()
         for _, optimizer in pairs:
-            step_if_finite(optimizer, found_inf)  # not by the scaler, which would decide for each optimizer by itself
+            step_if_finite(optimizer, norm)  # not by the scaler, which would decide for each optimizer by itself
         self.scaler.update()
         return norm
 

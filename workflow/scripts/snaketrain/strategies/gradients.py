@@ -1,6 +1,7 @@
 """Losses and gradients of one objective on this rank's microbatches: what every strategy but a pipeline does alike."""
 
 import contextlib
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,11 +57,16 @@ def nan_if_infinite(weight: float, loss: Tensor) -> Tensor:
     return loss.detach() * 0.0 + weight
 
 
-def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Tensor) -> None:
-    """Step, unless `found_inf` is 1. Fused optimizers look at it on the device, so that the host need not wait for the gradients."""
+def step_if_finite(optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+    """Step, unless the norm of the gradients is not finite. On a GPU a fused optimizer finds that out without the host waiting for it."""
     stepping = getattr(optimizer, "optim", optimizer)  # sharded optimizers hold the one that steps this rank's share
-    if all(group.get("fused") for group in stepping.param_groups):
-        stepping.grad_scale, stepping.found_inf = None, found_inf
+    if norm.device.type != "cpu" and all(group.get("fused") for group in stepping.param_groups):
+        step_on_device(optimizer, stepping, norm)
+    elif math.isfinite(norm.item()):
         optimizer.step()
-    elif not found_inf.item():
-        optimizer.step()
+
+
+def step_on_device(optimizer: torch.optim.Optimizer, stepping: torch.optim.Optimizer, norm: Tensor) -> None:
+    """Fused kernels leave weights, moments and step count as they are where `found_inf` is 1."""
+    stepping.grad_scale, stepping.found_inf = None, (norm * 0).ne(0).float()  # NaN and infinity times 0 are NaN
+    optimizer.step()

@@ -1,5 +1,6 @@
 """What a training has in hand between two steps, and what a step came to."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -83,9 +84,9 @@ class StepOutcome:
     logged: bool = False  # whether the metrics since the last line of the journal count it already
 
     def __post_init__(self) -> None:
-        self._finite = HostCopy(self.gradient_norm.isfinite())
+        self._norm = HostCopy(self.gradient_norm)
 
     @cached_property
     def applied(self) -> bool:
         """Whether the weights were updated: not where a gradient of any rank was not finite."""
-        return bool(self._finite.item())
+        return math.isfinite(self._norm.item())
