@@ -62,11 +62,12 @@ class Alone:
 def arguments(data: Path, folder: Path, seed: int, **train: Any) -> list[str]:
     from snaketrain.config.runs import strings
     from snaketrain.config.schema import Model, Train
+    from snaketrain.runtime.job_settings import settings_words
 
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
     settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments=SMALL))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json")]
-    return [*paths, "--log-every", "3", "--device", "cpu", "--settings", *settings]
+    return [*paths, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
 
 
 def result(folder: Path) -> Result:

@@ -28,6 +28,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 
 OURS = "snaketrain"
@@ -67,7 +68,7 @@ def run_ours(folder: Path, data: Path, model: Path, train: dict[str, Any], envir
     settings = strings("train", Train(**train, precision="fp32")) + strings("model", Model(**DEFAULT["model"]))
     command = [sys.executable, str(REPOSITORY / "workflow/scripts/train_model.py"), "--run-name", OURS, "--data", str(data)]
     command += ["--model", str(model), "--output", str(folder / "manifest.json"), "--keep-best-by", "accuracy", "--device", "cpu"]
-    cpu_seconds = run([*command, "--settings", *settings], folder / "log", environment)
+    cpu_seconds = run([*command, *settings_words(folder, "train_model", settings)], folder / "log", environment)
     events = read_events(folder / "journal.jsonl")[0]
     spent = next(event["spent"] for event in reversed(events) if event["event"] == "end")
     evaluations = [

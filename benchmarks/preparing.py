@@ -32,6 +32,7 @@ sys.path.insert(0, str(SCRIPTS))
 from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Data, Source  # noqa: E402
 from snaketrain.data.sources.fetching import source_files  # noqa: E402
+from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
 
 DEFAULT = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["data"]
@@ -93,9 +94,8 @@ def ours(file: Path, output: Path, tokenizer: Path) -> None:
     (model.parent / "files/tokenizer.json").symlink_to(tokenizer)
     write_manifest(model, Manifest("fetch_model", "", [], {}, {}))
     command = [str(SCRIPTS / "prepare_data.py"), "--raw", str(raw), "--tokenizer", str(model), "--threads", "2"]
-    os.execv(
-        sys.executable, [sys.executable, *command, "--output", str(output / "made/manifest.json"), "--settings", *strings("data", data)]
-    )
+    command += ["--output", str(output / "made/manifest.json"), *settings_words(output / "made", "prepare_data", strings("data", data))]
+    os.execv(sys.executable, [sys.executable, *command])
 
 
 def datasets_map(file: Path, output: Path, tokenizer: Path) -> None:

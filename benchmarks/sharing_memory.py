@@ -27,6 +27,7 @@ from pipeline.workspace import prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
@@ -57,7 +58,8 @@ def command(data: Path, folder: Path, model: Model, steps: int, build_once: bool
     train = Train(batch_size=8, steps=steps, schedule="constant", warmup=0, evaluate_every=10**9, strategy=strategy)
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(PROCESSES)]
     paths = ["--run-name", "memory", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
-    return [*torchrun, str(SCRIPTS / "train_model.py"), *paths, "--settings", *strings("train", train), *strings("model", model)]
+    settings = settings_words(folder, "train_model", [*strings("train", train), *strings("model", model)])
+    return [*torchrun, str(SCRIPTS / "train_model.py"), *paths, *settings]
 
 
 def peaks(words: list[str], folder: Path, until_first_step: bool) -> list[int]:

@@ -12,6 +12,7 @@ from distributed import forking
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
 REPOSITORY = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def arguments(data: Path, folder: Path, model: Model = MODEL, **train) -> list[s
     """Of the training script."""
     settings = Train(**({"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2} | train))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
-    return [*paths, "--settings", *strings("train", settings), *strings("model", model)]
+    return [*paths, *settings_words(folder, "train_model", [*strings("train", settings), *strings("model", model)])]
 
 
 def command(data: Path, folder: Path, processes: int = 1, **settings) -> list[str]:

@@ -10,6 +10,7 @@ from grammar import END, write_texts, write_word_tokenizer
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Model
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
 LLAMA = Model(
@@ -40,7 +41,9 @@ def data(tmp_path_factory) -> Path:
 
 def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], processes: int = 1) -> None:
     with contextlib.chdir(folder):
-        run_stage(stage, ["--output", f"{output}/manifest.json", *arguments, "--settings", *settings], folder / "log", processes)
+        run_stage(
+            stage, ["--output", f"{output}/manifest.json", *arguments, *settings_words(folder, stage, settings)], folder / "log", processes
+        )
 
 
 def language(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:

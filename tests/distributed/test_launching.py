@@ -12,6 +12,7 @@ from distributed.running import MODEL, REPOSITORY
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute, Train
 from snaketrain.orchestration import launching
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.ranks import Ranks
 
@@ -29,8 +30,7 @@ def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedPro
         folder / "manifest.json",
         "--log-every",
         "1",
-        "--settings",
-        *settings,
+        *settings_words(folder, "train_model", settings),
     ]
     quoted = " ".join(f"'{word}'" for word in words)
     return subprocess.run(

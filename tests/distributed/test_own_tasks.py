@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from snaketrain.config.schema import Data, Model
 from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest
 
@@ -202,8 +203,8 @@ def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp
         == load_file(last_checkpoint(tmp_path / "alone") / "model.safetensors").keys()
     )
     stages = {
-        "select_checkpoint": ["--settings", 'select.metric="loss"'],
-        "evaluate_model": ["--run-name", "test", "--device", "cpu", "--settings", "evaluate.batch_size=7"],
+        "select_checkpoint": settings_words(tmp_path, "select_checkpoint", ['select.metric="loss"']),
+        "evaluate_model": ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7"])],
     }
     for stage, options in stages.items():
         folder = {"select_checkpoint": "selection", "evaluate_model": "evaluation"}[stage]

@@ -11,6 +11,7 @@ from pathlib import Path
 import limits
 import pytest
 
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
 REPOSITORY = Path(__file__).parents[2]
@@ -228,9 +229,12 @@ def test_it_gives_up_after_some_rollbacks_and_names_the_examples(data, tmp_path)
 
 
 def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
-    words = [*kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", sleep_from=10))]
-    stall_seconds = limits.whole_seconds(6)
-    words[words.index("--settings") : words.index("--settings")] = ["--stall-seconds", str(stall_seconds)]
+    stall_seconds = str(limits.whole_seconds(6))
+    words = [
+        "--stall-seconds",
+        stall_seconds,
+        *kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", sleep_from=10)),
+    ]
     assert forking.run(words, 2, tmp_path / "log") == [76, 76]
     told = (tmp_path / "run/logs/rank-0.log").read_text()
     assert f"nothing has moved for {stall_seconds} seconds (compute.stall_seconds)" in told
@@ -244,12 +248,12 @@ def selected(data, tmp_path_factory) -> list[str]:
     words = kill_anywhere.arguments(data, folder / "training", 1, task=odd(folder / "training"), epochs=1)
     assert forking.run(words, 1, folder / "log") == [0], (folder / "log").read_text()
     paths = ["--run-name", "test", "--data", str(data), "--training", str(folder / "training/manifest.json")]
-    select = [sys.executable, str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:], "--settings", 'select.metric="loss"']
-    done = subprocess.run(
-        [*select, 'select.mode="min"', "--output", str(folder / "selection/manifest.json")], capture_output=True, text=True
-    )
+    select = [sys.executable, str(REPOSITORY / "workflow/scripts/select_checkpoint.py"), *paths[2:]]
+    select += settings_words(folder, "select_checkpoint", ['select.metric="loss"', 'select.mode="min"'])
+    done = subprocess.run([*select, "--output", str(folder / "selection/manifest.json")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [*paths, "--selection", str(folder / "selection/manifest.json"), "--device", "cpu", "--settings", "evaluate.batch_size=4"]
+    settings = settings_words(folder, "evaluate_model", ["evaluate.batch_size=4"])
+    return [*paths, "--selection", str(folder / "selection/manifest.json"), "--device", "cpu", *settings]
 
 
 @pytest.mark.parametrize(

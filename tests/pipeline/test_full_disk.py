@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pipeline.workspace import REPOSITORY
+from snaketrain.runtime.job_settings import settings_words
 
 RUN = "results/runs/small"
 
@@ -37,7 +38,13 @@ def test_one_line_and_no_manifest(workspace, full_disk, stage, arguments):
               {"raw": "raw", "data": "data", "tokenizer": "models"}.items()}  # fmt: skip
     settings = [*json.loads((workspace / RUN / "training/run.json").read_text())["settings"], 'select.metric="accuracy"']
     output = full_disk / "made/manifest.json"
-    command = [sys.executable, REPOSITORY / f"workflow/scripts/{stage}.py", "--output", output, "--settings", *settings]
+    command = [
+        sys.executable,
+        REPOSITORY / f"workflow/scripts/{stage}.py",
+        "--output",
+        output,
+        *settings_words(full_disk.parent / "made", stage, settings),
+    ]
     done = subprocess.run([*command, *(word.format(**places) for word in arguments)], cwd=workspace, capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert str(full_disk) in done.stderr.splitlines()[-1] and "cannot be written: the disk is full" in done.stderr.splitlines()[-1]

@@ -11,6 +11,8 @@ import pytest
 from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score
 
+from snaketrain.runtime.job_settings import settings_words
+
 REPOSITORY = Path(__file__).parents[2]
 RUN = "results/runs/small"
 
@@ -55,7 +57,7 @@ def test_evaluated_by_several_processes_every_example_counts_once(workspace, tmp
     paths = {"--run-name": "small", "--output": tmp_path / "manifest.json", "--data": data}
     paths |= {"--training": run / "training/manifest.json", "--selection": run / "selection/manifest.json", "--device": "cpu"}
     options = [str(word) for pair in paths.items() for word in pair]
-    settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
+    settings = settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"])
     if launcher == "torchrun":
         torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
         command = [*torchrun, str(REPOSITORY / "workflow/scripts/evaluate_model.py"), *options, *settings]

@@ -14,6 +14,7 @@ import yaml
 from distributed import forking
 
 from pipeline.workspace import REPOSITORY, snakemake
+from snaketrain.runtime.job_settings import settings_words
 
 TRAINS = {"train_model", "select_checkpoint", "evaluate_model"}
 BOTH = ("small", "other")
@@ -231,9 +232,10 @@ def test_a_stage_verifies_what_it_reads(finished, stage, file, maker, inputs):
         flip(path)
     manifests = [word for role, folder in inputs.items() for word in (f"--{role}", f"{folder.format(**places)}/manifest.json")]
     settings = [*json.loads((finished / "results/runs/small/training/run.json").read_text())["settings"], 'select.metric="accuracy"']
+    given = settings_words(finished / "out", stage, [*settings, "evaluate.bins=10"])
     name = [] if stage == "select_checkpoint" else ["--run-name", "small"]
     command = [sys.executable, finished / f"workflow/scripts/{stage}.py", "--output", "out/manifest.json", *manifests, *name]
-    done = subprocess.run([*command, "--settings", *settings, "evaluate.bins=10"], cwd=finished, capture_output=True, text=True)
+    done = subprocess.run([*command, *given], cwd=finished, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "is not what was written" in last and maker in last
@@ -250,8 +252,9 @@ def flip(path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """All results, but for what is kept of their digests."""
-    return {str(path): path.stat().st_mtime_ns for path in folder.glob("results/**/*") if path.is_file() and path.name[0] != "."}
+    """All results, but for what is kept of their digests, and what jobs were given."""
+    found = [path for pattern in ("results/**/*", ".snakemake/snaketrain-settings/**/*") for path in folder.glob(pattern)]
+    return {str(path): path.stat().st_mtime_ns for path in found if path.is_file() and path.name[0] != "."}
 
 
 def test_a_sweep_point_runs_that_point_only(finished):

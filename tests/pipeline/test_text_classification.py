@@ -11,6 +11,7 @@ from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
+from snaketrain.runtime.job_settings import settings_words
 
 EXAMPLES = 600
 TOPICS = {"cast": ["actor"], "content": ["plot", "story"], "praise": KIND, "scorn": UNKIND}
@@ -148,7 +149,7 @@ def test_several_processes_find_the_same(finished, tmp_path, run, processes):
     data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))
     paths = {"--output": tmp_path / "manifest.json", "--data": data, "--training": before / "training/manifest.json"}
     paths |= {"--selection": before / "selection/manifest.json", "--run-name": run, "--device": "cpu"}
-    settings = ["--settings", "evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"]
+    settings = settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"])
     run_stage("evaluate_model", [*(word for pair in paths.items() for word in pair), *settings], tmp_path / "log", processes)
     for split in ("dev", "test"):
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))

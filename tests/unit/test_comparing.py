@@ -14,6 +14,7 @@ from snaketrain.evaluation import comparing
 from snaketrain.evaluation.curves import curves, seconds_training
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.verdicts import verdict
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
@@ -25,7 +26,9 @@ def read(results: Path) -> tuple[list, list]:
 
 
 def script(results: Path, *runs: str) -> list:
-    return [sys.executable, SCRIPT, "--output", results / "comparison/manifest.json", "--runs-root", results / "runs", "--runs", *runs]
+    settings = settings_words(results / "comparison", "compare_runs", [])
+    output = ["--output", results / "comparison/manifest.json", *settings]
+    return [sys.executable, SCRIPT, *output, "--runs-root", results / "runs", "--runs", *runs]
 
 
 def group(name: str, accuracies: list[float], half: float = 0.01, mode: str = "max") -> dict:

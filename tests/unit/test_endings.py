@@ -8,6 +8,8 @@ from pathlib import Path
 import limits
 import pytest
 
+from snaketrain.runtime.job_settings import settings_words
+
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # what holds a process back at its end, as torch's gloo group does now and then: something that is taken down, and a pool's thread
 SCRIPT = """
@@ -68,7 +70,7 @@ HELD_BACK = "import atexit, runpy, sys, time; atexit.register(time.sleep, 600); 
 def test_a_script_of_several_processes_ends_this_way(tmp_path, script, inputs):
     words = [str(SCRIPTS / f"{script}.py"), "--run-name", "x", "--output", str(tmp_path / "out/manifest.json")]
     words += [word for role in inputs for word in (f"--{role}", str(tmp_path / "missing.json"))]
-    settings = ["--settings", "evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"']
+    settings = settings_words(tmp_path, script, ["evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"'])
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     start = [sys.executable, "-c", HELD_BACK, *words, *settings]
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=limits.seconds(20))

@@ -15,6 +15,7 @@ from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text import spooling
 from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
 from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.manifests import read_manifest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
@@ -219,7 +220,8 @@ def test_data_that_cannot_be_used(prepared, train, changes, message):
 
 
 def stage(name, tmp_path, output, *arguments, settings):
-    command = [sys.executable, SCRIPTS / f"{name}.py", "--output", tmp_path / output, *arguments, "--settings", *settings]
+    command = [sys.executable, SCRIPTS / f"{name}.py", "--output", tmp_path / output, *arguments]
+    command += settings_words(tmp_path / "made", name, settings)
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
 

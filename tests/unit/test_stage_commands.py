@@ -1,6 +1,7 @@
 """Nothing that a setting or a path holds reaches a shell as code: commands are run by one, and their scripts are stubs that say what they were given."""
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration import launching, stage_commands
 from snaketrain.orchestration.pipeline import Pipeline, plain_name, source_name
+from snaketrain.runtime.job_settings import JobSettings
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
@@ -53,7 +55,20 @@ def test_every_script_is_given_its_words_as_they_are(pipeline, tmp_path):
         (given,) = run(stage_commands.shell_command(*job), tmp_path)
         assert given["words"] == stage_commands.script_words(*job)
         assert given["words"][:2] == ["--output", f"{TEXT}/manifest.json"] and f"--data={TEXT}" in given["words"]
+        assert given["words"][2] == "--settings" and not Path(given["words"][3]).exists()  # which only who executes it writes
         assert "--initial" not in given["words"]
+
+
+def test_a_job_is_given_the_very_settings_that_snakemake_compares(pipeline, tmp_path):
+    found = pipeline(threads=1)
+    for stage, name in (("fetch_data", next(iter(found.datasets))), ("train_model", "default"), ("compare_runs", "")):
+        for executing in (False, True):
+            job = found, stage, lambda executing=executing: executing, [name] if name else [], {}, [f"{TEXT}/manifest.json"], 1
+            words = shlex.split(stage_commands.stage_command(*job))
+            file = Path(words[words.index("--settings") + 1].rstrip(")"))
+            assert file.exists() == executing, "a dry run writes nothing"
+        given = JobSettings.read(file)
+        assert (given.stage, [*given.settings, *given.code]) == (stage, found.strings(stage, name))
 
 
 def test_so_are_processes_that_torchrun_starts(pipeline, tmp_path):

@@ -29,7 +29,7 @@ rule compare_runs:
         "logs/compare_runs.log",
     params:
         *pipeline.strings("compare_runs", ""),
-        command=untracked(stage_command, pipeline, "compare_runs"),
+        command=untracked(stage_command, pipeline, "compare_runs", executes),
         runs=list(pipeline.runs),
     shell:
         "{params.command} {log:q}"

@@ -33,6 +33,6 @@ rule evaluate_model:
         **launching.resources_of(pipeline.computes, saves=False),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
-        command=untracked(stage_command, pipeline, "evaluate_model"),
+        command=untracked(stage_command, pipeline, "evaluate_model", executes),
     shell:
         "{params.command} {log:q}"

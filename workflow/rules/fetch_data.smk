@@ -10,6 +10,6 @@ rule fetch_data:
         "logs/fetch_data/{dataset}.log",
     params:
         *pipeline.tracked("fetch_data", pipeline.datasets),
-        command=untracked(stage_command, pipeline, "fetch_data"),
+        command=untracked(stage_command, pipeline, "fetch_data", executes),
     shell:
         "{params.command} {log:q}"

@@ -10,6 +10,6 @@ rule fetch_model:
         "logs/fetch_model/{model}.log",
     params:
         *pipeline.tracked("fetch_model", pipeline.models),
-        command=untracked(stage_command, pipeline, "fetch_model"),
+        command=untracked(stage_command, pipeline, "fetch_model", executes),
     shell:
         "{params.command} {log:q}"

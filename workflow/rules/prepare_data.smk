@@ -13,6 +13,6 @@ rule prepare_data:
     threads: pipeline.most_threads
     params:
         *pipeline.tracked("prepare_data", pipeline.datasets),
-        command=untracked(stage_command, pipeline, "prepare_data"),
+        command=untracked(stage_command, pipeline, "prepare_data", executes),
     shell:
         "{params.command} {log:q}"

@@ -13,6 +13,6 @@ rule select_checkpoint:
         "logs/select_checkpoint/{run}.log",
     params:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
-        command=untracked(stage_command, pipeline, "select_checkpoint"),
+        command=untracked(stage_command, pipeline, "select_checkpoint", executes),
     shell:
         "{params.command} {log:q}"

@@ -16,6 +16,6 @@ rule train_model:
         **launching.resources_of(pipeline.computes, saves=True),
     params:
         *pipeline.tracked("train_model", pipeline.runs),
-        command=untracked(stage_command, pipeline, "train_model"),
+        command=untracked(stage_command, pipeline, "train_model", executes),
     shell:
         "{params.command} -a {log:q}"

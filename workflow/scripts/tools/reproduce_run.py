@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 from snaketrain.orchestration.launching import torchrun
 from snaketrain.runtime.credentials import concealed, hidden
 from snaketrain.runtime.integrity import damage
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.provenance import code_at, copy_of, git_state, own_files
@@ -188,7 +189,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     log = folder / "training.log"
     with open(log, "w", encoding="utf-8") as output:
-        command = [*start, project / TRAIN, *paths, *options, "--settings", *settings]
+        command = [*start, project / TRAIN, *paths, *options, *given_to(project, folder, settings)]
         process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
         while process.poll() is None and max(losses(folder), default=0) < last:
             time.sleep(0.1)
@@ -198,6 +199,13 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     if not losses(folder):
         raise SystemExit(f"the training could not be repeated:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
     return losses(folder)
+
+
+def given_to(project: Path, folder: Path, settings: list[str]) -> list[str]:
+    """As that version of the code takes its settings: older ones took them on the command line."""
+    if not (project / "workflow/scripts/snaketrain/runtime/job_settings.py").is_file():
+        return ["--settings", *settings]
+    return settings_words(folder / "training", "train_model", settings)
 
 
 def losses(folder: Path) -> dict[int, float]:

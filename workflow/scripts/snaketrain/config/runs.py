@@ -15,6 +15,7 @@ from snaketrain.config.plain_values import Endless, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.credentials import conceal, reveal
+from snaketrain.runtime.setting_strings import flattened, nested
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "max_runs")
@@ -87,26 +88,12 @@ def strings(name: str, section: Section | None) -> list[str]:
 
 @functools.cache  # the points of a sweep differ in one section, if at all
 def _strings(name: str, section: str) -> list[str]:
-    return [conceal(key, value) for key, value in flatten(name, json.loads(section))]
-
-
-def flatten(name: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and value and all(key.isidentifier() for key in value):
-        return [pair for key, inner in value.items() for pair in flatten(f"{name}.{key}", inner)]
-    return [(name, value)]
+    return [conceal(key, value) for key, value in flattened(name, json.loads(section))]
 
 
 def from_strings(items: list[str]) -> dict[str, Any]:
-    """The nested sections again, from their `name.key=json` strings."""
-    nested: dict[str, Any] = {}
-    for item in items:
-        key, _, value = reveal(item).partition("=")
-        *parents, last = key.split(".")
-        place = nested
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = json.loads(value)
-    return nested
+    """The nested sections again, from their `name.key=json` strings, with their passwords."""
+    return nested(map(reveal, items))
 
 
 def _changed(common: dict, change: Change, datasets: dict) -> tuple[dict, list[str]]:

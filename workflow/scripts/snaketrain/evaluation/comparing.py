@@ -11,6 +11,7 @@ import pandas as pd
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.setting_strings import by_key
 
 Row = JsonObject  # of the table: settings and results of a run
 Group = JsonObject  # of runs that differ in the seed alone, with means and standard deviations
@@ -33,7 +34,7 @@ def read_run(folder: Path) -> FinishedRun:
     events, _ = read_events(folder / "training/journal.jsonl")
     return {
         "run": info["run"],
-        "settings": {key: json.loads(value) for key, _, value in (item.partition("=") for item in info["settings"])},
+        "settings": by_key(info["settings"]),
         "data": info.get("data") or {},
         "events": events,
         "curves": curves(events),

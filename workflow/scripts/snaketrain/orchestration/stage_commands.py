@@ -5,18 +5,27 @@ Rules put nothing into it, so what a path or a setting holds never reaches a she
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.pipeline import RESULTS, Pipeline
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.job_settings import JobSettings
 
 
-def stage_command(pipeline: Pipeline, stage: str, wildcards: Any, input: Any, output: Any, threads: int) -> str:
-    """The `command` of a rule, as Snakemake asks for its params."""
-    return logged(shell_command(pipeline, stage, next(iter(wildcards), ""), output[0], dict(input.items()), threads))
+def stage_command(
+    pipeline: Pipeline, stage: str, executes: Callable[[], bool], wildcards: Any, input: Any, output: Any, threads: int
+) -> str:
+    """The `command` of a rule, as Snakemake asks for its params; where it `executes` jobs, and only there, their settings are written.
+
+    That is where the command is made, since every process that executes a job parses the Snakefile for itself, on a compute node too.
+    """
+    name = next(iter(wildcards), "")
+    if executes():
+        job_settings(pipeline, stage, name).store(name)
+    return logged(shell_command(pipeline, stage, name, output[0], dict(input.items()), threads))
 
 
 def logged(command: str) -> str:
@@ -30,6 +39,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     runs = [run for run in pipeline.runs if run not in unfinished]
     told = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
     command = shell_command(pipeline, "compare_runs", "", output, told)
+    job_settings(pipeline, "compare_runs", "").store()
     return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
 
 
@@ -44,12 +54,12 @@ def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given:
 
 def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> list[str]:
     """The command line of a stage's script: what the rule gives, whose named inputs are options of the same names, and what the settings say."""
-    strings = pipeline.strings(stage, name)
-    return [
-        *option_words({"output": [output], **options(pipeline, stage, name, threads), **given}),
-        *("--settings", *(string for string in strings if not string.startswith("code."))),
-        *("--code", *(string for string in strings if string.startswith("code."))),
-    ]
+    settings = str(job_settings(pipeline, stage, name).path(name))
+    return option_words({"output": [output], "settings": [settings], **options(pipeline, stage, name, threads), **given})
+
+
+def job_settings(pipeline: Pipeline, stage: str, name: str) -> JobSettings:
+    return JobSettings.of(stage, pipeline.strings(stage, name))
 
 
 def option_words(options: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Passwords and tokens stay where they are used: wherever something is written down, shown or sent, `***` stands for them.
 
 `hidden` does that for a text, `hidden_in` for what becomes JSON, `Concealing` for a log. Settings are special, since stages
-compute with them: what is recorded of them and passed on command lines is `conceal`ed, and the stage that uses them `reveal`s
+compute with them: what is recorded of them and passed to stages is `conceal`ed, and the stage that uses them `reveal`s
 them again from an environment variable, which nothing writes down.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, is_secret_name, without_secrets
+from snaketrain.runtime.setting_strings import join, split
 
 CONCEALED = "SNAKETRAIN_CONCEALED"  # what is shown of settings that hold a password, with the settings
 # what the names of environment variables end with
@@ -49,7 +50,7 @@ def has_password(address: str) -> bool:
 
 def conceal(key: str, value: Any) -> str:
     """`key=json` of a setting as it may be seen. It does not depend on the environment, which makes nothing stale."""
-    whole, shown = _item(key, value), _item(key, _replaced(value, key, without_secrets))
+    whole, shown = join(key, value), join(key, _replaced(value, key, without_secrets))
     recorded = hidden_setting(shown)
     if HIDDEN in recorded:
         kept = concealed()
@@ -61,8 +62,8 @@ def conceal(key: str, value: Any) -> str:
 
 def hidden_setting(item: str) -> str:
     """`key=json` as it may be recorded."""
-    key, _, value = item.partition("=")
-    return _item(key, hidden_in(json.loads(value), key))
+    key, value = split(item)
+    return join(key, hidden_in(value, key))
 
 
 def reveal(item: str) -> str:
@@ -91,10 +92,6 @@ class ConcealingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return hidden(super().format(record))
-
-
-def _item(key: str, value: Any) -> str:
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def _replaced(content: Any, name: str, replace: Callable[[str], str]) -> Any:
@@ -147,8 +144,8 @@ def _secrets_of(item: str) -> set[str]:
         elif isinstance(content, str):
             without_secrets(content, found)
 
-    key, _, value = item.partition("=")
-    collect(json.loads(value), key)
+    key, value = split(item)
+    collect(value, key)
     return found
 
 

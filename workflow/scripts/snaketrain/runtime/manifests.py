@@ -61,13 +61,13 @@ def file_digest(path: str | Path) -> str:
         return found.hexdigest()
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, never half of it."""
+def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
+    """Write a file so that a reader finds the old one or the new one, never half of it; `mode` as far as the umask permits."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(beside, "w", encoding="utf-8") as file:
+        with open(beside, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

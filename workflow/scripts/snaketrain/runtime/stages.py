@@ -11,6 +11,7 @@ from typing import Any
 
 from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_manifest, write_text
 
 MADE_BEFORE = ".made-before.json"
@@ -22,9 +23,20 @@ def parser(description: str) -> argparse.ArgumentParser:
         epilog="Snakemake fills in all of these; the log of a job, in logs/, begins with its whole command, to be repeated or changed by hand.",
     )
     arguments.add_argument("--output", required=True, metavar="FOLDER/manifest.json", help="written last; all else goes beside it")
-    arguments.add_argument("--settings", nargs="*", default=[], metavar="KEY=JSON", help="settings, e.g. 'train.learning_rate=3e-05'")
-    arguments.add_argument("--code", nargs="*", default=[], metavar="KEY=DIGEST", help="digests of the code; they only identify the result")
+    arguments.add_argument(
+        "--settings",
+        required=True,
+        action=_Read,
+        metavar="FILE.json",
+        help="settings, and digests of the code, which only identify the result",
+    )
     return arguments
+
+
+class _Read(argparse.Action):
+    def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, path: Any, __: str | None = None) -> None:
+        found = JobSettings.read(path)
+        namespace.settings, namespace.code = found.settings, found.code
 
 
 def run(

@@ -16,6 +16,7 @@ from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
+from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.mlflow_store import PARENT, Store
 from snaketrain.tracking.registering import is_due
@@ -79,7 +80,7 @@ class Follower:
         if run_id is None:  # deleted in MLflow, so it is not wanted there
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
-        row = TrainingRow(run_id, tracked.settings_of(run["settings"]), selection.get("metric"), selection.get("mode"))
+        row = TrainingRow(run_id, by_key(run["settings"]), selection.get("metric"), selection.get("mode"))
         self.rows.setdefault(experiment, {})[run["run"]] = row
         sent = self._sent(training, run_id)
         before = asdict(sent)

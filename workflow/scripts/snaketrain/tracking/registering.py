@@ -14,6 +14,7 @@ from mlflow.models import Model
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import read_manifest, write_json
+from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
 from snaketrain.tracking.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
@@ -71,7 +72,7 @@ def is_servable(folder: Path) -> bool:
     if prepared is None:
         return False
     kind = label_kinds().get(str(prepared.facts.get("label_kind")))
-    texts = tracked.settings_of(prepared.settings).get("data.text", "text")
+    texts = by_key(prepared.settings).get("data.text", "text")
     files = [folder / "selection/model" / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
     one_text = isinstance(texts, str) or len(texts) == 1
     return one_text and kind is not None and kind.served and all(file.is_file() for file in files)

@@ -7,6 +7,7 @@ from pathlib import Path
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.setting_strings import by_key
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long must have been killed
@@ -46,12 +47,7 @@ def prepared(run: JsonObject, results: Path) -> Manifest | None:
 
 def params(strings: list[str]) -> dict[str, str]:
     """Settings as MLflow shows them: text without quotes, everything else as JSON."""
-    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in settings_of(strings).items()}
-
-
-def settings_of(strings: list[str]) -> JsonObject:
-    """`key=json` strings by key."""
-    return {key: json.loads(value) for key, _, value in (string.partition("=") for string in strings)}
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in by_key(strings).items()}
 
 
 def tags(run: JsonObject) -> dict[str, str]:

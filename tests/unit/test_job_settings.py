@@ -1,0 +1,76 @@
+"""The file by which a job gets its settings: exactly those, under a name of their own, and no less hidden than elsewhere."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from snaketrain.config.runs import from_strings, strings
+from snaketrain.config.schema import Data, Train
+from snaketrain.runtime.credentials import CONCEALED
+from snaketrain.runtime.job_settings import JobSettings, settings_words
+
+CODE = ["code.train_model=01", "code.snaketrain.tasks.base=23", "code.own/a=b.py=45"]
+ARGUMENTS = {"eps": 1e-8, "deep": {"a.b": 1, "odd key": {"c": None}}, "empty": {}, "text": "ü \n 'x' \" =", "flag": True, "many": [1, 2.0]}
+
+
+def settings_of(**train) -> JobSettings:
+    return JobSettings.of("train_model", [*strings("train", Train.model_validate(train)), *CODE])
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    given = settings_of(optimizer={"use": "torch.optim.AdamW", "arguments": ARGUMENTS})
+    assert JobSettings.read(given.store("small", tmp_path)) == given
+
+
+def test_so_it_is_where_a_section_is_not_the_outermost(tmp_path):
+    data = Data.model_validate({"train": {"path": "a.csv"}, "tokenizer": {"path": "t"}, "labels": {"a.b": "x", "1": "y"}})
+    given = JobSettings.of("fetch_data", strings("data.train", data.train))
+    found = JobSettings.read(given.store(folder=tmp_path))
+    assert found == given and from_strings(found.settings) == {"data": {"train": data.train.model_dump(mode="json")}}
+
+
+def test_a_reader_finds_sections_and_modules(tmp_path):
+    content = json.loads(settings_of(seed=7).store("small", tmp_path).read_text())
+    assert content["stage"] == "train_model" and content["settings"]["train"]["seed"] == 7
+    assert content["code"] == {"train_model": "01", "snaketrain.tasks.base": "23", "own/a=b.py": "45"}
+
+
+def test_other_settings_are_another_file(tmp_path):
+    one, other = (settings_of(seed=seed).store("small", tmp_path) for seed in (1, 2))
+    assert one != other and one.exists() and one.parent == tmp_path / "train_model"
+    written = one.stat()
+    assert settings_of(seed=1).store("small", tmp_path).stat().st_mtime_ns == written.st_mtime_ns, "it is not written again"
+    one.write_text("changed by hand")
+    assert JobSettings.read(settings_of(seed=1).store("small", tmp_path)) == settings_of(seed=1)
+
+
+def test_what_the_environment_shows_to_be_a_password_is_for_its_owner_alone(tmp_path, monkeypatch):
+    """Others are not in it at all, whichever form they have."""
+    monkeypatch.delenv(CONCEALED, raising=False)
+    arguments = {"address": "https://anna:geheim1@data.example", "password": "geheim2", "name": "geheim3"}
+    monkeypatch.setenv("SOME_PASSWORD", "geheim3")
+    path = settings_of(task={"use": "x.Y", "arguments": arguments}).store("small", tmp_path)
+    assert "geheim1" not in path.read_text() and "geheim2" not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    assert from_strings(JobSettings.read(path).settings)["train"]["task"]["arguments"] == arguments
+    umask = os.umask(0o022)
+    try:
+        assert settings_of(seed=3).store("small", tmp_path).stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(umask)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"stage": "x", "settings": [], "code": {}}'])
+def test_a_file_that_is_none_is_told(tmp_path, content):
+    if content is not None:
+        (tmp_path / "given.json").write_text(content)
+    with pytest.raises(SystemExit, match=r"given.json: not a readable file of settings"):
+        JobSettings.read(tmp_path / "given.json")
+
+
+def test_words_for_a_script_that_is_started_without_snakemake(tmp_path):
+    option, file = settings_words(tmp_path / "made", "train_model", ["train.seed=1"])
+    assert option == "--settings" and JobSettings.read(file) == JobSettings("train_model", ["train.seed=1"], [])
+    assert Path(file).parent.parent == tmp_path / "settings"

@@ -1,0 +1,60 @@
+"""The JSON file by which a job gets its settings: the very ones that Snakemake compares, under a name that their digest is part of.
+
+So a command means the same whenever it is repeated, and workflows with other settings do not disturb each other. The files stay in
+`.snakemake`, like the metadata with the same values: a job's own folder may be moved aside by a training that starts again.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from snaketrain.runtime.credentials import hidden_setting
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import digest, write_text
+from snaketrain.runtime.setting_strings import flattened, join, nested
+
+FOLDER = Path(".snakemake/snaketrain-settings")
+CODE = "code."
+ONLY_FOR_ITS_OWNER, AS_USUAL = 0o600, 0o666
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    stage: str
+    settings: list[str]  # `key=json`; passwords are concealed
+    code: list[str]  # `code.module=digest`
+
+    @classmethod
+    def of(cls, stage: str, strings: Iterable[str]) -> "JobSettings":
+        strings = list(strings)
+        return cls(stage, [each for each in strings if not each.startswith(CODE)], [each for each in strings if each.startswith(CODE)])
+
+    def path(self, name: str = "", folder: Path = FOLDER) -> Path:
+        return folder / self.stage / f"{name or self.stage}-{digest(self.settings, self.code)}.json"
+
+    def store(self, name: str = "", folder: Path = FOLDER) -> Path:
+        path, text = self.path(name, folder), json.dumps(self._content(), indent=2, ensure_ascii=False) + "\n"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            # what only the environment shows to be a password stands here in plain text
+            holds_password = any(hidden_setting(setting) != setting for setting in self.settings)
+            write_text(path, text, ONLY_FOR_ITS_OWNER if holds_password else AS_USUAL)
+        return path
+
+    def _content(self) -> JsonObject:
+        code = dict(string.removeprefix(CODE).rsplit("=", 1) for string in self.code)
+        return {"stage": self.stage, "settings": nested(self.settings), "code": code}
+
+    @classmethod
+    def read(cls, path: str | Path) -> "JobSettings":
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
+            return cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SystemExit(f"{path}: not a readable file of settings ({error!r}). Start the workflow, which writes it.") from None
+
+
+def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:
+    """`--settings` of a stage's script that is started without Snakemake; its file is written beside the folder of its output."""
+    return ["--settings", str(JobSettings.of(stage, strings).store(folder=output.parent / "settings"))]
