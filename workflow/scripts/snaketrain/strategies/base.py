@@ -1,9 +1,9 @@
-"""What a strategy is: everything in which one process differs from many. `Strategy` as it stands is one process on one device."""
+"""The interface of strategies: everything in which one process differs from many. `Strategy` itself is one process on one device."""
 
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,20 +11,27 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, step_if_finite
-from snaketrain.strategies.optimizer_state import Parameters, load_named, named_groups, named_state
+from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
 from snaketrain.training.parameters import norm_of
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 Keep = Callable[[Tensor], Tensor]
-MakeOptimizer = Callable[..., Any]  # of the parameters by their names, and of what shards the optimizer, if anything does
+T = TypeVar("T")
+
+
+class MakeOptimizer(Protocol):
+    """Builds the optimizer of named parameters; or `sharded`, which takes their groups, the optimizer's class and `options`."""
+
+    def __call__(self, parameters: Parameters, sharded: Callable[..., Optimizer] | None = None, **options: object) -> Optimizer: ...
 
 
 def best_precision(device: torch.device) -> str:
-    """What `auto` means: half precision on GPUs, with the range of fp32 where they compute in it themselves."""
+    """What `auto` means: bf16 on GPUs that support it natively, fp16 on others, fp32 on the CPU."""
     if device.type != "cuda":
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
@@ -32,17 +39,17 @@ def best_precision(device: torch.device) -> str:
 
 class Strategy:
     # Declarations: configuration checks read them from the file, without importing torch, so write them out as literals
-    multi_process: ClassVar[bool] = False  # whether several processes may share one training
+    multi_process: ClassVar[bool] = False  # whether several processes can share one training
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")  # where it can run
-    # Arguments that set the size of a group of processes, which must divide the number of processes. Those of a "data_parallel"
-    # group work on different examples, those of a "model_parallel" group on the same ones; without a value, it takes all processes.
+    # Arguments that set the size of a group of ranks, which must divide the world size. Ranks of a "data_parallel" group work on
+    # different examples, those of a "model_parallel" group on the same ones; without a value, the group is the whole world.
     degrees: ClassVar[dict[str, str]] = {}
-    data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across processes
+    data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
 
     rank, world_size = 0, 1
-    model_parallel_size = 1  # neighbouring processes that work on the same examples, since they share one model
+    model_parallel_size = 1  # neighbouring ranks that share one model and work on the same examples
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
-    tries_again = True  # a backward pass that failed leaves nothing but gradients behind
+    tries_again = True  # a step that ran out of memory can be repeated: it leaves nothing behind but gradients
 
     def __init__(self, device: str = "auto", precision: str = "auto"):
         kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
@@ -54,7 +61,7 @@ class Strategy:
         self.precision = precision
         if precision == "tf32":
             torch.set_float32_matmul_precision("high")
-        # fp16 has too small a range for gradients: the loss is scaled up, and what overflows is skipped
+        # gradients underflow in fp16, so the loss is scaled up, and steps that overflow are skipped
         self.scaler = self.scaler_class(self.device.type, enabled=precision == "fp16")
 
     def start(self) -> None:
@@ -65,76 +72,76 @@ class Strategy:
 
     @property
     def builds(self) -> bool:
-        """Whether this process makes the whole model, before it is placed; the others give its parameters no memory."""
+        """Whether this rank builds the full model before it is placed; the others keep its parameters on the meta device."""
         return True
 
     @property
     def data_parallel_rank(self) -> int:
-        """Which share of the examples is this process's."""
+        """The share of each batch that this rank works on."""
         return self.rank // self.model_parallel_size
 
     @property
     def data_parallel_size(self) -> int:
-        """Into how many shares the examples are cut."""
+        """The number of shares that a batch is split into."""
         return self.world_size // self.model_parallel_size
 
     # --- the module
 
-    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
-        """Wrap the module and build its optimizer, in the order that this strategy needs."""
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap the module and build its optimizer, in the order that the strategy needs."""
         module = self.place(module)
         return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
 
-    def adopt(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
-        """The same for a module that its task has wrapped by itself, and which stays as it is."""
+    def adopt(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
+        """The same for a module that its task has wrapped itself: it is not wrapped again."""
         module = module.to(self.device)
         return module, self.optimizer(dict(module.named_parameters()), make_optimizer)
 
-    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Any:
+    def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
         return make_optimizer(parameters)
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Put a module where it can be evaluated, which takes no gradients and no optimizer."""
+        """Place a module for evaluation, without gradients or an optimizer."""
         return module.to(self.device)
 
     def unwrapped(self, module: nn.Module) -> nn.Module:
-        """What can be evaluated by any number of processes on different data."""
+        """The module that each rank can run by itself, on data of its own."""
         return module
 
     # --- a step
 
     def forward_backward(self, objective: Objective, microbatches: MicroBatches, denominator: float) -> LossSums:
-        """Leave gradients in the modules that learn; the losses summed over this rank's microbatches.
+        """Leave gradients in the modules that learn; return the losses, summed over this rank's microbatches.
 
-        Gradients and losses are of sums over all ranks, divided by `denominator`, so that it does not matter how a batch is cut.
+        Gradients are those of the loss summed over all ranks and divided by `denominator`, however the batch is split.
         """
         return forward_backward(self, objective, microbatches, denominator)
 
-    def autocast(self) -> contextlib.AbstractContextManager:
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.precision not in ("fp16", "bf16"):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.precision])
 
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
-        """While more pieces of the batch are to come, gradients need not be exchanged."""
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
+        """Gradients need not be exchanged while more microbatches are to come."""
         return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        """`loss` times `weight` is this process's part of a sum over all processes."""
-        self.scaler.scale(loss).backward(weight)
+        """`loss` times `weight` is this rank's term of a sum over all ranks."""
+        torch.autograd.backward(self.scaler.scale(loss), weight)
 
-    def update(self, pairs: list[tuple[nn.Module, Any]], clip_norm: float | None, alike: bool = True) -> Tensor:
-        """Clip and step modules and their optimizers, which one loss has trained; the gradients' norm before clipping.
+    def update(self, pairs: list[tuple[nn.Module, Optimizer]], clip_norm: float | None, alike: bool = True) -> Tensor:
+        """Clip the gradients of one objective and step its optimizers; return the norm before clipping.
 
-        Either all of them are stepped on every rank, or none on any: where the norm over all of them is not finite. That is decided
-        on the device. `alike`: a strategy has wrapped them, so that data parallel ranks find the same norm.
+        Where the norm over all modules is not finite, no optimizer is stepped on any rank, which is decided on the device.
+        `alike`: the strategy has wrapped the modules, so that data parallel ranks compute the same norm.
         """
         norms = []
         for module, optimizer in pairs:
             self.scaler.unscale_(optimizer)
             norms.append(self.clip(module, optimizer, clip_norm if clip_norm is not None else float("inf")))
         norm = norm_of(norms)
-        # ranks that share a model each clip what is not cut themselves, and may differ in the last bit
+        # ranks that share a model clip replicated parameters separately, and may differ in the last bit
         if not alike or self.model_parallel_size > 1:
             elsewhere = self.sum(norm.isfinite().logical_not())
             norm = torch.where(elsewhere > 0, torch.nan, norm)
@@ -143,23 +150,23 @@ class Strategy:
         self.scaler.update()
         return norm
 
-    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
-        """Scale the module's gradients down to a norm; the norm that they had."""
-        # the optimizer has its parameters at hand; to collect those of a module takes as long as the rest of a small step's clipping
+    def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
+        """Scale the module's gradients down to at most a norm; return the norm before."""
+        # the optimizer's list is at hand; collecting a module's parameters takes as long as the rest of the clipping in a small step
         return torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], longest)
 
-    def clear(self, module: nn.Module, optimizer: Any) -> None:
-        """Let go of the module's gradients."""
+    def clear(self, module: nn.Module, optimizer: Optimizer) -> None:
+        """Free the module's gradients."""
         optimizer.zero_grad(set_to_none=True)
 
-    # --- state, whole and under the full names of the parameters, whatever the strategy; all take part, the first process gets it
+    # --- state: full tensors under full parameter names, whatever the strategy. All ranks take part, rank 0 receives it
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
-        """They may be the very ones that are trained."""
-        return get_model_state_dict(self.unwrapped(module), options=WHOLE)
+        """Not necessarily copies: they may share memory with the parameters."""
+        return get_model_state_dict(self.unwrapped(module), options=WHOLE)  # type: ignore[return-value]  # modules hold tensors alone
 
-    def optimizer_state(self, module: nn.Module, optimizer: Any, keep: Keep) -> dict[str, Any]:
-        """`keep` makes a copy of each tensor as soon as it is put together, so that they need not all be there twice."""
+    def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
+        """`keep` copies each tensor as soon as it is gathered, so that gathered tensors and their copies are never all in memory at once."""
         parameters = dict(self.unwrapped(module).named_parameters())
 
         def kept(value: Tensor, parameter: nn.Parameter) -> Tensor | None:
@@ -168,51 +175,51 @@ class Strategy:
 
         return {"state": named_state(optimizer, parameters, kept), "param_groups": named_groups(optimizer, parameters)}
 
-    def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
+    def load_state(self, module: nn.Module, optimizer: Optimizer, weights: dict[str, Tensor], optimizer_state: OptimizerState) -> None:
         plain = self.unwrapped(module)
-        set_model_state_dict(plain, weights, options=WHOLE)
+        set_model_state_dict(plain, {**weights}, options=WHOLE)
         self.load_optimizer_state(optimizer, dict(plain.named_parameters()), optimizer_state)
 
-    def load_optimizer_state(self, optimizer: Any, parameters: Parameters, saved: dict[str, Any]) -> None:
+    def load_optimizer_state(self, optimizer: Optimizer, parameters: Parameters, saved: OptimizerState) -> None:
         load_named(optimizer, parameters, saved, self.part)
 
     def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        """A tensor of the optimizer's state, put together from all parts."""
+        """The full tensor, gathered from all ranks, of a tensor in the optimizer's state."""
         return value.full_tensor() if isinstance(value, DTensor) else value
 
     def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The opposite of `whole`: what belongs to this process."""
+        """The inverse of `whole`: this rank's shard."""
         if isinstance(parameter, DTensor) and value.shape == parameter.shape:
             return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
         return value
 
-    # --- agreeing
+    # --- collectives
 
     def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        """Each number summed over all processes, without waiting for the device."""
+        """Each number summed over all ranks, without waiting for the device."""
         return list(numbers)
 
     def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
-        """The same, started now and read later by calling what is returned, so that no rank waits for another."""
+        """The same, started now; the function that it returns waits for the result. So no rank waits for another."""
         return lambda: list(numbers)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in double precision."""
+        """The sum over all ranks, in double precision."""
         return tensor.double()
 
-    def all_gather_object(self, item: Any) -> list[Any]:
-        """The item of each share of the examples, in order."""
+    def all_gather_object(self, item: T) -> list[T]:
+        """The items of all data parallel ranks, in order."""
         return [item]
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """A barrier."""
 
 
 class Distributed(Strategy):
-    """Several processes that torch.distributed connects; what they exchange while training is for the strategies to say."""
+    """Ranks connected by torch.distributed; what they exchange while training is up to the derived strategies."""
 
     multi_process = True
-    tries_again = False  # the others are waiting, and the wrappers as well
+    tries_again = False  # peers are blocked in a collective, and wrappers are in the middle of a backward pass
 
     def start(self) -> None:
         ranks = Ranks.of_environment()
@@ -224,27 +231,27 @@ class Distributed(Strategy):
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(minutes=30))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        if self.asked == "auto":  # GPUs may be of several kinds
+        if self.asked == "auto":  # nodes may have different GPUs
             found = self.all_gather_object(best_precision(self.device))
             self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
 
     def finish(self) -> None:
-        self.wait()  # the first one may be the meeting point of the others
+        self.wait()  # rank 0 may host the rendezvous store that the others still use
 
     def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, DistributedDataParallel) else module  # perhaps wrapped by the task itself
+        return module.module if isinstance(module, DistributedDataParallel) else module  # a task may wrap modules itself
 
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         if more_to_come and isinstance(module, DistributedDataParallel):
             return module.no_sync()
         return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, weight: Tensor) -> None:
-        super().backward(loss, weight * self.data_parallel_size)  # gradients are averaged over the processes; ours is a sum
+        super().backward(loss, weight * self.data_parallel_size)  # DDP and FSDP average gradients over ranks; ours are sums
 
     def all_reduce_scalars(self, *numbers: float) -> list[float]:
         total = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(total)  # on the CPU, so that the device goes on with what it has
+        dist.all_reduce(total)  # on the CPU, so that the device's queue is not interrupted
         return (total / self.model_parallel_size).tolist()
 
     def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
@@ -262,8 +269,8 @@ class Distributed(Strategy):
         dist.all_reduce(total)
         return total / self.model_parallel_size
 
-    def all_gather_object(self, item: Any) -> list[Any]:
-        items: list[Any] = [None] * self.world_size
+    def all_gather_object(self, item: T) -> list[T]:
+        items = [item] * self.world_size
         dist.all_gather_object(items, item)
         return items[:: self.model_parallel_size]
 

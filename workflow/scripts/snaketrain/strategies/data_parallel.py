@@ -1,16 +1,16 @@
 """One process that splits each microbatch across all GPUs of the machine. `ddp` is faster, but this one needs no launcher."""
 
 import logging
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from snaketrain.strategies.base import MakeOptimizer, Strategy
 
 
 class DataParallel(Strategy):
-    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Any]:
+    def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
         gpus = torch.cuda.device_count() if self.device.type == "cuda" else 0
         if gpus < 2:
             logging.warning("train.strategy `data_parallel` found %d GPUs and trains as `single` does", gpus)

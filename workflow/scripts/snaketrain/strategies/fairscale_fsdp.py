@@ -1,18 +1,19 @@
 """fairscale's FullyShardedDataParallel, on GPUs only: parameters, gradients and optimizer state are sharded. `fsdp` is its successor."""
 
 import contextlib
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from fairscale.nn import FullyShardedDataParallel, auto_wrap, enable_wrap
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import Distributed
+from snaketrain.strategies.optimizer_state import OptimizerState
 from snaketrain.strategies.shards import PartsScaler
 
-WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # which the wrappers put into parameter names
+WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # parts of parameter names that wrappers add
 
 
 class FairscaleFsdp(Distributed):
@@ -21,10 +22,10 @@ class FairscaleFsdp(Distributed):
     devices = ("cuda",)  # it uses CUDA streams
     scaler_class = PartsScaler
 
-    def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: Any):
+    def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: str):
         super().__init__(**where)
         self.wrap_blocks, self.exchange_each_piece = wrap_blocks, exchange_each_piece
-        # without flattening, parameter groups stay separate, and each parameter is sharded across all processes
+        # without flattening, parameter groups stay separate, and each parameter is sharded across all ranks
         self.options = {"reshard_after_forward": reshard_after_forward, "flatten_parameters": False, "clear_autocast_cache": True}
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -32,25 +33,28 @@ class FairscaleFsdp(Distributed):
         options = self.options | {"compute_device": self.device, "state_dict_device": torch.device("cpu")}
         with enable_wrap(auto_wrap_policy=None, wrapper_cls=FullyShardedDataParallel, **options):
             module = auto_wrap(module, lambda module, recurse, **_: recurse or id(module) in chosen)
-        return FullyShardedDataParallel(module, **options).to(self.device)  # in this order, since the full model may not fit on a GPU
+        wrapped: nn.Module = FullyShardedDataParallel(module, **options)
+        return wrapped.to(self.device)  # in this order, since the full model may not fit on a GPU
 
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         if more_to_come and not self.exchange_each_piece and isinstance(module, FullyShardedDataParallel):
-            return module.no_sync()
+            unsynchronized: contextlib.AbstractContextManager[object] = module.no_sync()
+            return unsynchronized
         return super().accumulating(module, more_to_come)
 
-    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
+    def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         if isinstance(module, FullyShardedDataParallel):
-            return module.clip_grad_norm_(longest)
+            norm: Tensor = module.clip_grad_norm_(longest)
+            return norm
         return super().clip(module, optimizer, longest)
 
-    # --- state: fairscale's own way to gather it supports one parameter group only, and changes the optimizer while reading it
+    # --- state: fairscale's functions for it support one parameter group only, and modify the optimizer while reading it
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
         return module.state_dict() if isinstance(module, FullyShardedDataParallel) else super().weights(module)
 
     @torch.no_grad()
-    def load_state(self, module: nn.Module, optimizer: Any, weights: dict, optimizer_state: dict) -> None:
+    def load_state(self, module: nn.Module, optimizer: Optimizer, weights: dict[str, Tensor], optimizer_state: OptimizerState) -> None:
         if not isinstance(module, FullyShardedDataParallel):
             return super().load_state(module, optimizer, weights, optimizer_state)
         parameters = dict(module.named_parameters())
@@ -65,16 +69,22 @@ class FairscaleFsdp(Distributed):
         self.load_optimizer_state(optimizer, parameters, optimizer_state)
 
     def whole(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        if not getattr(parameter, "_is_sharded", False) or value.shape != parameter.shape:
+        size = unsharded_size(parameter)
+        if size is None or value.shape != parameter.shape:
             return value
         shares = [torch.empty_like(value) for _ in range(self.world_size)]
         dist.all_gather(shares, value)
-        size = parameter._orig_size
         return torch.cat(shares)[: size.numel()].view(size)
 
     def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        if not getattr(parameter, "_is_sharded", False) or value.shape != parameter._orig_size:
+        size = unsharded_size(parameter)
+        if size is None or value.shape != size:
             return value
         share = parameter.numel()
         padded = torch.nn.functional.pad(value.flatten(), (0, share * self.world_size - value.numel()))
         return padded[share * self.rank : share * (self.rank + 1)]
+
+
+def unsharded_size(parameter: nn.Parameter) -> torch.Size | None:
+    """The shape of the full parameter; None: it is not sharded."""
+    return getattr(parameter, "_orig_size", None) if getattr(parameter, "_is_sharded", False) else None

@@ -1,7 +1,7 @@
-"""Each process keeps a shard of every parameter, gradient and optimizer state; blocks are gathered one at a time, while they compute."""
+"""Each rank keeps a shard of every parameter, gradient and optimizer state; blocks are gathered one at a time, while they compute."""
 
 import contextlib
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
 from snaketrain.models.without_memory import give_memory, has_memory
@@ -33,7 +34,7 @@ class Fsdp(Distributed):
         cpu_offload: bool = False,
         exchange_each_piece: bool = False,
         build_once: bool = False,
-        **where: Any,
+        **where: str,
     ):
         super().__init__(**where)
         self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
@@ -63,23 +64,24 @@ class Fsdp(Distributed):
         return module
 
     def cut(self, module: nn.Module) -> nn.Module:
-        """Keep this process's shard of each parameter."""
+        """Keep this rank's shard of each parameter."""
         return self.shared_out(module, self.mesh)
 
     def shared_out(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         """Shard each block, then everything outside of blocks, such as tied embeddings, as one group."""
         dtype = PRECISIONS[self.precision]
-        # parameters are gathered in half precision; autocast stays on, for operations that are better done in fp32
+        # parameters are gathered in half precision; autocast stays on, for operations that need fp32
         precision = MixedPrecisionPolicy(param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32)
-        options = {"mesh": mesh, "mp_policy": precision, "offload_policy": self.offload}
+        shard = partial(fully_shard, mesh=mesh, mp_policy=precision, offload_policy=self.offload)
         for block in blocks(module):
-            fully_shard(block, reshard_after_forward=self.reshard_after_forward, **options)
-        return fully_shard(module, **options)
+            shard(block, reshard_after_forward=self.reshard_after_forward)
+        shard(module)
+        return module
 
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager:
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         if isinstance(module, FSDPModule):
             module.set_requires_gradient_sync(self.exchange_each_piece or not more_to_come)
         return super().accumulating(module, more_to_come)
 
-    def clip(self, module: nn.Module, optimizer: Any, longest: float) -> Tensor:
+    def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         return clip_parts(module.parameters(), longest)

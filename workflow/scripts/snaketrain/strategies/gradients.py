@@ -1,4 +1,4 @@
-"""Losses and gradients of one objective on this rank's microbatches: what every strategy but a pipeline does alike."""
+"""Losses and gradients of one objective on this rank's microbatches, the same in every strategy but a pipeline."""
 
 import contextlib
 import math
@@ -6,24 +6,25 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
 from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.strategies.optimizer_state import local_optimizer
 from snaketrain.tasks.base import Batch, Losses, Modules, on_device
 
 if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy
 
-MicroBatches = Sequence[tuple[MicroBatch, Batch]]
-LossSums = dict[str, Tensor]  # by part of the loss
+MicroBatches: TypeAlias = Sequence[tuple[MicroBatch, Batch]]
+LossSums: TypeAlias = dict[str, Tensor]  # by part of the loss
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss, the modules that it is computed of, and the names of those that learn from it."""
+    """A loss, the modules that it is computed with, and the names of those that learn from it."""
 
     loss: Callable[[Modules, Batch], Losses]
     modules: Modules
@@ -41,7 +42,7 @@ def forward_backward(strategy: "Strategy", objective: Objective, microbatches: M
             with strategy.autocast():
                 losses = objective.loss(modules, on_device(batch, strategy.device))
             parts = losses if isinstance(losses, dict) else {"": losses}
-            loss = reduce(operator.add, parts.values())  # `sum` would begin with 0, one more operation forwards and backwards
+            loss = reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
             strategy.backward(loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss))
         add_up(sums, {part: torch.zeros_like(loss) if microbatch.filler else loss.detach() for part, loss in parts.items()})
     return sums
@@ -59,7 +60,7 @@ def nan_if_infinite(weight: float, loss: Tensor) -> Tensor:
 
 def step_if_finite(optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
     """Step, unless the norm of the gradients is not finite. On a GPU a fused optimizer finds that out without the host waiting for it."""
-    stepping = getattr(optimizer, "optim", optimizer)  # sharded optimizers hold the one that steps this rank's share
+    stepping = local_optimizer(optimizer)
     if norm.device.type != "cpu" and all(group.get("fused") for group in stepping.param_groups):
         step_on_device(optimizer, stepping, norm)
     elif math.isfinite(norm.item()):
@@ -68,5 +69,6 @@ def step_if_finite(optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
 
 def step_on_device(optimizer: torch.optim.Optimizer, stepping: torch.optim.Optimizer, norm: Tensor) -> None:
     """Fused kernels leave weights, moments and step count as they are where `found_inf` is 1."""
-    stepping.grad_scale, stepping.found_inf = None, (norm * 0).ne(0).float()  # NaN and infinity times 0 are NaN
+    found_inf = (norm * 0).ne(0).float()  # NaN and infinity times 0 are NaN
+    stepping.grad_scale, stepping.found_inf = None, found_inf  # type: ignore[attr-defined]  # fused optimizers read them
     optimizer.step()

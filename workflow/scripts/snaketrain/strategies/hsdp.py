@@ -1,4 +1,4 @@
-"""fsdp within groups of `shard` processes and ddp between the groups, so that most communication stays where the network is fast."""
+"""fsdp within groups of `shard` ranks and ddp between the groups, so that most communication stays where the network is fast."""
 
 from typing import Any, ClassVar
 

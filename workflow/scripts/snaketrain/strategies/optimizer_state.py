@@ -5,34 +5,47 @@ require a state for every parameter; a parameter that never had a gradient has n
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-Parameters = dict[str, nn.Parameter]
+Parameters: TypeAlias = dict[str, nn.Parameter]
+ParameterState: TypeAlias = dict[str, object]  # moments as tensors, and numbers
 HOW = ("fused", "foreach")
-Convert = Callable[[Tensor, nn.Parameter], Any]
 
 
-def named_state(optimizer: Any, parameters: Parameters, whole: Convert) -> dict[str, dict[str, Any]]:
+class OptimizerState(TypedDict):
+    state: dict[str, ParameterState]
+    param_groups: list[dict[str, Any]]  # as torch types the groups of an optimizer
+
+
+def local_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The one that steps this rank's parameters: ZeroRedundancyOptimizer and fairscale's OSS hold it as `optim`."""
+    return getattr(optimizer, "optim", optimizer)
+
+
+def named_state(
+    optimizer: Optimizer, parameters: Parameters, whole: Callable[[Tensor, nn.Parameter], Tensor | None]
+) -> dict[str, ParameterState]:
     """`whole` is called in the same order on all ranks, since it may be a collective."""
-    found = {}
+    found: dict[str, ParameterState] = {}
     for name, parameter in parameters.items():
         if state := optimizer.state.get(parameter):
             found[name] = {key: whole(value, parameter) if isinstance(value, Tensor) else value for key, value in state.items()}
     return found
 
 
-def named_groups(optimizer: Any, parameters: Parameters) -> list[dict[str, Any]]:
+def named_groups(optimizer: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
     names = {parameter: name for name, parameter in parameters.items()}
     return [group | {"params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups]
 
 
-def load_named(optimizer: Any, parameters: Parameters, saved: dict[str, Any], part: Convert) -> None:
+def load_named(optimizer: Optimizer, parameters: Parameters, saved: OptimizerState, part: Callable[[Tensor, nn.Parameter], Tensor]) -> None:
     """Give each parameter its state; the parameter groups may differ from those that were saved."""
     names = {parameter: name for name, parameter in parameters.items()}
     saved_group = {name: group for group in saved["param_groups"] for name in group["params"]}
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, ParameterState] = {}
     groups, first = [], 0
     for group in optimizer.param_groups:
         for number, parameter in enumerate(group["params"], start=first):  # optimizers number their parameters in this order

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 
 def local_part(tensor: Tensor | None) -> Tensor | None:
@@ -17,12 +18,12 @@ def local_part(tensor: Tensor | None) -> Tensor | None:
 @torch.no_grad()
 def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
     """clip_grad_norm_ for parameters that are sharded over different device meshes, or not at all."""
-    alike: dict[Any, list[nn.Parameter]] = {}
+    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             alike.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
-    norms = [torch.nn.utils.get_total_norm([parameter.grad for parameter in members]) for members in alike.values()]
-    norm = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in members if p.grad is not None]) for members in alike.values()]
+    norm: Tensor = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
     for members in alike.values():
         torch.nn.utils.clip_grads_with_norm_(members, longest, norm)
     return norm
@@ -31,6 +32,9 @@ def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
 class PartsScaler(ShardedGradScaler):
     """A gradient scaler for fp16: an overflow on one rank makes all ranks skip the step."""
 
-    def _unscale_grads_(self, optimizer: Any, *args: Any) -> dict[torch.device, Tensor]:
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool = True
+    ) -> dict[torch.device, Tensor]:
         parts = [[SimpleNamespace(grad=local_part(p.grad)) for p in group["params"]] for group in optimizer.param_groups]
-        return super()._unscale_grads_(SimpleNamespace(param_groups=[{"params": members} for members in parts]), *args)
+        local = SimpleNamespace(param_groups=[{"params": members} for members in parts])
+        return super()._unscale_grads_(local, inv_scale, found_inf, allow_fp16)  # type: ignore[arg-type]  # only groups and gradients are read

@@ -1,6 +1,6 @@
-"""Splits a model's matrices: `tensor` processes work on the same examples, each with its part of every matrix.
+"""Splits a model's matrices: `tensor` ranks work on the same examples, each with its part of every matrix.
 
-If there are more processes, the batch is split across such groups: each group holds a full model, or with `shard: true` a shard
+If there are more ranks, the batch is split across such groups: each group holds a full model, or with `shard: true` a shard
 of it, as in fsdp.
 """
 
@@ -51,7 +51,7 @@ class TensorParallel(Fsdp):
         return module.to(self.device) if self.builds else module
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
-        """How each module that the plan names is split. Tied weights are not, since only one of their uses would be."""
+        """The style of each module that the plan names. Tied weights are not split, since only one of their uses would be."""
         plan = self.plan or getattr(module, "_tp_plan", None)
         if not plan:
             raise SystemExit(
@@ -61,7 +61,7 @@ class TensorParallel(Fsdp):
         self.check_heads(module)
         used = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
         matrices = {name: part for name, part in module.named_modules() if list(part.parameters(recurse=False))}
-        found = {}
+        found: dict[str, ParallelStyle] = {}
         for pattern, style in plan.items():
             if style not in STYLES:
                 raise SystemExit(
