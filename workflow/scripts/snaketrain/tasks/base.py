@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from snaketrain.data.loading.training_data import Batch as Batch  # part of this interface
 from snaketrain.runtime.json_types import JsonObject
 
-Batch = dict[str, Tensor]
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
 Outputs: TypeAlias = Any  # of the modules: whatever the methods of a task agree on

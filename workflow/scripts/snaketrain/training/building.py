@@ -4,7 +4,7 @@ import os
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import torch
 from safetensors.torch import load_model
@@ -14,6 +14,7 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.without_memory import without_memory
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
@@ -24,10 +25,10 @@ from snaketrain.training.parameters import check_groups, freeze, parameter_group
 from snaketrain.training.state import TrainState
 
 
-class DataInfo(dict):
+class DataInfo(dict[str, Json]):
     """What is known of the data; an error that says what to do where a task needs what is not."""
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> NoReturn:
         raise SystemExit(
             f"train.task: needs `{name}`, which is not known of this data. Name another task; or if the data is a dataset class, "
             f"give it a method `facts` that returns a dictionary with `{name}`."
@@ -56,11 +57,12 @@ def load_callbacks(train: Train) -> list[Callback]:
 
 
 def make_task(train: Train) -> Task:
-    return load(train.task.use, "tasks")(**train.task.arguments)
+    task: Task = load(train.task.use, "tasks")(**train.task.arguments)
+    return task
 
 
 def build(
-    task: Task, train: Train, model: Model, weights: Path | None, facts: dict[str, Any], initial: Path | None = None, builds: bool = True
+    task: Task, train: Train, model: Model, weights: Path | None, facts: JsonObject, initial: Path | None = None, builds: bool = True
 ) -> dict[str, nn.Module]:
     """The task's modules on the CPU, the same in every process that `builds`; `initial` is the folder of `model.initial_weights`."""
     builds = builds or not task.wraps  # what a task wraps by itself, it needs in each process
@@ -68,6 +70,7 @@ def build(
     with nullcontext() if builds else without_memory():
         modules = task.build(model.model_dump(), weights, DataInfo(facts))
     if initial and builds:
+        assert model.initial_weights, "the setting that names the folder"
         start_from(modules, initial, model.initial_weights)
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)

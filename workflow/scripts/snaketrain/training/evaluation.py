@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.tasks.base import Batch, on_device
+from snaketrain.tasks.base import Batch, Outputs, on_device
 from snaketrain.training.state import TrainState
 
-UseOutputs = Callable[[MicroBatch, Batch, Any], None]
+UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
 
 
 class Sums:
@@ -22,7 +23,7 @@ class Sums:
         self.task, self.strategy = state.task, state.strategy
         self.totals: dict[str, Tensor] = {}
 
-    def add(self, microbatch: MicroBatch, batch: Batch, outputs: Any) -> None:
+    def add(self, microbatch: MicroBatch, batch: Batch, outputs: Outputs) -> None:
         for name, value in self.task.evaluation_step(outputs, batch).items():
             self.totals[name] = self.totals.get(name, 0.0) + (torch.zeros_like(value) if microbatch.filler else value).double()
 
@@ -47,7 +48,7 @@ def compute_outputs(
     for module in state.modules.values():
         module.eval()
 
-    def compute(ids: tuple[int, ...]) -> None:
+    def compute(ids: np.ndarray) -> None:
         (microbatch,) = shard_batch(ids, 1, strategy.data_parallel_rank, strategy.data_parallel_size)
         batch = on_device(data.batch(microbatch.ids), strategy.device)
         with strategy.autocast():

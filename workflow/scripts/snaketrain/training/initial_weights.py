@@ -64,7 +64,7 @@ def within(name: str, prefix: str | None) -> bool:
     return name.startswith(prefix or "")
 
 
-def place(tensor: Tensor) -> tuple:
+def place(tensor: Tensor) -> tuple[int, torch.Size]:
     """The same for tensors that share their memory: those that are tied are in a file only once."""
     return tensor.data_ptr(), tensor.shape
 

@@ -3,13 +3,12 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.state import StepOutcome
+from snaketrain.training.state import StateDict, StepOutcome
 
 
 class MetricWindow:
@@ -53,13 +52,13 @@ class MetricWindow:
         """The mean loss of this rank alone, and how much it had to compute."""
         return {"loss": float(sum(self.losses.values())) / max(1.0, self.counted_here), counts: self.counted_here}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Of all ranks, since a training may be stopped between two lines of the journal."""
         losses = {name: float(loss) for name, loss in self.losses.items()}  # a tensor would be sent with the device that it is on
         here = {"seconds": self.seconds, "losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
         return {"processes": self.strategy.all_gather_object(here)}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         """Each rank resumes with its own losses; with another number of ranks, the first one with the losses of all."""
         ranks, strategy = state["processes"], self.strategy
         for name in (name for part in ranks for name in part["losses"]):

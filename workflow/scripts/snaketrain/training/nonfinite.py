@@ -1,6 +1,6 @@
 """Steps whose loss or gradient is not finite: they change no weight, are recorded, and after too many in a row the training rolls back."""
 
-from typing import Any
+from snaketrain.training.state import StateDict
 
 
 class NonfiniteSteps:
@@ -29,8 +29,8 @@ class NonfiniteSteps:
         self.in_a_row, self.rollbacks = [], self.rollbacks + 1
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {"in_a_row": self.in_a_row, "rollbacks": self.rollbacks}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]

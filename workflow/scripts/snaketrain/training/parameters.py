@@ -1,10 +1,21 @@
 """Which parameters learn, which of them how fast and with how much decay, and the norm of what they learn."""
 
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from snaketrain.config.schema.train import Group
+
+
+class NamedGroup(TypedDict):
+    """A parameter group with names in place of parameters."""
+
+    params: list[str]
+    weight_decay: float
+    rate_scale: float
 
 
 def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
@@ -16,7 +27,7 @@ def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Any]) -> list[dict[str, Any]]:
+def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Group]) -> list[NamedGroup]:
     """What an optimizer takes, by the names of the parameters; biases and norms, of one dimension, never decay."""
     found: dict[tuple[float, float], list[str]] = {}
     for key, parameter in module.named_parameters():
@@ -30,13 +41,13 @@ def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: 
     return [{"params": members, "weight_decay": decay, "rate_scale": scale} for (scale, decay), members in found.items()]
 
 
-def check_groups(modules: dict[str, nn.Module], groups: list[Any]) -> None:
+def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
     for group in groups:
         if not any(matches(group.match, name, key) for name, module in modules.items() for key, _ in module.named_parameters()):
             raise SystemExit(f"train.groups: no parameter matches `{group.match}`. {_some_names(modules)}")
 
 
-def set_rate(optimizer: Any, rate: float) -> None:
+def set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("rate_scale", 1.0)
 

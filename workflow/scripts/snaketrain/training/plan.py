@@ -1,15 +1,16 @@
 """What happens at which step: a pure function of the settings and the training data, on any number of processes."""
 
 import bisect
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+
+import numpy as np
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import Batches
+from snaketrain.runtime.json_types import JsonObject
 
 Schedule = Callable[[int, int], float]
 
@@ -29,7 +30,7 @@ class Plan:
     open_ended: bool  # no step depends on how many there will be
 
     @classmethod
-    def of(cls, train: Train, lengths: Sequence[int]) -> "Plan":
+    def of(cls, train: Train, lengths: Sequence[int] | np.ndarray) -> "Plan":
         batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
         schedule = make_schedule(load(train.schedule.use, "training.schedules"), train.schedule.arguments)
         ends = [batches.count(0)]
@@ -98,9 +99,9 @@ def folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def make_schedule(found: Any, arguments: dict[str, Any]) -> Schedule:
-    """What `train.schedule` names, ready to be called."""
-    return found(**arguments) if inspect.isclass(found) else partial(found, **arguments)
+def make_schedule(found: type[Schedule] | Callable[..., float], arguments: JsonObject) -> Schedule:
+    """An instance of a class, or a function with its arguments bound."""
+    return found(**arguments) if isinstance(found, type) else partial(found, **arguments)
 
 
 def is_open_ended(schedule: Schedule) -> bool:

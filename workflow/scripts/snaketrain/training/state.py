@@ -1,9 +1,10 @@
 """What a training has in hand between two steps, and what a step came to."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -13,13 +14,15 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, Objective
 from snaketrain.tasks.base import Task
 
+StateDict: TypeAlias = dict[str, Any]  # numbers, strings, lists and tensors: what `torch.load` reads with `weights_only`
+
 
 class Stateful(Protocol):
     """What a checkpoint remembers besides modules and optimizers."""
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> Mapping[str, object]: ...
 
-    def load_state(self, state: dict[str, Any]) -> None: ...
+    def load_state(self, state: StateDict) -> None: ...
 
 
 @dataclass
@@ -61,7 +64,7 @@ class HostCopy:
         self._value, self._arrived = value, None
         if value.device.type == "cuda":
             self._value = torch.empty_like(value, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch declares no types
             self._arrived.record()
 
     def item(self) -> float:

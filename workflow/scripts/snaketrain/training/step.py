@@ -16,7 +16,8 @@ ForwardBackward = Callable[[int, Objective], LossSums]  # of the objective of a 
 
 def train_step(state: TrainState, rate: float, forward_backward: ForwardBackward) -> tuple[LossSums, Tensor]:
     """For each of the task's objectives gradients and an update; the losses of this rank, and the norm of all gradients."""
-    strategy, losses, norms = state.strategy, {}, []
+    strategy, norms = state.strategy, list[Tensor]()
+    losses: LossSums = {}
     for name, module in state.modules.items():
         if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
             module.train()

@@ -1,9 +1,8 @@
 """What may watch a training, or end it early, without changing the loop."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from snaketrain.training.state import StepOutcome, TrainState
+from snaketrain.training.state import StateDict, StepOutcome, TrainState
 
 
 class Callback:
@@ -37,11 +36,11 @@ class Callback:
     def on_error(self, state: TrainState, error: BaseException) -> None:
         """When the training ends by an exception."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, object]:
         """What a resumed training must know: numbers, texts, tensors."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         """The opposite of `state`."""
 
 
@@ -83,10 +82,10 @@ class Callbacks(Callback):
         for callback in self.callbacks:
             callback.on_error(state, error)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, object]:
         return {key: remembered for key, callback in self._by_name().items() if (remembered := callback.state())}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: StateDict) -> None:
         for key, callback in self._by_name().items():
             if key in state:
                 callback.load_state(state[key])

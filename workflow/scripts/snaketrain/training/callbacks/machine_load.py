@@ -58,7 +58,7 @@ def figures() -> dict[str, float]:
 def gpus() -> dict[str, float]:
     if not shutil.which(ASK_GPUS[0]):
         return {}
-    found = {}
+    found: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         for line in subprocess.run(ASK_GPUS, capture_output=True, text=True, timeout=10).stdout.splitlines():
             number, busy, memory_mb = map(float, line.split(","))

@@ -39,19 +39,20 @@ class TensorBoard(Callback):
         if self.events:
             self.waiting.append((prefix, step, figures, time.time()))
             if time.monotonic() - self.written > BUNDLE_SECONDS:
-                self._write()
+                self._write(self.events)
 
-    def _write(self) -> None:
+    def _write(self, events: "SummaryWriter") -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
+        assert events.file_writer is not None, "until it is closed"
         for prefix, step, figures, when in self.waiting:
             values = [Summary.Value(tag=f"{prefix}/{name}", simple_value=value) for name, value in figures.items()]
-            self.events.file_writer.add_summary(Summary(value=values), step, when)
+            events.file_writer.add_summary(Summary(value=values), step, when)
         self.waiting, self.written = [], time.monotonic()
 
     def on_train_end(self, state: TrainState) -> None:
         if self.events:
-            self._write()
+            self._write(self.events)
             self.events.close()
 
     def on_error(self, state: TrainState, error: BaseException) -> None:

@@ -8,6 +8,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
+
+from snaketrain.runtime.json_types import JsonObject
+
+
+class CheckpointState(TypedDict):
+    """`state.json` of a checkpoint."""
+
+    step: int
+    metrics: dict[str, float] | None  # none: saved without an evaluation
+    scaler: JsonObject  # of the gradient scaler
 
 
 @dataclass(frozen=True)
@@ -19,12 +30,12 @@ class Evaluated:
     path: Path
 
 
-def read_state(checkpoint: Path) -> dict:
-    """Its step, its metrics (none if it was saved without an evaluation), and the state of the gradient scaler."""
+def read_state(checkpoint: Path) -> CheckpointState:
     try:
-        return json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        state: CheckpointState = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"{checkpoint}/state.json: cannot be read ({error}). Delete this checkpoint, and train the run again.") from None
+    return state
 
 
 def evaluated(checkpoints: Path) -> list[Evaluated]:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +15,9 @@ from typing import Protocol
 from safetensors import SafetensorError
 
 from snaketrain.runtime.background import Background
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import file_digest, write_json
-from snaketrain.training.checkpoints.ranking import best_first, evaluated, read_state
-from snaketrain.training.checkpoints.whole_tensors import Files, WholeTensors
+from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
+from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
 
@@ -25,11 +25,11 @@ GONE = ".gone-"  # in front of what is being removed
 
 
 class CheckpointFormat(Protocol):
-    """How modules, optimizers and what else is remembered become files."""
+    """How modules, optimizers and all else that is remembered become files."""
 
-    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Files: ...
-
-    def write(self, files: Files, folder: Path) -> None: ...
+    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Callable[[Path], None]:
+        """Copy the state, in which all ranks take part. The first rank calls what it returns to write the copy, while training goes on."""
+        ...
 
     def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None: ...
 
@@ -44,10 +44,10 @@ class Checkpoints:
     def save(self, state: TrainState, metrics: dict[str, float] | None, memory: dict[str, Stateful]) -> None:
         """All ranks take part; the first one writes, while the training goes on."""
         self.finish()
-        files = self.format.collect(state, memory)
+        write = self.format.collect(state, memory)
         if state.rank == 0:
-            facts = {"step": state.step, "metrics": metrics, "scaler": state.strategy.scaler.state_dict()}
-            self._background.start(partial(self._write, files, facts))
+            facts = CheckpointState(step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict())
+            self._background.start(partial(self._write, write, facts))
 
     def finish(self) -> None:
         """Wait for what is being saved, and raise what went wrong with it."""
@@ -59,13 +59,13 @@ class Checkpoints:
         steps, self._newly_saved = self._newly_saved, []
         return steps
 
-    def _write(self, files: Files, facts: JsonObject) -> None:
+    def _write(self, write: Callable[[Path], None], facts: CheckpointState) -> None:
         final = self.folder / folder_name(facts["step"])
         beside = self.folder / f".{final.name}"
         try:
             self._mend()
             beside.mkdir(parents=True)
-            self.format.write(files, beside)
+            write(beside)
             write_json(beside / "state.json", facts)
             written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
             for name in written:
@@ -107,7 +107,7 @@ class Checkpoints:
     def found(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
-    def metrics(self) -> dict[str, dict[str, float]]:
+    def metrics(self) -> dict[str, dict[str, float] | None]:
         """The metrics of those that are kept, by step."""
         states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}

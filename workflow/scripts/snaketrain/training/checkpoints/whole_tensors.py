@@ -1,7 +1,8 @@
 """Checkpoints as whole tensors, gathered and written by the first rank: one file of weights and one of optimizer state per module."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,8 +12,6 @@ from torch.utils._pytree import tree_map_only
 from snaketrain.training.checkpoints.snapshot import Snapshot
 from snaketrain.training.state import Stateful, TrainState
 
-Files = dict[str, Any]  # what each file is to hold, by its name
-
 
 class WholeTensors:
     """`<module>.safetensors`, `<module>.optimizer.pt`, and `<what remembers>.memory.pt`."""
@@ -20,17 +19,18 @@ class WholeTensors:
     def __init__(self) -> None:
         self._snapshot = Snapshot()
 
-    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Files:
-        """All ranks take part in gathering; the first one gets a copy that further steps do not change."""
+    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Callable[[Path], None]:
         self._snapshot.begin()
-        strategy, keep, files = state.strategy, self._snapshot.keep, {}
+        strategy, keep = state.strategy, self._snapshot.keep
+        weights: dict[str, dict[str, Tensor]] = {}
+        others: dict[str, object] = {}
         for name, part in memory.items():
             remembered = part.state()
-            files[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, remembered) if strategy.rank == 0 else None
+            others[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, remembered) if strategy.rank == 0 else None
         for name, module in state.modules.items():
-            files[f"{name}.safetensors"] = self._weights(state, module)
-            files[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
-        return files
+            weights[f"{name}.safetensors"] = self._weights(state, module)
+            others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
+        return partial(_write, weights, others)
 
     def _weights(self, state: TrainState, module: nn.Module) -> dict[str, Tensor]:
         weights, tied = state.strategy.weights(module), tied_names(state.strategy.unwrapped(module))
@@ -39,13 +39,6 @@ class WholeTensors:
         # gathered from several ranks, tied weights no longer share their memory
         untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
         return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
-
-    def write(self, files: Files, folder: Path) -> None:
-        for name, content in files.items():
-            if name.endswith(".safetensors"):
-                save_file(content, folder / name, metadata={"format": "pt"})
-            else:
-                torch.save(content, folder / name)
 
     def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None:
         for name, module in state.modules.items():
@@ -59,9 +52,16 @@ class WholeTensors:
                 part.load_state(torch.load(folder / f"{name}.memory.pt", weights_only=True))
 
 
+def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> None:
+    for name, tensors in weights.items():
+        save_file(tensors, folder / name, metadata={"format": "pt"})
+    for name, content in others.items():
+        torch.save(content, folder / name)
+
+
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors that share memory only once, as safetensors wants it; under the name that comes first."""
-    kept = {}
+    kept: dict[object, str] = {}
     for name in sorted(weights):
         kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
     return {name: weights[name] for name in kept.values()}
