@@ -279,6 +279,8 @@ class Trainer:
     def evaluate(self, saved: bool = False) -> None:
         """And save. Where a stop request comes first, only save, since there may be half a minute left; the next attempt evaluates."""
         self.settle()
+        # no step is being computed to exchange this ahead, and ranks meet here anyway
+        self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.stop.requested())[0] > 0
         step, metrics = self.state.step, None if self.stopping else self.measure()
         self.owed = metrics is None
         if metrics is not None:
