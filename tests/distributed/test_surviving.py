@@ -224,7 +224,7 @@ def test_it_gives_up_after_some_rollbacks_and_names_the_examples(data, tmp_path)
     assert len(events(tmp_path / "run", "rollback")) == 2
     last = events(tmp_path / "run", "bad_step")[-1]
     error = events(tmp_path / "run", "end")[-1]["error"]
-    assert "2 steps in a row had losses or gradients that are not numbers" in error
+    assert "2 steps in a row had losses or gradients that are not finite" in error
     assert str(sorted(last["examples"])[-1]) in error
 
 

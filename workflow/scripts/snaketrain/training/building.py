@@ -79,6 +79,7 @@ def build(
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
     """The modules as the strategy wraps them, with their optimizers."""
+    parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():
         if train.recompute_activations:
@@ -91,7 +92,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
         make_optimizer = partial(optimizer_of, train, groups)
         prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
     wrapped, optimizers = {name: pair[0] for name, pair in prepared.items()}, {name: pair[1] for name, pair in prepared.items()}
-    return TrainState(task, strategy, wrapped, optimizers, train.clip_norm)
+    return TrainState(task, strategy, wrapped, optimizers, train.clip_norm, parameters)
 
 
 def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Strategy, folder: Path) -> TrainState:

@@ -1,14 +1,15 @@
-"""Steps whose loss or gradient is not finite: they change no weight, are recorded, and after too many in a row the training rolls back."""
+"""Steps whose loss or gradient is not finite: they are skipped and recorded, and after too many in a row the training rolls back."""
 
-from snaketrain.training.state import StateDict
+from snaketrain.strategies.base import Strategy
+from snaketrain.training.state import StateDict, StepOutcome
 
 
 class NonfiniteSteps:
-    """Every rank counts the same, since a loss that is not finite on one makes the gradients of all so."""
+    """Every rank counts the same, since a loss that is not finite on one rank makes the gradients of all not finite."""
 
     def __init__(self, allowed: int, rollbacks_allowed: int):
         self.allowed, self.rollbacks_allowed = allowed, rollbacks_allowed
-        self.in_a_row: list[list[int]] = []  # the steps' examples
+        self.in_a_row: list[list[int]] = []  # the examples of each step
         self.rollbacks = 0
 
     def record_finite(self) -> None:
@@ -22,8 +23,8 @@ class NonfiniteSteps:
         if self.rollbacks == self.rollbacks_allowed:
             shown = sorted({example for step in self.in_a_row for example in step})
             raise SystemExit(
-                f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not numbers, after {self.rollbacks} "
-                f"times of going back to an earlier checkpoint. The training examples of these steps: {', '.join(map(str, shown[:200]))}"
+                f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not finite, after {self.rollbacks} "
+                f"rollbacks to an earlier checkpoint. The training examples of these steps: {', '.join(map(str, shown[:200]))}"
                 f"{', ...' if len(shown) > 200 else ''}. Look at them, lower train.learning_rate, or try train.precision: fp32."
             )
         self.in_a_row, self.rollbacks = [], self.rollbacks + 1
@@ -34,3 +35,11 @@ class NonfiniteSteps:
 
     def load_state(self, state: StateDict) -> None:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
+
+
+def nonfinite_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
+    """The ranks whose losses are not finite; None where nothing is wrong, and only the loss scale was too high for fp16."""
+    finite = strategy.all_gather_object(all(bool(loss.isfinite()) for loss in outcome.losses.values()))
+    if all(finite) and strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0:
+        return None  # the scaler has lowered its scale; below 1 the scale is not the reason
+    return [rank for rank, is_finite in enumerate(finite) if not is_finite]

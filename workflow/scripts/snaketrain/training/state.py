@@ -34,8 +34,9 @@ class TrainState:
     modules: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     clip_norm: float | None = None
+    parameters: int = 0  # of the full model, however it is sharded
     step: int = 0
-    finished_early: str = ""  # why the training ends before its plan does, if a callback has said so
+    finished_early: str = ""  # set by a callback to end the training before its plan: the reason
 
     @property
     def rank(self) -> int:

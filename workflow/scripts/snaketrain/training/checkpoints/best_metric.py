@@ -1,6 +1,18 @@
-"""The best value so far of the metric that checkpoints are selected by."""
+"""The metric by which checkpoints are selected, and its best value so far."""
 
 import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The metric by which checkpoints are ranked; `mode` is max or min."""
+
+    metric: str
+    mode: str
+
+
+BY_LOSS = Selection("loss", "min")
 
 
 class BestMetric:
@@ -10,7 +22,7 @@ class BestMetric:
 
     def improved(self, metrics: dict[str, float]) -> bool:
         value = self.sign * metrics.get(self.metric, math.nan)
-        if not value > self.best:  # nor is NaN
+        if not value > self.best:  # also not a NaN
             return False
         self.best = value
         return True
