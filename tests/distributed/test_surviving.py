@@ -177,7 +177,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(data, tmp_path, al
         words = kill_anywhere.arguments(data, place / "run", 1)
         assert forking.run(words, 1, tmp_path / "log") == [1]
         told = (tmp_path / "log").read_text()
-        assert "the checkpoint cannot be saved" in told and "Those saved before are whole" in told
+        assert "the checkpoint cannot be saved" in told and "Earlier ones are intact" in told
         assert events(place / "run", "end")[-1]["status"] == "FAILED"
         before = [path.name for path in (place / "run/checkpoints").glob("step-*")]
         assert before and not list((place / "run/checkpoints").glob(".step-*"))
@@ -238,7 +238,7 @@ def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
     assert forking.run(words, 2, tmp_path / "log") == [76, 76]
     told = (tmp_path / "run/logs/rank-0.log").read_text()
     assert f"nothing has moved for {stall_seconds} seconds (compute.stall_seconds)" in told
-    assert "process 0: waits in" in told and "process 1: busy in" in told and "odd.py" in told
+    assert "rank 0: waits in" in told and "rank 1: busy in" in told and "odd.py" in told
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def selected(data, tmp_path_factory) -> list[str]:
         (
             "time.sleep(600)",
             [76, 76],
-            ["for {stall} seconds (compute.stall_seconds)", "process 0: waits in", "process 1: busy in", "odd.py"],
+            ["for {stall} seconds (compute.stall_seconds)", "rank 0: waits in", "rank 1: busy in", "odd.py"],
         ),
     ],
     ids=["exit", "error", "stuck"],

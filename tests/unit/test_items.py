@@ -206,5 +206,5 @@ def test_mlflow_is_told_the_fields_as_tensors(here):
 def test_a_task_that_needs_text_says_so(here):
     facts, _ = prepared(here)
     train, model = Train(), Model(use="transformers.BertForSequenceClassification")
-    with pytest.raises(SystemExit, match="train.task: needs `vocab_size`, which is not known of this data. Name another task; or"):
+    with pytest.raises(SystemExit, match="train.task: needs `vocab_size`, which this data does not give. Name another task; or"):
         build(make_task(train), train, model, None, facts)

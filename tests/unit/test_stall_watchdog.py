@@ -15,7 +15,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from snaketrain.training.callbacks import stall_watchdog
-stall_watchdog.LONGEST_LOOK_SECONDS, stall_watchdog.FOR_THE_OTHERS_SECONDS = 0.5, 0.0
+stall_watchdog.LONGEST_POLL_SECONDS, stall_watchdog.PEERS_SECONDS = 0.5, 0.0
 watch = stall_watchdog.StallWatchdog(Path(sys.argv[1]), 0, 1, float(sys.argv[3]))
 print("begins", flush=True)
 for _ in range(int(sys.argv[2])):

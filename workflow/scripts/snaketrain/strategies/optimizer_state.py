@@ -55,12 +55,12 @@ def load_named(optimizer: Optimizer, parameters: Parameters, saved: OptimizerSta
             }
         members = list(range(first, first + len(group["params"])))
         like = saved_group.get(names[group["params"][0]], group) if members else group
-        how = {key: group[key] for key in HOW if key in group}  # this strategy's choice, not that of the one that saved it
+        how = {key: group[key] for key in HOW if key in group}  # chosen by this strategy, not by the one that saved
         groups.append(like | how | {"params": members})
         first += len(members)
     optimizer.load_state_dict({"state": {number: entries for number, entries in state.items() if entries}, "param_groups": groups})
 
 
 def _apart(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A copy that does not depend on the memory-mapped file, which is deleted later; moving it to another device copies it anyway."""
+    """A copy independent of the memory-mapped file, which is deleted later; moving to another device copies anyway."""
     return value.clone() if value.ndim == 0 or parameter.device.type == "cpu" else value

@@ -1,4 +1,4 @@
-"""Builds a task's modules, and from them what is trained or evaluated."""
+"""Builds a task's modules, and the state in which they are trained or evaluated."""
 
 import os
 from contextlib import nullcontext
@@ -26,18 +26,18 @@ from snaketrain.training.state import TrainState
 
 
 class DataInfo(dict[str, Json]):
-    """What is known of the data; an error that says what to do where a task needs what is not."""
+    """Facts about the data; if a task needs one that is missing, an error says what to do."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise SystemExit(
-            f"train.task: needs `{name}`, which is not known of this data. Name another task; or if the data is a dataset class, "
+            f"train.task: needs `{name}`, which this data does not give. Name another task; or if the data is a dataset class, "
             f"give it a method `facts` that returns a dictionary with `{name}`."
         )
 
 
 def start_strategy(train: Train, device: str = "auto", precision: str | None = None) -> Strategy:
-    """The strategy of the settings, connected to the other ranks if there are any."""
-    if train.deterministic:  # to say no would make torch load its compiler
+    """The strategy that the settings name, connected to the other ranks if there are any."""
+    if train.deterministic:  # calling it with False would make torch load its compiler
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
         torch.use_deterministic_algorithms(True)
     strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=device, precision=precision or train.precision)
@@ -64,8 +64,8 @@ def make_task(train: Train) -> Task:
 def build(
     task: Task, train: Train, model: Model, weights: Path | None, facts: JsonObject, initial: Path | None = None, builds: bool = True
 ) -> dict[str, nn.Module]:
-    """The task's modules on the CPU, the same in every process that `builds`; `initial` is the folder of `model.initial_weights`."""
-    builds = builds or not task.wraps  # what a task wraps by itself, it needs in each process
+    """The task's modules on the CPU, the same on every rank that `builds`; `initial` is the folder of `model.initial_weights`."""
+    builds = builds or not task.wraps  # a task that wraps modules itself needs them on every rank
     torch.manual_seed(train.seed)
     with nullcontext() if builds else without_memory():
         modules = task.build(model.model_dump(), weights, DataInfo(facts))
@@ -78,7 +78,7 @@ def build(
 
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
-    """The modules as the strategy wraps them, with their optimizers."""
+    """The modules, wrapped by the strategy, with their optimizers."""
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():
@@ -87,7 +87,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
         if train.compile:
             compile_blocks(module)
 
-        # by name, and before a strategy cuts the parameters into parts of other shapes
+        # by name, and before a strategy shards parameters into other shapes
         groups = parameter_groups(name, module, train.weight_decay, train.groups)
         make_optimizer = partial(optimizer_of, train, groups)
         prepared[name] = (strategy.prepare if task.wraps else strategy.adopt)(module, make_optimizer)
@@ -96,7 +96,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
 
 
 def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Strategy, folder: Path) -> TrainState:
-    """The task's modules with the weights of a folder, each where it can be evaluated; without optimizers."""
+    """The task's modules with the weights in a folder, placed for evaluation, without optimizers."""
     placed = {}
     for name, module in modules.items():
         if strategy.builds or not task.wraps:

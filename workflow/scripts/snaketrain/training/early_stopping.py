@@ -1,4 +1,4 @@
-"""Gives up when the selection metric has not become better for a number of evaluations."""
+"""Ends a training when the selection metric has not improved for a number of evaluations."""
 
 import math
 
@@ -17,13 +17,13 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
         if not state.step:
-            return  # the weights that the training starts from
+            return  # the initial weights
         if self.metric not in metrics:
             raise SystemExit(
                 f"select.metric: the task logs no `{self.metric}`, which train.early_stopping needs. It logs: {', '.join(metrics)}."
             )
         value = self.sign * metrics[self.metric]
-        if value > self.best + self.min_change:  # never true of a NaN
+        if value > self.best + self.min_change:  # never true for NaN
             self.best, self.since = value, 0
         else:
             self.since += 1

@@ -17,7 +17,7 @@ UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
 
 
 class Sums:
-    """What is measured of each example, added up over all ranks and divided once."""
+    """Sums of what is measured on each example, added over all ranks and divided once."""
 
     def __init__(self, state: TrainState):
         self.task, self.strategy = state.task, state.strategy
@@ -34,7 +34,7 @@ class Sums:
 def evaluate(
     state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True
 ) -> dict[str, float] | None:
-    """None where `goes_on`, which is asked after each batch, says no; on all ranks alike."""
+    """The metrics; None if `goes_on`, called after each batch with the same answer on all ranks, returned False."""
     sums = Sums(state)
     return sums.metrics() if compute_outputs(state, data, batch_size, tokens, sums.add, goes_on) else None
 
@@ -43,7 +43,7 @@ def evaluate(
 def compute_outputs(
     state: TrainState, data: TrainingData, batch_size: int, tokens: int | None, use: UseOutputs, goes_on: Callable[[], bool] = lambda: True
 ) -> bool:
-    """Call `use` with what the modules make of this rank's share of the data; whether all of it was, and not stopped by `goes_on`."""
+    """Call `use` with the outputs for this rank's share of each batch; False if `goes_on` stopped it before the last one."""
     strategy, task, modules, whole = state.strategy, state.task, state.plain_modules(), True
     for module in state.modules.values():
         module.eval()

@@ -1,4 +1,4 @@
-"""Starts a model from weights of an earlier run, whole or a part of them; not a resume: optimizer and step begin anew."""
+"""Starts a model from weights of an earlier run, or a part of them. Not a resume: optimizer and step start from zero."""
 
 import logging
 from pathlib import Path
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from snaketrain.config.schema import InitialWeights
 
-MOST_NAMES = 10  # that are told of each kind
+MOST_NAMES = 10  # logged of each kind
 
 
 def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeights) -> None:
-    """Copy what the names of both sides have in common once `part` is replaced by `into`; tell or refuse what has no counterpart."""
+    """Copy tensors of the same name, once `part` is replaced by `into`; log or refuse those without a counterpart."""
     into = chosen.part if chosen.into is None else chosen.into
     given = {
         (into or "") + name.removeprefix(chosen.part or ""): tensor for name, tensor in read(folder).items() if within(name, chosen.part)
@@ -28,20 +28,20 @@ def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeigh
             f"{name} {list(given[name].shape)} -> {list(wanted[name].shape)}" for name in sorted((given.keys() & wanted.keys()) - fits)
         ],
     }
-    told = "; ".join(f"{len(names)} {what}: {shortened(names)}" for what, names in problems.items() if names)
-    if told and (chosen.strict or not fits):
+    mismatches = "; ".join(f"{len(names)} {what}: {shortened(names)}" for what, names in problems.items() if names)
+    if mismatches and (chosen.strict or not fits):
         raise SystemExit(
-            f"model.initial_weights: do not match the model: {told}. Correct `part` ({chosen.part}) and `into` ({into}), "
+            f"model.initial_weights: do not match the model: {mismatches}. Correct `part` ({chosen.part}) and `into` ({into}), "
             "or set `strict: false` to take what fits."
         )
     with torch.no_grad():
         for name in fits:
             wanted[name].copy_(given[name])
-    logging.info("initial weights: %d tensors of %s%s", len(fits), chosen.part or "the whole file", f"; {told}" if told else "")
+    logging.info("initial weights: %d tensors of %s%s", len(fits), chosen.part or "the whole file", f"; {mismatches}" if mismatches else "")
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder; those of several modules begin with the name of their file, those of one model in several files do not."""
+    """All tensors in a folder. If the files are several modules, names begin with the file's name; shards of one model have plain names."""
     files = sorted(folder.rglob("*.safetensors"))
     if not files:
         raise SystemExit(
@@ -52,7 +52,7 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 
 def named(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """The tensors to be filled, as `read` names them."""
+    """The tensors to be filled, under the names that `read` gives."""
     return {
         (name if len(modules) == 1 else f"{module_name}.{name}"): tensor
         for module_name, module in modules.items()
@@ -65,7 +65,7 @@ def within(name: str, prefix: str | None) -> bool:
 
 
 def place(tensor: Tensor) -> tuple[int, torch.Size]:
-    """The same for tensors that share their memory: those that are tied are in a file only once."""
+    """The same for tensors that share memory: files hold tied tensors only once."""
     return tensor.data_ptr(), tensor.shape
 
 

@@ -1,4 +1,4 @@
-"""Losses and speed over the steps since the last line of the journal, kept on the device and read late."""
+"""Losses and speed since the last line of the journal; losses stay on the device until they are logged."""
 
 import contextlib
 import time
@@ -17,13 +17,13 @@ class MetricWindow:
         self.reopen()
 
     def reopen(self) -> None:
-        """Begin anew."""
-        self.losses: dict[str, Tensor | float] = {}  # on the device, or numbers of a checkpoint
+        """Start again from zero."""
+        self.losses: dict[str, Tensor | float] = {}  # on the device, or numbers from a checkpoint
         self.count, self.examples, self.counted_here, self.seconds, self.began = 0.0, 0, 0.0, 0.0, time.perf_counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Evaluations and saves do not count as slow training."""
+        """Evaluation and saving do not count as training time."""
         self.seconds += time.perf_counter() - self.began
         yield
         self.began = time.perf_counter()
@@ -39,7 +39,7 @@ class MetricWindow:
             self.losses[name] = self.losses.get(name, 0.0) + loss
 
     def close(self, counts: str) -> dict[str, float]:
-        """The mean loss over all ranks, with its parts if it has several, and the speed."""
+        """The mean loss over all ranks, its parts if it has several, and the speed."""
         totals = {
             name: total if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float64) for name, total in self.losses.items()
         }
@@ -49,24 +49,24 @@ class MetricWindow:
         return figures | {f"{counts}_per_second": self.count / seconds, "examples_per_second": self.examples / seconds}
 
     def of_this_rank(self, counts: str) -> dict[str, float]:
-        """The mean loss of this rank alone, and how much it had to compute."""
+        """The mean loss of this rank alone, and how much it computed."""
         return {"loss": float(sum(self.losses.values())) / max(1.0, self.counted_here), counts: self.counted_here}
 
     def state(self) -> dict[str, object]:
-        """Of all ranks, since a training may be stopped between two lines of the journal."""
-        losses = {name: float(loss) for name, loss in self.losses.items()}  # a tensor would be sent with the device that it is on
+        """Sums of all ranks, since a training may stop between two lines of the journal."""
+        losses = {name: float(loss) for name, loss in self.losses.items()}  # not tensors, which would be unpickled on the sender's device
         here = {"seconds": self.seconds, "losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
         return {"processes": self.strategy.all_gather_object(here)}
 
     def load_state(self, state: StateDict) -> None:
-        """Each rank resumes with its own losses; with another number of ranks, the first one with the losses of all."""
+        """Each rank resumes with its own losses; if the number of ranks changed, the first rank with the losses of all."""
         ranks, strategy = state["processes"], self.strategy
         for name in (name for part in ranks for name in part["losses"]):
-            self.losses.setdefault(name, 0.0)  # on all ranks, which add up one after the other
+            self.losses.setdefault(name, 0.0)  # on all ranks, so that all reduce the same names in the same order
         same_number = len(ranks) == strategy.data_parallel_size
         mine = [ranks[strategy.data_parallel_rank]] if same_number else ranks * (strategy.data_parallel_rank == 0)
         for part in mine:
             self.counted_here += part["here"]
             for name, loss in part["losses"].items():
-                self.losses[name] += float(loss)  # earlier checkpoints have tensors
+                self.losses[name] += float(loss)  # older checkpoints hold tensors
         self.count, self.examples, self.seconds = (ranks[0][key] for key in ("counted", "examples", "seconds"))

@@ -1,4 +1,4 @@
-"""Optimizers by their class, over groups of named parameters, in the fastest way that torch has for them."""
+"""Builds optimizers over groups of named parameters, in the fastest implementation that torch has."""
 
 from collections.abc import Callable
 
@@ -32,5 +32,5 @@ def optimizer_of(
 
 
 def fastest(made: type[Optimizer], parameters: list[nn.Parameter]) -> dict[str, bool]:
-    """All parameters in one call, which torch by itself does not do. Those that are cut into parts cannot all be taken together."""
+    """Fused, which updates all parameters in one call, but which torch does not choose by itself. Sharded parameters cannot all be fused."""
     return {"fused": True} if made in FUSED and not any(isinstance(parameter, DTensor) for parameter in parameters) else {}

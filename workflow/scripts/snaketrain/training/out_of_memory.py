@@ -1,4 +1,4 @@
-"""Running out of memory in a step: what the batch was, what helps, and smaller microbatches if they are wanted."""
+"""Running out of memory in a step: an error that says what helps, or smaller microbatches if the settings allow that."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -14,9 +14,9 @@ from snaketrain.training.state import TrainState
 
 
 class Accumulation:
-    """In how many microbatches a rank computes its share of a batch.
+    """The number of microbatches in which a rank computes its share of a batch.
 
-    Where the memory runs out and `may_grow`, they are doubled, also for the attempts to come.
+    With `may_grow` it is doubled when the memory runs out, and later attempts start with the new number.
     """
 
     def __init__(self, folder: Path, wanted: int, may_grow: bool, most: int):
@@ -27,7 +27,7 @@ class Accumulation:
         self, state: TrainState, seed: Callable[[], None], compute: Callable[[MicroBatches], LossSums], load: Callable[[], MicroBatches],
         microbatches: MicroBatches,
     ) -> LossSums:  # fmt: skip
-        """`compute` of the microbatches; where the memory runs out, from the beginning with smaller ones, as if nothing had been."""
+        """`compute` of the microbatches. When the memory runs out, start over with smaller ones, which gives the same result."""
         while True:
             if 2 * len(microbatches) <= self.number:  # these were loaded before the memory ran out
                 microbatches = load()
@@ -39,12 +39,12 @@ class Accumulation:
                 if not is_out_of_memory(error):
                     raise
                 self.grow(error, microbatches[0][1], state.strategy.tries_again)
-            # not before the error is gone, which holds what was in the memory
+            # outside of the handler, since the error's traceback keeps tensors alive
             state.clear_gradients()
             before.restore()
 
     def grow(self, error: RuntimeError, batch: Batch, tries_again: bool) -> None:
-        """Where peers wait in a collective, every rank exits, and the next attempt begins with smaller microbatches."""
+        """Where peers would block in a collective, every rank exits, and the next attempt starts with smaller microbatches."""
         advice = explain(error, batch, self.number)
         if not self.may_grow or self.number >= self.most:
             raise SystemExit(advice) from None
@@ -63,17 +63,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explain(error: BaseException, batch: Batch, microbatches: int) -> str:
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
     return (
-        f"Out of memory with a microbatch of {shapes}: {_first_line(error)} What helps, with the same result: "
-        f"train.accumulate: {microbatches * 2}, or compute.reduce_batch_on_oom: true, which finds it by itself; train.recompute_activations: "
+        f"Out of memory with a microbatch of {shapes}: {_first_line(error)} These help, with the same result: "
+        f"train.accumulate: {microbatches * 2}, or compute.reduce_batch_on_oom: true, which finds the number itself; train.recompute_activations: "
         "true; more processes; train.strategy: fsdp."
     )
 
 
 def explain_update(error: BaseException) -> str:
-    """Half of the weights may be new and half of them old: nothing can be tried again from here."""
+    """Some weights may be updated and others not, so that the step cannot be repeated."""
     return (
-        f"Out of memory while the weights were updated: {_first_line(error)} Smaller microbatches do not help here. What does: more "
-        "processes, with train.strategy: zero1 or fsdp; to train fewer parameters (train.freeze); an optimizer with less state."
+        f"Out of memory while the weights were updated: {_first_line(error)} Smaller microbatches do not help here. These do: more "
+        "processes with train.strategy: zero1 or fsdp; fewer trained parameters (train.freeze); an optimizer with less state."
     )
 
 
@@ -82,7 +82,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Buffers:
-    """What modules update while they compute, such as a batch norm's running mean: a step that is tried again must not count twice."""
+    """Copies of what a forward pass updates, such as a batch norm's running mean: a repeated step must not count twice."""
 
     def __init__(self, modules: Iterable[nn.Module]):
         self._kept = [(buffer, buffer.detach().clone()) for module in modules for buffer in module.buffers()]

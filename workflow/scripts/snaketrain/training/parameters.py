@@ -1,4 +1,4 @@
-"""Which parameters learn, which of them how fast and with how much decay, and the norm of what they learn."""
+"""Which parameters are trained, their learning rates and weight decay, and the norm of their gradients."""
 
 from fnmatch import fnmatchcase
 from typing import TypedDict
@@ -28,7 +28,7 @@ def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
 
 
 def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Group]) -> list[NamedGroup]:
-    """What an optimizer takes, by the names of the parameters; biases and norms, of one dimension, never decay."""
+    """The parameter groups of an optimizer; biases and norms, which have one dimension, never decay."""
     found: dict[tuple[float, float], list[str]] = {}
     for key, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -53,12 +53,12 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def norm_of(norms: list[Tensor]) -> Tensor:
-    """Of several parts, from the norm of each."""
+    """The norm of several parts, from the norm of each."""
     return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()
 
 
 def matches(pattern: str, module: str, key: str) -> bool:
-    """A pattern is of the parameter's name in its module, or begins with the name of the module."""
+    """A pattern matches a parameter's name in its module, or that name with the module's name in front."""
     return fnmatchcase(key, pattern) or fnmatchcase(f"{module}.{key}", pattern)
 
 

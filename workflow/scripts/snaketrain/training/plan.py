@@ -1,4 +1,4 @@
-"""What happens at which step: a pure function of the settings and the training data, on any number of processes."""
+"""What happens at which step: a pure function of the settings and the training data, whatever the world size."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Plan:
     warmup_steps: int
     learning_rate: float
     schedule: Schedule
-    open_ended: bool  # no step depends on how many there will be
+    open_ended: bool  # no step depends on the total number of steps
 
     @classmethod
     def of(cls, train: Train, lengths: Sequence[int] | np.ndarray) -> "Plan":
@@ -41,7 +41,7 @@ class Plan:
         warmup = round(train.warmup * total if train.warmup < 1 else train.warmup)
         if train.warmup >= 1 and warmup >= total:
             raise SystemExit(
-                f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a share below 1."
+                f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a fraction below 1."
             )
         open_ended = (
             is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None and not train.callbacks
@@ -60,7 +60,7 @@ class Plan:
         return epoch + (step - first) / (last - first)
 
     def evaluates_at(self, step: int) -> bool:
-        """At equal distances within each epoch, or every so many steps; and at the very end."""
+        """At equal intervals within each epoch, or every `evaluate_every` steps; and at the end."""
         if step == self.steps:
             return True
         if self.evaluate_every is not None:
@@ -71,11 +71,11 @@ class Plan:
 
     @property
     def saves_evaluations(self) -> bool:
-        """Whether each evaluated step is saved; otherwise only where it is the best so far."""
+        """Whether every evaluated step is saved, rather than only the best so far."""
         return self.save_every is None and self.save_minutes is None
 
     def saves_at(self, step: int) -> bool:
-        """Whatever its evaluation comes to, and whatever the time."""
+        """Regardless of the metrics and of the time."""
         if step == self.steps:
             return True
         if self.saves_evaluations:
@@ -83,7 +83,7 @@ class Plan:
         return self.save_every is not None and step % self.save_every == 0
 
     def learning_rate_at(self, step: int) -> float:
-        """Of the update that leads to `step`: a linear rise, then the schedule."""
+        """The rate of the update that leads to `step`: a linear warm-up, then the schedule."""
         done = step - 1
         if done < self.warmup_steps:
             return self.learning_rate * done / self.warmup_steps
@@ -95,7 +95,7 @@ class Plan:
 
 
 def folder_name(step: int) -> str:
-    """Of the checkpoint of a step; they sort by their steps."""
+    """The folder of a step's checkpoint; names sort by step."""
     return f"step-{step:08d}"
 
 

@@ -1,8 +1,8 @@
-"""The learning rate over time, as a share of the highest one.
+"""The learning rate over time, as a fraction of the highest one.
 
-A schedule is a function of the steps done and of all steps (both without the warm-up), or a class whose objects can be
-called so. One that never asks for the number of all steps may say so by `open_ended`: with more steps, a finished training
-then goes on instead of starting again.
+A schedule is a function of the steps done and the total steps (both without the warm-up), or a class with such a `__call__`.
+One that does not depend on the total may set the attribute `open_ended`: if it is given more steps, a finished training then
+continues instead of starting again.
 """
 
 import math
@@ -24,12 +24,12 @@ def cosine(done: int, steps: int, lowest: float = 0.0) -> float:
 
 
 def warmup_stable_decay(done: int, steps: int, decay: float = 0.2) -> float:
-    """The highest rate, and in the last share of the steps a linear fall to 0."""
+    """The highest rate, then a linear decay to 0 over the last fraction `decay` of the steps."""
     return min(1.0, (1.0 - done / steps) / decay)
 
 
 def inverse_square_root(done: int, steps: int, stable: int = 1000) -> float:
-    """After some steps at the highest rate, a fall with the square root of their number."""
+    """The highest rate for `stable` steps, then a decay with the inverse square root of the step."""
     return math.sqrt(stable / max(stable, done))
 
 

@@ -1,4 +1,4 @@
-"""What a training has in hand between two steps, and what a step came to."""
+"""The state of a training between two steps, and the outcome of a step."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ StateDict: TypeAlias = dict[str, Any]  # numbers, strings, lists and tensors: wh
 
 
 class Stateful(Protocol):
-    """What a checkpoint remembers besides modules and optimizers."""
+    """What a checkpoint holds besides modules and optimizers."""
 
     def state(self) -> Mapping[str, object]: ...
 
@@ -27,7 +27,7 @@ class Stateful(Protocol):
 
 @dataclass
 class TrainState:
-    """The task's modules as the strategy wrapped them, their optimizers, and the last step that was taken."""
+    """The task's modules, wrapped by the strategy, their optimizers, and the last step taken."""
 
     task: Task
     strategy: Strategy
@@ -46,7 +46,7 @@ class TrainState:
         return {name: self.strategy.unwrapped(module) for name, module in self.modules.items()}
 
     def objectives(self) -> list[Objective]:
-        """The task's losses; the modules that learn from one are those whose gradients the strategy exchanges."""
+        """The task's losses, each with the modules that learn from it as the strategy wrapped them, and the others plain."""
         plain = self.plain_modules()
         return [
             Objective(loss, plain | {name: self.modules[name] for name in learning}, learning)
@@ -59,7 +59,7 @@ class TrainState:
 
 
 class HostCopy:
-    """A scalar on its way from the device to the host: to read it waits for that scalar, not for all that was queued after it."""
+    """A scalar on its way from the device to the host: reading it does not wait for work that was queued later."""
 
     def __init__(self, value: Tensor):
         self._value, self._arrived = value, None
@@ -76,7 +76,7 @@ class HostCopy:
 
 @dataclass
 class StepOutcome:
-    """A step that was computed. Its losses and its norm stay on the device until somebody asks for them."""
+    """A step that was computed. Its losses and gradient norm stay on the device until they are read."""
 
     step: int
     ids: np.ndarray  # the examples of the whole batch
@@ -85,12 +85,12 @@ class StepOutcome:
     counted_here: float
     gradient_norm: Tensor
     learning_rate: float
-    logged: bool = False  # whether the metrics since the last line of the journal count it already
+    logged: bool = False  # whether the metric window has counted it
 
     def __post_init__(self) -> None:
         self._norm = HostCopy(self.gradient_norm)
 
     @cached_property
     def applied(self) -> bool:
-        """Whether the weights were updated: not where a gradient of any rank was not finite."""
+        """Whether the weights were updated: only if the gradients of all ranks were finite."""
         return math.isfinite(self._norm.item())

@@ -1,6 +1,7 @@
 """One step of each optimizer, on this rank's microbatches."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,15 +12,15 @@ from snaketrain.training.out_of_memory import explain_update, is_out_of_memory
 from snaketrain.training.parameters import norm_of, set_rate
 from snaketrain.training.state import TrainState
 
-ForwardBackward = Callable[[int, Objective], LossSums]  # of the objective of a number
+ForwardBackward: TypeAlias = Callable[[int, Objective], LossSums]  # of an objective and its number
 
 
 def train_step(state: TrainState, rate: float, forward_backward: ForwardBackward) -> tuple[LossSums, Tensor]:
-    """For each of the task's objectives gradients and an update; the losses of this rank, and the norm of all gradients."""
+    """Compute gradients and update for each of the task's objectives; return this rank's losses and the norm of all gradients."""
     strategy, norms = state.strategy, list[Tensor]()
     losses: LossSums = {}
     for name, module in state.modules.items():
-        if not module.training:  # after an evaluation; to ask each of its parts takes as long as a small step
+        if not module.training:  # after an evaluation; `train()` visits every submodule, which takes as long as a small step
             module.train()
         set_rate(state.optimizers[name], rate)
     for number, objective in enumerate(state.objectives()):
@@ -31,7 +32,7 @@ def train_step(state: TrainState, rate: float, forward_backward: ForwardBackward
             if not is_out_of_memory(error):
                 raise
             raise SystemExit(explain_update(error)) from None
-        state.clear_gradients()  # also what a loss left in modules that do not learn from it
+        state.clear_gradients()  # also those that the loss left in modules that do not learn from it
     return losses, norm_of(norms)
 
 
@@ -41,8 +42,8 @@ def take_step(state: TrainState, microbatches: MicroBatches, denominator: float,
 
 
 def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:
-    """Dropout depends on the step and the objective alone: a resumed or repeated step draws what would have been drawn."""
+    """Dropout depends on the step and the objective alone, so a resumed or repeated step draws the same numbers."""
     number = (seed * 1_000_003 + step) * 1_009 + strategy.data_parallel_rank + objective * 1_000_000_007
-    torch.default_generator.manual_seed(number)  # `torch.manual_seed` takes half a millisecond for devices that are not used
+    torch.default_generator.manual_seed(number)  # `torch.manual_seed` spends half a millisecond on devices that are not used
     if strategy.device.type == "cuda":
         torch.cuda.manual_seed(number)

@@ -1,4 +1,4 @@
-"""Whether to stop, as all ranks see it at the same batch although the signal reaches them at different times."""
+"""Lets all ranks stop at the same batch, although a signal reaches them at different times."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,7 +16,7 @@ class NeverStop:
 
 
 class StopAgreement:
-    """Asked once a batch; what it answers was exchanged while the batch was computed, so that no rank waits for another."""
+    """Polled once a batch. Each answer was all-reduced during the batch before, so that no rank waits for another."""
 
     def __init__(self, strategy: Strategy, stop: StopRequest):
         self.strategy, self.stop = strategy, stop

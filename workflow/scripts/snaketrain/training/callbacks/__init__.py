@@ -1,4 +1,4 @@
-"""What watches a training: nothing here can change its result."""
+"""Callbacks that watch a training: nothing here can change its result."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def default_callbacks(
     run: str, folder: Path, steps: int, strategy: "Strategy", journal: "Journal", stall_seconds: float, profile: str | None
 ) -> list["Callback"]:
-    """Those of a training that the workflow starts."""
+    """The callbacks of a training that the workflow starts."""
     from snaketrain.training.callbacks.machine_load import MachineLoad
     from snaketrain.training.callbacks.profiler import Profiler
     from snaketrain.training.callbacks.progress import Progress

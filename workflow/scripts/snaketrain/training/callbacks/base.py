@@ -1,4 +1,4 @@
-"""What may watch a training, or end it early, without changing the loop."""
+"""Hooks to watch a training, or end it early, without changing the loop."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +13,10 @@ class Callback:
     """
 
     def on_train_start(self, state: TrainState) -> None:
-        """After the last checkpoint was loaded, if there is one: `state.step` is the step that was reached."""
+        """After the last checkpoint was restored, if there is one: `state.step` is its step."""
 
     def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
-        """After each step. To read `outcome.losses` or its norm waits for the device: do that in `on_log`, which has the figures."""
+        """After each step. Reading `outcome.losses` or its norm waits for the device: use the figures of `on_log` instead."""
 
     def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
         """Every `compute.log_every` steps: mean loss over all ranks, speed, learning rate, gradient norm."""
@@ -28,24 +28,24 @@ class Callback:
         """After an evaluation of the development set; before the checkpoint, which holds this callback's `state()`."""
 
     def on_checkpoint(self, state: TrainState, step: int) -> None:
-        """After the checkpoint of a step is complete on the disk, which may be some steps later."""
+        """When the checkpoint of a step is complete on disk, which may be some steps later."""
 
     def on_train_end(self, state: TrainState) -> None:
-        """When the training ends, or stops and will be resumed."""
+        """When the training ends, or stops to be resumed later."""
 
     def on_error(self, state: TrainState, error: BaseException) -> None:
-        """When the training ends by an exception."""
+        """When an exception ends the training."""
 
     def state(self) -> Mapping[str, object]:
-        """What a resumed training must know: numbers, texts, tensors."""
+        """What a resumed training needs: numbers, strings, tensors."""
         return {}
 
     def load_state(self, state: StateDict) -> None:
-        """The opposite of `state`."""
+        """The inverse of `state`."""
 
 
 class Callbacks(Callback):
-    """Several as one; what each remembers is kept under the name of its class."""
+    """Several callbacks as one; the state of each is kept under the name of its class."""
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.callbacks = callbacks

@@ -1,4 +1,4 @@
-"""How busy the machine is while a training runs: figures every few seconds, sampled by a thread of the first rank."""
+"""Records the load of the machine every few seconds, from a thread of the first rank."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ ASK_GPUS = ["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used", "--fo
 
 
 class MachineLoad(Callback):
-    """Of the machine of the first rank, in the journal."""
+    """Writes the load of the first rank's machine into the journal."""
 
     def __init__(self, journal: Journal, interval_seconds: float = INTERVAL_SECONDS):
         self.journal, self.interval_seconds = journal, interval_seconds
@@ -29,11 +29,11 @@ class MachineLoad(Callback):
             self.thread.start()
 
     def _sample(self, state: TrainState) -> None:
-        psutil.cpu_percent()  # counts from here on
+        psutil.cpu_percent()  # the first call starts the measurement
         while not self.over.wait(self.interval_seconds):
             try:
                 self.journal.write("system", step=state.step, metrics=figures())
-            except Exception:  # the disk is full, or the folder another's: the training finds out by itself
+            except Exception:  # a full disk, or another training in the folder: the trainer finds out itself
                 return
 
     def on_train_end(self, state: TrainState) -> None:
@@ -46,7 +46,7 @@ class MachineLoad(Callback):
 
 
 def figures() -> dict[str, float]:
-    """Of the CPUs and the memory of the machine, of the memory of this process, and of each GPU."""
+    """Load of the CPUs, memory of the machine and of this process, and load and memory of each GPU."""
     found = {
         "cpu_percent": psutil.cpu_percent(),
         "memory_mb": round(psutil.virtual_memory().used / 2**20, 1),

@@ -9,7 +9,7 @@ from snaketrain.training.state import StepOutcome, TrainState
 
 
 class Profiler(Callback):
-    """`first_step` to the one after `steps` more; a training that is resumed within them leaves no trace."""
+    """Traces `steps` steps from `first_step` on; a training that resumes within them leaves no trace."""
 
     def __init__(self, folder: Path, first_step: int, steps: int):
         self.folder, self.first_step, self.last_step = folder, first_step, first_step + steps - 1

@@ -1,4 +1,4 @@
-"""What a person watches while a training runs: a bar where there is a terminal, lines in a log."""
+"""Shows progress: a bar in a terminal, lines in a log."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from tqdm import tqdm
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import TrainState
 
-BUNDLE_SECONDS = 1.0  # to redraw the bar at each line of the journal would slow small steps down
+BUNDLE_SECONDS = 1.0  # redrawing the bar at each line of the journal would slow small steps down
 
 
 class Progress(Callback):
@@ -19,7 +19,7 @@ class Progress(Callback):
         self.shown = time.monotonic()
 
     def on_train_start(self, state: TrainState) -> None:
-        # in a log file a line now and then, in a terminal a bar that moves
+        # a moving bar in a terminal, an occasional line in a log file
         interval = 0.5 if sys.stderr.isatty() else 15
         self.bar = tqdm(
             initial=state.step,

@@ -1,4 +1,4 @@
-"""Notices that nothing moves any more, and says which process waits where, so that a hanging training does not hang for ever."""
+"""Ends a training that hangs, and logs where each rank was."""
 
 import logging
 import os
@@ -13,14 +13,14 @@ from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import StepOutcome, TrainState
 
 POLL_SECONDS = 1.0
-LONGEST_LOOK_SECONDS = 10.0  # more between two looks, and the process was suspended, or its machine slept
-FOR_THE_OTHERS_SECONDS = 5.0  # to write down where they are
+LONGEST_POLL_SECONDS = 10.0  # if more passed between two polls, the process was suspended, or its machine slept
+PEERS_SECONDS = 5.0  # for the other ranks to write down where they are
 
 
 class StallWatchdog(Callback):
-    """After `limit_seconds` in which no step and no batch of an evaluation ended, the process logs where it is, and exits.
+    """If no step and no batch of an evaluation has ended for `limit_seconds`, the process logs its stack and exits.
 
-    Time in which the process was suspended does not count: it is continued with everything as it was.
+    Time in which the process was suspended does not count.
     """
 
     def __init__(self, folder: Path, rank: int, world_size: int, limit_seconds: float):
@@ -54,11 +54,11 @@ class StallWatchdog(Callback):
         self.close()
 
     def _watch(self) -> None:
-        looked = time.monotonic()
+        polled = time.monotonic()
         while not self.closed.wait(min(POLL_SECONDS, self.limit / 4)):
             now = time.monotonic()
-            self.idle_seconds += min(now - looked, LONGEST_LOOK_SECONDS)
-            looked = now
+            self.idle_seconds += min(now - polled, LONGEST_POLL_SECONDS)
+            polled = now
             if self.idle_seconds > self.limit:
                 self._report()
                 logging.shutdown()
@@ -69,13 +69,13 @@ class StallWatchdog(Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"rank-{self.rank}.txt").write_text("".join(traceback.format_list(stack)), encoding="utf-8")
         logging.error(
-            "nothing has moved for %.0f seconds (compute.stall_seconds); process %d is here:\n%s",
+            "nothing has moved for %.0f seconds (compute.stall_seconds); rank %d is here:\n%s",
             self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),
         )  # fmt: skip
-        time.sleep(FOR_THE_OTHERS_SECONDS * (1 if self.rank == 0 else 2))  # the rank that exits first ends the others
+        time.sleep(PEERS_SECONDS * (1 if self.rank == 0 else 2))  # the first rank to exit ends the others
         if self.rank == 0:
             for rank in range(self.world_size):
-                logging.error("process %d: %s", rank, self._where(rank))
+                logging.error("rank %d: %s", rank, self._where(rank))
 
     def _where(self, rank: int) -> str:
         try:
@@ -83,5 +83,5 @@ class StallWatchdog(Callback):
         except OSError:
             return "does not answer: its machine or the process itself may be gone"
         places = [line.strip() for line in lines if line.startswith("  File")]
-        # in a collective operation of torch, most likely: there it waits for the one that is busy elsewhere
+        # inside torch most likely means a collective, blocked by the rank that is busy elsewhere
         return f"waits in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"

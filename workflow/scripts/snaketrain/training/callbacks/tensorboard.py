@@ -1,4 +1,4 @@
-"""TensorBoard's files of a training: the same figures as in the journal."""
+"""TensorBoard event files, with the same figures as the journal."""
 
 import time
 from pathlib import Path
@@ -10,11 +10,11 @@ from snaketrain.training.state import TrainState
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-BUNDLE_SECONDS = 1.0  # figures wait so long for more: to write them one by one slows small steps down
+BUNDLE_SECONDS = 1.0  # figures are written in bundles, since writing each one slows small steps down
 
 
 class TensorBoard(Callback):
-    """Of the first rank."""
+    """Written by the first rank."""
 
     def __init__(self, folder: Path):
         self.folder = folder

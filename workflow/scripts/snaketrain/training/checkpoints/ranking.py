@@ -1,6 +1,6 @@
-"""Which checkpoints are best, by what each says of itself: the same rule decides which are kept and which one wins.
+"""Ranks checkpoints by the metrics stored in them: one rule decides which are kept and which is selected.
 
-A journal may tell of an evaluation whose checkpoint was lost before it was saved; a checkpoint knows its own.
+Not by the journal, which may hold an evaluation whose checkpoint was never saved.
 """
 
 import json
@@ -23,7 +23,7 @@ class CheckpointState(TypedDict):
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A checkpoint with the development metrics of its weights."""
+    """A checkpoint and its metrics on the development set."""
 
     step: int
     metrics: dict[str, float]
@@ -39,13 +39,13 @@ def read_state(checkpoint: Path) -> CheckpointState:
 
 
 def evaluated(checkpoints: Path) -> list[Evaluated]:
-    """Those in the folder that were evaluated, in the order of their steps."""
+    """The checkpoints in a folder that were evaluated, in the order of their steps."""
     states = ((path, read_state(path)) for path in sorted(checkpoints.glob("step-*")))
     return [Evaluated(state["step"], state["metrics"], path) for path, state in states if state["metrics"]]
 
 
 def best_first(found: Iterable[Evaluated], metric: str, mode: str) -> list[Evaluated]:
-    """Of equal ones the earlier comes first; those whose metric is not a finite number are left out."""
+    """Of equal ones the earlier comes first; those whose metric is not finite are left out."""
     sign = -1 if mode == "max" else 1
     finite = [each for each in found if math.isfinite(each.metrics.get(metric, math.nan))]
     return sorted(finite, key=lambda each: (sign * each.metrics[metric], each.step))

@@ -1,4 +1,4 @@
-"""A copy of a training's state that the training does not change any more, while it is being written."""
+"""A copy of the training state, which is written while training continues."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 class Snapshot:
-    """The memory of the last copy is used again: to get so much of it from the system takes longer than to copy.
+    """Reuses the memory of the last copy, since allocating it anew takes longer than copying.
 
-    Only one copy at a time is good: the next one is made in its place, tensor by tensor in the same order.
+    Only one copy exists at a time: the next overwrites it, tensor by tensor in the same order.
     """
 
     def __init__(self) -> None:

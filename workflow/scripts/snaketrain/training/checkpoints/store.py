@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or not there: written beside, verified by digests, renamed into place.
+"""Checkpoints that are complete or absent: written to a temporary folder, verified by digests, renamed into place.
 
 checkpoints/step-00000120/   the files of the format, state.json, and last of all checkpoint.json with the sizes and digests of the others
 """
@@ -21,7 +21,7 @@ from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
 
-GONE = ".gone-"  # in front of what is being removed
+GONE = ".gone-"  # prefix of what is being removed
 
 
 class CheckpointFormat(Protocol):
@@ -39,10 +39,10 @@ class Checkpoints:
         self.folder, self.format = folder, format or WholeTensors()
         self.metric, self.mode, self.keep_best = metric, mode, keep_best
         self._background, self._newly_saved = Background(), list[int]()
-        self.evaluated = False  # whether the checkpoint that was restored knows its metrics
+        self.evaluated = False  # whether the restored checkpoint has metrics
 
     def save(self, state: TrainState, metrics: dict[str, float] | None, memory: dict[str, Stateful]) -> None:
-        """All ranks take part; the first one writes, while the training goes on."""
+        """All ranks take part; the first one writes in the background."""
         self.finish()
         write = self.format.collect(state, memory)
         if state.rank == 0:
@@ -50,11 +50,11 @@ class Checkpoints:
             self._background.start(partial(self._write, write, facts))
 
     def finish(self) -> None:
-        """Wait for what is being saved, and raise what went wrong with it."""
+        """Wait for the checkpoint that is being written, and raise its error if there was one."""
         self._background.finish()
 
     def newly_saved(self) -> list[int]:
-        """The steps whose checkpoints have come to be since the last call."""
+        """The steps whose checkpoints were completed since the last call."""
         self._background.raise_error()
         steps, self._newly_saved = self._newly_saved, []
         return steps
@@ -71,16 +71,16 @@ class Checkpoints:
             for name in written:
                 _flush(beside / name)
             write_json(beside / "checkpoint.json", written)
-            if final.exists():  # of the same step, before it was evaluated
+            if final.exists():  # of the same step, saved before it was evaluated
                 final.rename(self.folder / f"{GONE}{final.name}")
             os.rename(beside, final)
             _flush(self.folder)
             self._prune()
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have errors of their own for a full disk
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise their own errors on a full disk
             shutil.rmtree(beside, ignore_errors=True)
             raise SystemExit(
-                f"{final}: the checkpoint cannot be saved: {error}. Those saved before are whole. Make room or mend the folder, and run the "
-                "same command again: it goes on from the last of them."
+                f"{final}: the checkpoint cannot be saved: {error}. Earlier ones are intact. Make room or repair the folder, and run the same "
+                "command again: it resumes from the last of them."
             ) from error
         self._newly_saved.append(facts["step"])
 
@@ -90,11 +90,11 @@ class Checkpoints:
         best = {each.path for each in best_first(evaluated(self.folder), self.metric, self.mode)[: self.keep_best]}
         for path in earlier:
             if path not in best:
-                path.rename(self.folder / f"{GONE}{path.name}")  # at once, so that nobody ever finds half of it
+                path.rename(self.folder / f"{GONE}{path.name}")  # atomic, so that nobody finds half of it
         self._mend()
 
     def _mend(self) -> None:
-        """Finish what an earlier process was killed in: removing a checkpoint, writing one, or putting it in another one's place."""
+        """Complete or undo what a killed process left: a checkpoint half removed, half written, or not yet renamed."""
         for torn in self.folder.glob(".step-*"):
             final = self.folder / torn.name.removeprefix(".")
             if final.exists() or damage(torn):
@@ -108,19 +108,19 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*"))
 
     def metrics(self) -> dict[str, dict[str, float] | None]:
-        """The metrics of those that are kept, by step."""
+        """The metrics of the checkpoints that are kept, by step."""
         states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}
 
     def files_to_select(self, above: Path) -> list[str]:
-        """What a later stage reads of those that are kept."""
+        """The files that later stages read of the checkpoints that are kept."""
         names = ("*.safetensors", "task.memory.pt", "state.json")
         return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
     def restore(self, state: TrainState, memory: dict[str, Stateful]) -> int:
-        """Load the last whole checkpoint; the step it was saved at, 0 if there is none.
+        """Load the last intact checkpoint; the step it was saved at, 0 if there is none.
 
-        The first rank looks for it, so that all take the same one, whatever others may see of the folder at that moment.
+        The first rank chooses it for all, since a shared file system may not show every rank the same files at the same time.
         """
         if state.rank == 0:
             self.finish()
@@ -144,7 +144,7 @@ class Checkpoints:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+    """Why a checkpoint is damaged; None if it is intact."""
     try:
         written = json.loads((path / "checkpoint.json").read_text())
     except (OSError, ValueError):

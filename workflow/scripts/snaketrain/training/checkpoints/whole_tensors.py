@@ -1,4 +1,4 @@
-"""Checkpoints as whole tensors, gathered and written by the first rank: one file of weights and one of optimizer state per module."""
+"""Checkpoints of full tensors, gathered and written by the first rank: one file of weights and one of optimizer state per module."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from snaketrain.training.state import Stateful, TrainState
 
 
 class WholeTensors:
-    """`<module>.safetensors`, `<module>.optimizer.pt`, and `<what remembers>.memory.pt`."""
+    """`<module>.safetensors`, `<module>.optimizer.pt`, and `<name>.memory.pt` for each Stateful."""
 
     def __init__(self) -> None:
         self._snapshot = Snapshot()
@@ -42,13 +42,13 @@ class WholeTensors:
 
     def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None:
         for name, module in state.modules.items():
-            # both stay in the file until somebody reads them, so that ranks on one machine need the memory only once
+            # both are memory-mapped, so that ranks on one machine share the memory
             weights = load_file(folder / f"{name}.safetensors")
             optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
             weights |= {tied: weights[kept] for tied, kept in tied_names(state.strategy.unwrapped(module)).items()}
             state.strategy.load_state(module, state.optimizers[name], weights, optimizer_state)
         for name, part in memory.items():
-            if (folder / f"{name}.memory.pt").is_file():  # code of before may have had other parts
+            if (folder / f"{name}.memory.pt").is_file():  # older code may have saved other parts
                 part.load_state(torch.load(folder / f"{name}.memory.pt", weights_only=True))
 
 
@@ -60,7 +60,7 @@ def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], fol
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory only once, as safetensors wants it; under the name that comes first."""
+    """Tensors that share memory only once, as safetensors requires; under the name that comes first."""
     kept: dict[object, str] = {}
     for name in sorted(weights):
         kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
@@ -68,7 +68,7 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def tied_names(module: nn.Module) -> dict[str, str]:
-    """Names of parameters that are others' under another name, with those names."""
+    """For each further name of a tied parameter, its first name."""
     first: dict[int, str] = {}
     tied = {}
     for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
