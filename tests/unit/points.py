@@ -13,7 +13,7 @@ from snaketrain.config.schema import Train
 from snaketrain.data.loading.opening import Splits
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.training.building import build, make_train_state
+from snaketrain.training.building import build, load_callbacks, make_train_state
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.plan import Plan
 from snaketrain.training.state import StepOutcome, TrainState
@@ -87,13 +87,16 @@ class StopsAt:
         return self.begun >= self.at
 
 
-def make(folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, **changes: Any) -> Trainer:
+def make(
+    folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, make_task: type[Classify] = Classify, **changes: Any
+) -> Trainer:  # fmt: skip
     """A training as the stage makes it, resumed from what is in its folder."""
-    train, task, strategy, stop = Train(**(TRAIN | changes)), Classify(dropout), strategy or Strategy("cpu", "fp32"), StopsAt(stops_at)
+    train, task, strategy, stop = Train(**(TRAIN | changes)), make_task(dropout), strategy or Strategy("cpu", "fp32"), StopsAt(stops_at)
     data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
     state = make_train_state(task, train, build(task, train, SimpleNamespace(model_dump=dict), None, {}), strategy)
     plan = Plan.of(train, data.train.lengths)
-    trainer = Trainer(state, data, train, plan, folder, Journal(), Journal(), callbacks=[Begins(stop)], log_every=1, stop=stop)
+    callbacks = [Begins(stop), *load_callbacks(train)]
+    trainer = Trainer(state, data, train, plan, folder, Journal(), Journal(), callbacks=callbacks, log_every=1, stop=stop)
     folder.mkdir(exist_ok=True, parents=True)
     return trainer
 
@@ -114,6 +117,13 @@ class Begins(Callback):
 
 def module_of(training: Trainer) -> nn.Module:
     return training.state.modules["model"]
+
+
+def bits_of(training: Trainer) -> dict[str, bytes]:
+    """Of all that is trained."""
+    (optimizer,), tensors = training.state.optimizers.values(), dict(module_of(training).state_dict())
+    tensors |= {f"{number} {key}": value for number, state in optimizer.state_dict()["state"].items() for key, value in state.items()}
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def gradients(training: Trainer, evaluated_before: bool = False) -> dict[str, Tensor]:

@@ -5,14 +5,14 @@ import math
 
 import pytest
 import torch
-from points import Classify, Points, gradients, make, module_of
+from points import Classify, Points, bits_of, gradients, make, module_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import get_linear_schedule_with_warmup
 
 from snaketrain.data.loading.batches import Batches
 from snaketrain.tasks.base import Batch, Modules
-from snaketrain.training.trainer import PlannedStep, Trainer
+from snaketrain.training.trainer import PlannedStep
 
 
 def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[dict[str, float]]:
@@ -58,13 +58,6 @@ def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
                           for some in ((begun, resumed), (whole,)))  # fmt: skip
         assert told == expected and len(told) == count
     assert bits_of(resumed) == bits_of(whole)
-
-
-def bits_of(training: Trainer) -> dict[str, bytes]:
-    """Of all that is trained."""
-    (optimizer,), tensors = training.state.optimizers.values(), dict(module_of(training).state_dict())
-    tensors |= {f"{number} {key}": value for number, state in optimizer.state_dict()["state"].items() for key, value in state.items()}
-    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def test_evaluations_have_no_dropout_and_count_each_example_once(tmp_path):
