@@ -66,7 +66,7 @@ def test_a_copy_without_its_password_is_not_put_in_the_place_of_a_changed_file(t
     own = {"mine.py": tmp_path / "then.py"}
     assert with_own_code(tmp_path, own, tmp_path) == tmp_path
     (told,) = out_of_reach(tmp_path, own)
-    assert "mine.py was changed" in told and "but for passwords" in told
+    assert "mine.py was changed" in told and "without passwords" in told
 
 
 def test_a_setting_that_holds_a_password_is_asked_for(monkeypatch):
