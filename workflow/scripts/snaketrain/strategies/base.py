@@ -146,7 +146,7 @@ class Strategy:
             elsewhere = self.sum(norm.isfinite().logical_not())
             norm = torch.where(elsewhere > 0, torch.nan, norm)
         for _, optimizer in pairs:
-            step_if_finite(optimizer, norm)  # not by the scaler, which would decide for each optimizer by itself
+            step_if_finite(optimizer, norm)  # not `scaler.step`, which decides for each optimizer separately
         self.scaler.update()
         return norm
 

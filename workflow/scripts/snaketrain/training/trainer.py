@@ -249,7 +249,7 @@ class Trainer:
     def evaluate(self, saved: bool = False) -> None:
         """Evaluate and save. On a stop request only save, since there may be half a minute left; the next attempt evaluates."""
         self.settle()
-        # no step is being computed to exchange this ahead, and ranks meet here anyway
+        # there is no step during which to exchange this ahead, and an evaluation synchronises the ranks anyway
         self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.stop.requested())[0] > 0
         step, metrics = self.state.step, None if self.stopping else self.measure()
         self.owed = metrics is None
