@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from transformers import get_linear_schedule_with_warmup
 
 from snaketrain.data.loading.batches import Batches
 from snaketrain.tasks.base import Batch, Modules
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.state import StepOutcome, TrainState
 from snaketrain.training.trainer import PlannedStep
 
 
@@ -102,3 +105,24 @@ def test_a_step_that_is_not_a_number_changes_nothing_but_the_journal(tmp_path, s
     training.fit()
     assert before[7] == before[8] != before[9]
     assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.plan.batches.of(1)[1].tolist())]
+
+
+def test_steps_that_a_task_leaves_out_are_still_evaluated_and_saved(tmp_path):
+    """Of five an epoch the last two, one of which ends it."""
+    training, ended = make(tmp_path), []
+
+    class Ends(Callback):
+        def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
+            ended.append(outcome.step)
+
+    def train_epoch(epoch: int, steps: Iterable[Callable[[], None]]) -> None:
+        for number, step in enumerate(steps):
+            if number < 3:
+                step()
+
+    training.state.task.train_epoch = train_epoch
+    training.callbacks.callbacks.append(Ends())
+    training.fit()
+    assert ended == [line["step"] for line in training.journal.of("train")] == [1, 2, 3, 6, 7, 8, 11, 12, 13]
+    assert [line["step"] for line in training.journal.of("eval")] == [0, 3, 5, 8, 10, 13, 15]
+    assert [line["step"] for line in training.journal.of("checkpoint")] == [3, 5, 8, 10, 13, 15]

@@ -86,6 +86,7 @@ class StepOutcome:
     gradient_norm: Tensor
     learning_rate: float
     logged: bool = False  # whether the metric window has counted it
+    settled: bool = False  # whether it was recorded as applied or skipped
 
     def __post_init__(self) -> None:
         self._norm = HostCopy(self.gradient_norm)

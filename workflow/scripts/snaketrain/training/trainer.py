@@ -65,7 +65,7 @@ class Trainer:
         }  # fmt: skip
         self.parameters = state.parameters
         self.upcoming: PlannedStep | None = None
-        self.pending: StepOutcome | None = None  # the newest step; the device may not know yet whether it is applied
+        self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
         self.owed = False  # whether this step is still to be evaluated, because a stop request came first
         self.saved_at = time.monotonic()
@@ -138,8 +138,7 @@ class Trainer:
             self.state.step = current.step
             if current.step == self.plan.epoch_ends[epoch]:  # before the checkpoint, which holds what it changes
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
-            if self.pending:  # the task may have left the step out
-                self.after_step(self.pending)
+            self.after_step(self.newest)
 
     def planned_steps(self) -> Iterator[PlannedStep]:
         for epoch, batches in self.plan.batches.after(self.state.step, self.plan.steps):
@@ -172,17 +171,18 @@ class Trainer:
         rate = self.plan.learning_rate_at(planned.step)
         losses, norm = train_step(state, rate, forward_backward)
         self.settle()  # the step before, which the device has finished by now
-        self.pending = StepOutcome(planned.step, planned.ids, losses, count, planned.counted_here, norm, rate)
+        self.newest = StepOutcome(planned.step, planned.ids, losses, count, planned.counted_here, norm, rate)
 
-    def after_step(self, outcome: StepOutcome) -> None:
-        """Log, evaluate and save according to the plan."""
+    def after_step(self, outcome: StepOutcome | None) -> None:
+        """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
         state, saving = self.state, 0.0
         if self.upcoming:
             _, stopping, saving = self.upcoming.agreed()
             self.stopping = self.stopping or stopping > 0
-        self.callbacks.on_step_end(state, outcome)
+        if outcome and outcome.step == state.step:
+            self.callbacks.on_step_end(state, outcome)
         self.report_checkpoints()
-        if state.step % self.log_every == 0 or state.step == self.plan.steps:
+        if outcome and (state.step % self.log_every == 0 or state.step == self.plan.steps):
             self.log(outcome)
         if self.plan.evaluates_at(state.step):
             self.evaluate()
@@ -210,9 +210,10 @@ class Trainer:
 
         One step late, so that the host need not wait; but always before an evaluation or a save, which depend on it.
         """
-        outcome, self.pending = self.pending, None
-        if outcome is None:
+        outcome = self.newest
+        if outcome is None or outcome.settled:
             return
+        outcome.settled = True
         self.window.add(outcome)
         if outcome.applied:
             self.nonfinite.record_finite()
