@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
     log_of(tmp_path).unlink()
     train(data, tmp_path, epochs=1)
     (told,) = (line for line in log_of(tmp_path).read_text().splitlines() if line.startswith(f"{last / 'model.safetensors'}: "))
-    assert "the steps from there on are taken again" in told
+    assert "the steps from there on are repeated" in told
     attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]
 

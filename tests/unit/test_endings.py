@@ -16,7 +16,7 @@ SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from snaketrain.runtime.background import Background
-from argparse import Namespace
+from pathlib import Path
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import WorthAnotherStart, leave
 
@@ -24,19 +24,19 @@ def saved():
     time.sleep(0.3)
     print("saved to the end", flush=True)
 
-def tell(args, error):
+def report(error):
     print("told", type(error).__name__, error, flush=True)
     if "untold" in str(error):
         raise OSError("the disk is full")
 
-def main(args):
+def main():
     atexit.register(time.sleep, 600)
     pool = ThreadPoolExecutor(1)
     pool.submit(int).result()
     Background().start(saved)
     {}
 
-stages.run(main, Namespace(output="out/manifest.json"), tell, leave)
+stages.run(main, Path("out"), report, leave)
 """
 
 

@@ -61,4 +61,4 @@ SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 )
 def test_all_stages_are_run_in_the_same_way(rule):
     if rule != "follow_runs":
-        assert "stages.run(main" in (SCRIPTS / f"{rule}.py").read_text().splitlines()[-1]
+        assert "stages.run(partial(main, args)" in (SCRIPTS / f"{rule}.py").read_text().splitlines()[-1]

@@ -1,41 +1,37 @@
 """Scores are used again only where nothing has changed that they depend on."""
 
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 
 from evaluate_model import scores_key
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest
 
-ARGUMENTS = Namespace(settings=["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], code=["code.a=1"], device="cpu")
+GIVEN = JobSettings("evaluate_model", ["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], ["code.a=1"])
 TRAINED = ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="auto"']
 TRAINING = Manifest("train_model", "t", TRAINED, {}, {}, {"precision": "fp32"})
 SELECTION = Manifest("select_checkpoint", "s", [], {}, {}, {"weights": {"model.safetensors": "0123"}})
 DATA = Manifest("prepare_data", "d", [], {}, {"dev.arrow": "4567"})
 MODEL = Manifest("fetch_model", "m", [], {}, {"config.json": "89ab"})
-KEY = scores_key(ARGUMENTS, TRAINING, SELECTION, DATA, MODEL)
-
-
-def arguments(**changes) -> Namespace:
-    return Namespace(**vars(ARGUMENTS) | changes)
+KEY = scores_key(GIVEN, "cpu", TRAINING, SELECTION, DATA, MODEL)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        (arguments(settings=["evaluate.batch_size=32"]), TRAINING, SELECTION, DATA, MODEL),
-        (arguments(settings=[*ARGUMENTS.settings, "evaluate.new=1"]), TRAINING, SELECTION, DATA, MODEL),
-        (arguments(code=["code.a=2"]), TRAINING, SELECTION, DATA, MODEL),
-        (arguments(device="cuda"), TRAINING, SELECTION, DATA, MODEL),
-        *((ARGUMENTS, replace(TRAINING, settings=[TRAINING.settings[0], new]), SELECTION, DATA, MODEL)
+        (replace(GIVEN, settings=["evaluate.batch_size=32"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
+        (replace(GIVEN, settings=[*GIVEN.settings, "evaluate.new=1"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
+        (replace(GIVEN, code=["code.a=2"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
+        (GIVEN, "cuda", TRAINING, SELECTION, DATA, MODEL),
+        *((GIVEN, "cpu", replace(TRAINING, settings=[TRAINING.settings[0], new]), SELECTION, DATA, MODEL)
           for new in ('train.precision="bf16"', "train.packing=true", "train.batch_tokens=9", 'model.arguments={"a": 1}')),
-        (ARGUMENTS, replace(TRAINING, settings=['train.task.arguments={"metrics": {"m": "a.py:B"}}']), SELECTION, DATA, MODEL),
-        (ARGUMENTS, replace(TRAINING, facts={"precision": "bf16"}), SELECTION, DATA, MODEL),
-        (ARGUMENTS, TRAINING, replace(SELECTION, facts={"weights": {"model.safetensors": "0124"}}), DATA, MODEL),
-        (ARGUMENTS, TRAINING, SELECTION, replace(DATA, files={"dev.arrow": "4568"}), MODEL),
-        (ARGUMENTS, TRAINING, SELECTION, DATA, replace(MODEL, files={"config.json": "89ac"})),
-        (ARGUMENTS, TRAINING, SELECTION, DATA, None),
+        (GIVEN, "cpu", replace(TRAINING, settings=['train.task.arguments={"metrics": {"m": "a.py:B"}}']), SELECTION, DATA, MODEL),
+        (GIVEN, "cpu", replace(TRAINING, facts={"precision": "bf16"}), SELECTION, DATA, MODEL),
+        (GIVEN, "cpu", TRAINING, replace(SELECTION, facts={"weights": {"model.safetensors": "0124"}}), DATA, MODEL),
+        (GIVEN, "cpu", TRAINING, SELECTION, replace(DATA, files={"dev.arrow": "4568"}), MODEL),
+        (GIVEN, "cpu", TRAINING, SELECTION, DATA, replace(MODEL, files={"config.json": "89ac"})),
+        (GIVEN, "cpu", TRAINING, SELECTION, DATA, None),
     ],
 )  # fmt: skip
 def test_what_the_scores_depend_on_is_in_the_key(changed):
@@ -43,6 +39,6 @@ def test_what_the_scores_depend_on_is_in_the_key(changed):
 
 
 def test_what_is_made_of_them_is_not():
-    other = arguments(settings=["evaluate.bins=4", "evaluate.batch_size=64", "evaluate.confidence=0.5"])
+    other = replace(GIVEN, settings=["evaluate.bins=4", "evaluate.batch_size=64", "evaluate.confidence=0.5"])
     later = replace(SELECTION, facts=SELECTION.facts | {"step": 9}, started=5.0)
-    assert scores_key(other, TRAINING, later, DATA, MODEL) == KEY
+    assert scores_key(other, "cpu", TRAINING, later, DATA, MODEL) == KEY

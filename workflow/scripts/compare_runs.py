@@ -6,6 +6,7 @@ Where some have no result, it compares the others and says why; it then leaves n
 import base64
 import time
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -25,7 +26,7 @@ LINES = ("-", "--", ":", "-.")
 
 
 def arguments() -> Namespace:
-    parser = stages.parser(__doc__)
+    parser = stages.parser("compare_runs", __doc__)
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
@@ -33,8 +34,8 @@ def arguments() -> Namespace:
 
 
 def main(args: Namespace) -> None:
-    started = time.time()
-    folder = Path(args.output).parent
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = dict(word.split(": ", 1) for word in args.unfinished)
     evaluated = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json") for name in args.runs}
@@ -45,7 +46,7 @@ def main(args: Namespace) -> None:
     groups = comparing.seed_groups(runs, rows)
     verdict = verdict_on(groups)
     if unfinished:
-        Path(args.output).unlink(missing_ok=True)  # of an earlier comparison, which was complete
+        args.output.unlink(missing_ok=True)  # of an earlier comparison, which was complete
     comparing.table([*rows, *map(comparing.row_without_result, unfinished.items())]).to_csv(folder / "runs.csv", index=False)
     draw_curves(folder / "learning_curves.png", runs, rows)
     write_text(folder / "index.html", page(folder / "learning_curves.png", runs, rows, groups, verdict, unfinished))
@@ -54,7 +55,7 @@ def main(args: Namespace) -> None:
         print("\nWithout a result, and not compared:", *(f"{run}: {why}" for run, why in unfinished.items()), sep="\n  ")
         return
     facts = {"runs": [line["run"] for line in rows], "verdict": verdict}
-    stages.finish("compare_runs", args, inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
+    job.finish(inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
 
 
 def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], verdict: str, unfinished: dict[str, str]) -> str:
@@ -138,4 +139,5 @@ def summary(rows: list[dict], metrics: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    stages.run(main, arguments())
+    args = arguments()
+    stages.run(partial(main, args), args.output.parent)

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.runtime.ranks import Ranks
 
@@ -21,7 +23,7 @@ REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the 
 
 
 def arguments() -> Namespace:
-    parser = stages.parser(__doc__)
+    parser = stages.parser("evaluate_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--training", required=True, help="manifest of the training, which knows the model and the task")
     parser.add_argument("--selection", required=True, help="manifest of the selected checkpoint")
@@ -35,9 +37,9 @@ def arguments() -> Namespace:
 
 
 def main(args: Namespace) -> None:
-    started = time.time()
-    folder = Path(args.output).parent
-    evaluate = Evaluate.model_validate(from_strings(args.settings)["evaluate"])
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    folder = job.folder
+    evaluate = Evaluate.model_validate(from_strings(job.given.settings)["evaluate"])
     training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
     model = read_manifest(args.model) if args.model else None
     if Ranks.of_environment().rank == 0:
@@ -45,7 +47,7 @@ def main(args: Namespace) -> None:
         verify(data, wanted=lambda name: name.startswith(SPLITS))
 
     # a changed plot or interval need not run the model again
-    scores = folder / "scores" / scores_key(args, training, selection, data, model)
+    scores = folder / "scores" / scores_key(job.given, args.device, training, selection, data, model)
     if not all((scores / f"{split}.json").is_file() for split in SPLITS):
         score(args, training, selection, data, model, evaluate.batch_size, scores)
     if Ranks.of_environment().rank > 0:  # the first process alone writes what all have found
@@ -62,14 +64,14 @@ def main(args: Namespace) -> None:
         write_results(folder, args.run_name, split, measured, rows, table, data.facts, evaluate.confidence, evaluate.bins)
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
-    stages.finish("evaluate_model", args, {"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
+    job.finish({"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
 
 
-def scores_key(args: Namespace, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
+def scores_key(given: JobSettings, device: str, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
     """Digest of all that `score` is given: whatever is new in it, even a metric of the same weights, is scored anew."""
-    settings = [string for string in sorted(args.settings) if not string.startswith(REPORT_ONLY)]
+    settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
     read = [sorted(training.settings), training.facts["precision"], selection.facts["weights"], data.content, model and model.content]
-    return digest(settings, sorted(args.code), args.device, *read)
+    return digest(settings, sorted(given.code), device, *read)
 
 
 def read_table(path: Path, examples: int) -> dict[str, list]:
@@ -102,7 +104,7 @@ def score(
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     strategy = start_strategy(train, args.device, training.facts["precision"])  # in which it was trained, wherever it is evaluated
-    watch = StallWatchdog(Path(args.output).parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
@@ -140,4 +142,5 @@ def withheld(facts: dict, split: str) -> bool:
 
 
 if __name__ == "__main__":
-    stages.run(main, arguments(), leave=leave)
+    args = arguments()
+    stages.run(partial(main, args), args.output.parent, leave=leave)

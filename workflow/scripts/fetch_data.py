@@ -6,7 +6,7 @@ A dataset class reads its files by itself: of it there is nothing but the name t
 import shutil
 import time
 from argparse import Namespace
-from pathlib import Path
+from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Examples
@@ -15,9 +15,9 @@ from snaketrain.runtime import stages
 
 
 def main(args: Namespace) -> None:
-    started = time.time()
-    settings = from_strings(args.settings)["data"]
-    folder = Path(args.output).parent
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    settings = from_strings(job.given.settings)["data"]
+    folder = job.folder
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}
     for split in ("train", "dev", "test"):
@@ -37,8 +37,9 @@ def main(args: Namespace) -> None:
         checked = f", {len(source.sha256)} verified" if source.sha256 else ""
         print(f"fetch_data: {split}: {len(found[split])} files of {describe(source)}{checked}")
     files = [f"{split}/{name}" for split, names in found.items() for name in names]
-    stages.finish("fetch_data", args, {}, files, {"files": found} | ({"classes": classes} if classes else {}), started)
+    job.finish({}, files, {"files": found} | ({"classes": classes} if classes else {}), started)
 
 
 if __name__ == "__main__":
-    stages.run(main, stages.parser(__doc__).parse_args())
+    args = stages.parser("fetch_data", __doc__).parse_args()
+    stages.run(partial(main, args), args.output.parent)

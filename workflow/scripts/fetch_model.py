@@ -2,7 +2,7 @@
 
 import time
 from argparse import Namespace
-from pathlib import Path
+from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Source
@@ -11,16 +11,17 @@ from snaketrain.runtime import stages
 
 
 def main(args: Namespace) -> None:
-    started = time.time()
-    source = Source.model_validate(from_strings(args.settings)["source"])
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    source = Source.model_validate(from_strings(job.given.settings)["source"])
     try:
-        names = fetch(source, Path(args.output).parent / "files")
+        names = fetch(source, job.folder / "files")
     except ValueError as error:
         raise SystemExit(f"fetch_model: {error}") from None
     checked = f", {len(source.sha256)} verified" if source.sha256 else ""
     print(f"fetch_model: {len(names)} files of {describe(source)}{checked}")
-    stages.finish("fetch_model", args, {}, [f"files/{name}" for name in names], {"files": names}, started)
+    job.finish({}, [f"files/{name}" for name in names], {"files": names}, started)
 
 
 if __name__ == "__main__":
-    stages.run(main, stages.parser(__doc__).parse_args())
+    args = stages.parser("fetch_model", __doc__).parse_args()
+    stages.run(partial(main, args), args.output.parent)

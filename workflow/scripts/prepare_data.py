@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from snaketrain.runtime.manifests import read_manifest, write_json
 
 
 def main(args: argparse.Namespace) -> None:
-    started = time.time()
+    started, job = time.time(), stages.Job(args.output, args.settings)
     # read by the tokenizers library when it is first imported
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
-    data = Data.model_validate(from_strings(args.settings)["data"])
+    data = Data.model_validate(from_strings(job.given.settings)["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
     verify(*filter(None, (raw, model)))
-    output = Path(args.output).parent
+    output = job.folder
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
     try:
@@ -34,11 +35,11 @@ def main(args: argparse.Namespace) -> None:
     write_json(output / "report.json", report)
     _show(report)
     inputs = {"raw": raw.content} | ({"tokenizer": model.content} if model else {})
-    stages.finish("prepare_data", args, inputs, [*made, "report.json"], facts, started)
+    job.finish(inputs, [*made, "report.json"], facts, started)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = stages.parser(__doc__)
+    parser = stages.parser("prepare_data", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="of the fetched data")
     parser.add_argument("--tokenizer", metavar="MANIFEST", help="of the fetched tokenizer; none for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores to use")
@@ -100,4 +101,5 @@ def _show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    stages.run(main, _arguments())
+    args = _arguments()
+    stages.run(partial(main, args), args.output.parent)

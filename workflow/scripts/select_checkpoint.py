@@ -3,6 +3,7 @@
 import shutil
 import time
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from snaketrain.config.runs import from_strings
@@ -18,19 +19,19 @@ WEIGHTS = (".safetensors", "task.memory.pt")
 
 
 def arguments() -> Namespace:
-    parser = stages.parser(__doc__)
+    parser = stages.parser("select_checkpoint", __doc__)
     parser.add_argument("--training", required=True, help="manifest of the training")
     parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
     return parser.parse_args()
 
 
 def main(args: Namespace) -> None:
-    started = time.time()
-    select = Select.model_validate(from_strings(args.settings)["select"])
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    select = Select.model_validate(from_strings(job.given.settings)["select"])
     training, data = read_manifest(args.training), read_manifest(args.data)
     verify(training)
     verify(data, wanted=lambda name: name.startswith("tokenizer/"))
-    folder = Path(args.output).parent
+    folder = job.folder
 
     mode = mode_of(select.metric, training.facts["metrics"], select.mode)
     ranking = rank_checkpoints(training.folder, select.metric, mode)
@@ -49,7 +50,7 @@ def main(args: Namespace) -> None:
         Path(name).name: sha for name, sha in training.files.items() if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
     }
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
-    stages.finish("select_checkpoint", args, {"training": training.content}, ["selection.json", *files], facts, started)
+    job.finish({"training": training.content}, ["selection.json", *files], facts, started)
     print(f"{training.facts['run']}: {why}")
 
 
@@ -105,4 +106,5 @@ def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) 
 
 
 if __name__ == "__main__":
-    stages.run(main, arguments())
+    args = arguments()
+    stages.run(partial(main, args), args.output.parent)

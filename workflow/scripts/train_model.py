@@ -23,6 +23,7 @@ from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.run_folder import (
     EXECUTION_ONLY,
+    Description,
     execution_options,
     log_to,
     prepare_run_folder,
@@ -40,7 +41,7 @@ LENGTH = ("train.epochs=", "train.steps=")
 
 
 def arguments() -> argparse.Namespace:
-    parser = stages.parser(__doc__)
+    parser = stages.parser("train_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
     parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
@@ -62,8 +63,8 @@ def arguments() -> argparse.Namespace:
 
 def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
-    folder = Path(args.output).parent
-    sections = from_strings(args.settings)
+    job = stages.Job(args.output, args.settings)
+    folder, sections = job.folder, from_strings(job.given.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     paths = {"data": args.data, "model": args.model, "initial": args.initial}
     read = {role: read_manifest(path) for role, path in paths.items() if path}
@@ -82,8 +83,10 @@ def main(args: argparse.Namespace) -> int:
     first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths)
     about = {"began": started} | (place() if first else {})
     if first:
-        about |= take_over(args, folder, plan, inputs)
-        record_start(folder, fingerprint(args, plan, inputs), args, inputs, data, started, strategy)
+        about |= take_over(job, plan, inputs)
+        given = {role: path for role, path in paths.items() if path}
+        description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)
+        record_start(job, description, fingerprint(job, plan, inputs), inputs, data, started, strategy)
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
@@ -116,23 +119,23 @@ def main(args: argparse.Namespace) -> int:
             "precision": strategy.precision,  # which `auto` chose on these devices
             "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
         }  # fmt: skip
-        description = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
-        stages.finish("train_model", args, inputs, [*trainer.checkpoints.files_to_select(folder), *description], facts, started)
+        described = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
+        job.finish(inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, started)
     return 0
 
 
-def fingerprint(args: argparse.Namespace, plan: "Plan", inputs: dict[str, str]) -> str:
+def fingerprint(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> str:
     """The same training has the same, however it is computed, and where no step depends on how many there are, however long it is."""
     indifferent = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
-    return digest("train", [string for string in sorted(args.settings) if not string.startswith(indifferent)], inputs)
+    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(indifferent)], inputs)
 
 
-def take_over(args: argparse.Namespace, folder: Path, plan: "Plan", inputs: dict[str, str]) -> dict[str, str]:
+def take_over(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> dict[str, str]:
     """Make the folder this training's: end a process that a killed workflow left in it, and set aside what is another training's."""
-    end_previous_owner(folder)
-    changed = prepare_run_folder(folder, fingerprint(args, plan, inputs), execution_options(args), plan.steps)
-    sign(folder)
-    set_aside_from_damage(folder)
+    end_previous_owner(job.folder)
+    changed = prepare_run_folder(job.folder, fingerprint(job, plan, inputs), execution_options(job.given), plan.steps)
+    sign(job.folder)
+    set_aside_from_damage(job.folder)
     return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
 
 
@@ -146,15 +149,17 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def tell_failure(args: argparse.Namespace, error: BaseException) -> None:
-    """On the terminal, in the log of this process, and as the last line of the journal."""
+def report_failure(folder: Path, error: BaseException) -> None:
+    """On the terminal, in the log of this rank, and as the last line of the journal."""
     if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
         logging.error(error.code)
     else:
         logging.error("the training failed", exc_info=error)
     with suppress(OSError):  # on a full disk
-        record_failure(Path(args.output).parent, error)
+        record_failure(folder, error)
 
 
 if __name__ == "__main__":
-    stages.run(main, arguments(), tell_failure, leave)
+    args = arguments()
+    folder = args.output.parent
+    stages.run(partial(main, args), folder, partial(report_failure, folder), leave)

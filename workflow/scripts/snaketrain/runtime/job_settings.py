@@ -46,13 +46,17 @@ class JobSettings:
         return {"stage": self.stage, "settings": nested(self.settings), "code": code}
 
     @classmethod
-    def read(cls, path: str | Path) -> "JobSettings":
+    def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
+        """`stage`: the only one whose settings will do."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
-            return cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
+            found = cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SystemExit(f"{path}: not a readable file of settings ({error!r}). Start the workflow, which writes it.") from None
+        if stage and found.stage != stage:
+            raise SystemExit(f"{path}: holds the settings of {found.stage}, not of {stage}.")
+        return found
 
 
 def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:

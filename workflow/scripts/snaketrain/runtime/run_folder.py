@@ -1,6 +1,5 @@
 """The folder of a training: whose it is, what it was started with, and the log of every process."""
 
-import argparse
 import json
 import logging
 import os
@@ -8,51 +7,82 @@ import platform
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from snaketrain.runtime import stages
 from snaketrain.runtime.credentials import ConcealingFormatter, hidden, hidden_in, hidden_setting
 from snaketrain.runtime.integrity import damage
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.runtime.ownership import is_ours
 from snaketrain.runtime.provenance import git_state, write_down
 from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.stages import Job, made_before
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
+FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, which folders of earlier versions have as well
 
 
-def execution_options(args: argparse.Namespace) -> list[str]:
-    """By which code and in which way the training is computed; an unfinished one may go on in another way."""
-    return [*args.code, *(string for string in args.settings if string.startswith(EXECUTION_ONLY))]
+@dataclass(frozen=True)
+class Description:
+    """What run.json says of a training besides its settings: for MLflow, and to reproduce it."""
+
+    run: str
+    paths: dict[str, str]  # of the manifests that it reads, by role
+    log_every: int
+    device: str
+    experiment: str
+    notes: str
 
 
-def prepare_run_folder(folder: Path, purpose: str, ways: list[str], steps: int) -> list[str]:
+class Device(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+class Execution(Protocol):
+    """Which process of how many, on what: a strategy."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def precision(self) -> str: ...
+
+
+def execution_options(given: JobSettings) -> list[str]:
+    """The code and the settings that only say how a training is computed; an unfinished one may resume with others."""
+    return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
+
+
+def prepare_run_folder(folder: Path, fingerprint: str, options: list[str], steps: int) -> list[str]:
     """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
 
-    Other settings or data are another training, and so are fewer steps than were taken already. Other code or another
-    strategy goes on with an unfinished one, and says so; what changed is returned.
+    Other settings or data are another training, and so are fewer steps than were taken already. With other code or another
+    strategy an unfinished one resumes, and says so; the execution options that changed are returned.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
     taken, changed = last_saved(folder), []
-    if before and (before["purpose"] != purpose or (before["ways"] != ways and _finished(folder)) or taken > steps):
-        aside = (
-            folder.parent
-            / "superseded"
-            / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(before['started']))}-{before['purpose'][:6]}"
-        )
+    other_options = before and before[EXECUTION_OPTIONS] != options
+    if before and (before[FINGERPRINT] != fingerprint or (other_options and _finished(folder)) or taken > steps):
+        began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
+        aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
         print(f"{folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
-    elif before and before["ways"] != ways:
-        changed = sorted(set(ways) ^ set(before["ways"]))
+    elif before and other_options:
+        changed = sorted(set(options) ^ set(before[EXECUTION_OPTIONS]))
         print(
-            f"{folder}: code or strategy changed during this training; it goes on with the new one ({', '.join(changed)})",
+            f"{folder}: code or strategy changed during this training; it resumes with the new one ({', '.join(changed)})",
             file=sys.stderr,
             flush=True,
         )
@@ -66,8 +96,8 @@ def last_saved(folder: Path) -> int:
 
 
 def set_aside_from_damage(folder: Path) -> None:
-    """A finished training whose checkpoints are missing or changed is taken again from before the first of these."""
-    if not (made := stages.made_before(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
+    """Of a finished training whose checkpoints are missing or changed, the steps from the first of these on are repeated."""
+    if not (made := made_before(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
         return
     first = Path(min(found)).parent.name
     aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-checkpoints"
@@ -75,8 +105,8 @@ def set_aside_from_damage(folder: Path) -> None:
     for path in folder.glob("checkpoints/step-*"):
         if path.name >= first:
             path.rename(aside / path.name)
-    Path(made.path).unlink()  # from here on it is an unfinished training as any other
-    print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are taken again ({aside} has what was there)",
+    Path(made.path).unlink()  # from here on it is an unfinished training like any other
+    print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are repeated ({aside} has the old checkpoints)",
           file=sys.stderr, flush=True)  # fmt: skip
 
 
@@ -98,26 +128,26 @@ def stopped_by(folder: Path, since: int) -> list[str]:
 
 
 def record_start(
-    folder: Path, purpose: str, args: argparse.Namespace, inputs: dict[str, str], data: Manifest, started: float, strategy: Any
+    job: Job, description: Description, fingerprint: str, inputs: dict[str, str], data: Manifest, started: float, execution: Execution
 ) -> None:
     """What is known at the start, for MLflow and the comparison."""
     import torch
 
     git = git_state()
-    write_down(folder, git["dirty"], args.code)
+    write_down(job.folder, git["dirty"], job.given.code)
     write_json(
-        folder / "run.json",
+        job.folder / "run.json",
         {
-            "purpose": purpose,
-            "ways": execution_options(args),
-            "run": args.run_name,
-            "identity": stages.identity("train_model", args, inputs),
+            FINGERPRINT: fingerprint,
+            EXECUTION_OPTIONS: execution_options(job.given),
+            "run": description.run,
+            "identity": job.identity(inputs),
             "started": started,
-            "settings": [hidden_setting(item) for item in (*args.settings, *data.settings)],
+            "settings": [hidden_setting(item) for item in (*job.given.settings, *data.settings)],
             "inputs": inputs,
-            "paths": {role: path for role in inputs if (path := getattr(args, role))},
-            "log_every": args.log_every,
-            "device": args.device,
+            "paths": description.paths,
+            "log_every": description.log_every,
+            "device": description.device,
             "threads": torch.get_num_threads(),
             "data": {
                 "path": data.path,
@@ -130,18 +160,18 @@ def record_start(
                 "python": platform.python_version(),
                 "torch": torch.__version__,
                 "host": platform.node(),
-                "processes": strategy.world_size,
-                "device": strategy.device.type,
-                "precision": strategy.precision,
+                "processes": execution.world_size,
+                "device": execution.device.type,
+                "precision": execution.precision,
             },
-            "experiment": hidden(args.experiment),
-            "notes": hidden(args.notes),
+            "experiment": hidden(description.experiment),
+            "notes": hidden(description.notes),
         },
     )
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
-    """The last line of a training that failed; of several processes, the first one's."""
+    """The last line of a training's journal that failed; rank 0 writes it."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
         last = {
             "event": "end",
@@ -153,14 +183,16 @@ def record_failure(folder: Path, error: BaseException) -> None:
             journal.write(json.dumps(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
 
 
-def log_to(path: Path, strategy: Any) -> None:
-    """Everything worth telling goes to a file of this process; the first process tells it on the terminal too."""
+def log_to(path: Path, execution: Execution) -> None:
+    """Log to a file of this rank; rank 0 logs to the terminal too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
-    if strategy.rank == 0:
+    if execution.rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))
     for handler in handlers:
         handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
-    logging.info("process %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)
+    logging.info(
+        "process %d of %d, pid %d, %s, %s", execution.rank, execution.world_size, os.getpid(), execution.device, execution.precision
+    )
