@@ -35,9 +35,8 @@ if not workflow.overwrite_configfiles:
     workflow.configfiles += CONFIGURATION  # for Snakemake's report; `configfile:` would read it once more
 
 
-def executes():
-    """Whether this process runs jobs: not a dry run, and not a report."""
-    return workflow.executor_plugin is not None and not workflow.dryrun
+# whether this process runs jobs: not in a dry run, and not for a report
+executes = lambda: workflow.executor_plugin is not None and not workflow.dryrun
 
 
 wildcard_constraints:
