@@ -26,7 +26,7 @@ def command(results: Path, uri: str | None, models: bool, *options: str) -> list
 class FollowerProcess:
     def __init__(self, results: Path, tracking: Tracking):
         self.results, self.tracking = results.resolve(), tracking
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> None:
         """In a session of its own: Ctrl-C is the workflow's business, and what it starts ends with it."""
@@ -39,10 +39,10 @@ class FollowerProcess:
         end = time.monotonic() + self.tracking.wait_seconds
         with interrupts() as interrupted:
             self.process.terminate()
-            ended = self._wait(end, interrupted)
+            ended = self._wait(self.process, end, interrupted)
             if ended and self.process.returncode:  # it had not even begun
                 self.start("--once")
-                ended = self._wait(end, interrupted)
+                ended = self._wait(self.process, end, interrupted)
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -52,10 +52,10 @@ class FollowerProcess:
                 f"MLflow is not up to date: {why} while {self._doing()}. Nothing is lost. To finish it: {shlex.join(self._command('--once'))}"
             )
 
-    def _wait(self, end: float, interrupted: list[int]) -> bool:
+    def _wait(self, process: subprocess.Popen[bytes], end: float, interrupted: list[int]) -> bool:
         """Whether it has ended by itself."""
         began, told = time.monotonic(), None
-        while self.process.poll() is None:
+        while process.poll() is None:
             if interrupted or time.monotonic() >= end:
                 return False
             if time.monotonic() - began > QUIET_SECONDS and (doing := self._doing()) != told:

@@ -121,7 +121,11 @@ def torchrun(*options: Any) -> list[str]:
 def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, Any]:
     """The resources of a rule, by run."""
     needs = {run: asked(compute, saves) for run, compute in computes.items()}
-    return {name: varying(needs, lambda run, name=name: needs[run][name]) for name in asked(Compute(), saves)}
+
+    def resource(name: str) -> object:
+        return varying(needs, lambda run: needs[run][name])
+
+    return {name: resource(name) for name in asked(Compute(), saves)}
 
 
 def asked(compute: Compute, saves: bool) -> dict[str, Any]:

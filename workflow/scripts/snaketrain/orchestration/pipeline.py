@@ -46,7 +46,7 @@ class Pipeline:
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
-        self._digests: dict[tuple, list[str]] = {}
+        self._digests: dict[tuple[object, ...], list[str]] = {}
         self._conceal()
 
     def _conceal(self) -> None:
@@ -182,7 +182,7 @@ class Pipeline:
             self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
         return self._digests[key]
 
-    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable]:
+    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable[..., str]]:
         """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
 
         Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
@@ -194,7 +194,7 @@ class Pipeline:
         # who has fewer than others repeats one of its own, which a set does not notice
         differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
 
-        def item(number: int) -> Callable:
+        def item(number: int) -> str | Callable[..., str]:
             def string(name: str) -> str:
                 own = differing[name]
                 return own[min(number, len(own) - 1)]
@@ -245,8 +245,8 @@ def uses_in(value: Any) -> list[str]:
     if not isinstance(value, dict):
         return []
     use = value.get("use")
-    of_a_package = isinstance(use, str) and "." in use and ".py:" not in use
-    return [use] * of_a_package + uses_in(list(value.values()))
+    of_a_package = [use] if isinstance(use, str) and "." in use and ".py:" not in use else []
+    return of_a_package + uses_in(list(value.values()))
 
 
 def content(source: Source) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read
 from snaketrain.config.schema import Data, Settings, Source
-from snaketrain.config.validating import Validated, follows, mentions
+from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.sources.reading import check
 from snaketrain.orchestration.inspection.code_references import reference_errors
@@ -28,13 +28,22 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
     reading = read(config)
     problems = list(reading.problems)
     seen: set[str] = set()  # the points of a sweep differ in little: what they share is looked at once
-    datasets: dict[str, Validated] = {}
+    datasets: dict[str, tuple[Data, set[str]]] = {}
     for name, found in reading.runs.items():
         run = found.settings
         if run is None:
             continue
         train, data = run.train, run.data
-        named = train.task, train.strategy, train.optimizer, train.schedule, run.model, run.select, data.label_kind
+        named: tuple[object, ...] = (
+            train.task,
+            train.strategy,
+            train.optimizer,
+            train.schedule,
+            train.callbacks,
+            run.model,
+            run.select,
+            data.label_kind,
+        )
         named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         shared = train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for look, about, only_follows in (
@@ -46,18 +55,19 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run) if not only_follows(problem, found.wrong)]
         with contextlib.suppress(CannotTellApart):  # which the pipeline tells
-            datasets.setdefault(data_name(run.data), found)
-    for name, found in datasets.items():
+            datasets.setdefault(data_name(run.data), (run.data, found.wrong))
+    for name, (data, wrong) in datasets.items():
         # data that is prepared already was looked at, whole; what has no file was told above
-        if not found.wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
-            problems += [problem for problem in readable(found.settings.data) if not follows_by_path(problem, found.wrong)]
-    told = {name: found for name, found in reading.runs.items() if found.settings and not follows("model", found.wrong)}
-    for (name, found), wrong in zip(told.items(), pattern_errors(each.settings for each in told.values()), strict=True):
-        problems += [f"{problem} (run {name})" for problem in wrong if not follows_by_path(problem, found.wrong)]
-    problems += tracking({name: found.settings for name, found in reading.runs.items() if found.settings})
+        if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
+            problems += [problem for problem in readable(data) if not follows_by_path(problem, wrong)]
+    runs = {name: found.settings for name, found in reading.runs.items() if found.settings}
+    with_model = {name: run for name, run in runs.items() if not follows("model", reading.runs[name].wrong)}
+    for name, errors in zip(with_model, pattern_errors(with_model.values()), strict=True):
+        problems += [f"{problem} (run {name})" for problem in errors if not follows_by_path(problem, reading.runs[name].wrong)]
+    problems += tracking(runs)
     if problems:
         raise ConfigurationError(_once(problems))
-    return {name: found.settings for name, found in reading.runs.items()}
+    return runs
 
 
 def follows_by_path(problem: str, wrong: set[str]) -> bool:
@@ -144,7 +154,7 @@ def tracking(runs: dict[str, Settings]) -> Iterator[str]:
         if len(given) > 1:
             told = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())
             yield f"tracking.{name}: is one for all runs, but they name several: {told}. Set it in the common section `tracking`."
-    for uri in {run.tracking.uri for run in runs.values()} - {None}:
+    for uri in {run.tracking.uri for run in runs.values() if run.tracking.uri is not None}:
         if uri.partition(":")[0].partition("+")[0].lower() not in TRACKING_SCHEMES or ("://" not in uri and uri != "databricks"):
             yield (
                 f"tracking.uri: {uri!r} is no address of a server or database. Write one such as http://host:5000 or "

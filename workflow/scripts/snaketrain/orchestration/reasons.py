@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from snaketrain.runtime.credentials import hidden_in
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 
 
@@ -21,8 +22,9 @@ def note_reasons(jobs: Iterable[Any], reason_of: Callable[[Any], Any], results: 
         write_json(path, read_reasons(path) | hidden_in(reasons))
 
 
-def read_reasons(path: Path) -> dict[str, Any]:
+def read_reasons(path: Path) -> JsonObject:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        reasons: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+        return reasons
     except (OSError, ValueError):
         return {}

@@ -107,11 +107,12 @@ def _replaced(content: Any, name: str, replace: Callable[[str], str]) -> Any:
 
 def concealed() -> dict[str, str]:
     """The settings that hold a password, by what is recorded of them."""
-    return json.loads(os.environ.get(CONCEALED, "{}"))
+    kept: dict[str, str] = json.loads(os.environ.get(CONCEALED, "{}"))
+    return kept
 
 
 @functools.lru_cache(maxsize=8)
-def _known(environment: frozenset[tuple[str, str]]) -> re.Pattern | None:
+def _known(environment: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
     """What the environment holds under a name such as HF_TOKEN, or within an address or a setting, in each way to write it."""
     found: set[str] = set()
     for name, value in environment:

@@ -48,7 +48,8 @@ def goodput(events: Iterable[Event]) -> dict[str, float]:
     does not tell how the time was spent.
     """
     seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
-    reached, step, furthest, spent, last = 0, 0, 0, {}, None
+    reached, step, furthest, last = 0, 0, 0, None
+    spent: dict[str, float] = {}
     evaluated, seen = -1, -1  # the last step that was, in earlier attempts and until now: the next attempt may evaluate the last step
     for event in events:
         if event.get("event") == "attempt" and "began" in event:
