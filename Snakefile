@@ -3,7 +3,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, f"{workflow.basedir}/workflow/scripts")
+sys.path.insert(0, f"{workflow.current_basedir}/workflow/scripts")
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
@@ -16,7 +16,7 @@ from snaketrain.orchestration.preflight import examine
 from snaketrain.orchestration.rule_values import untracked, varying
 from snaketrain.orchestration.stage_commands import stage_command
 
-SCRIPTS = f"{workflow.basedir}/workflow/scripts"
+SCRIPTS = f"{workflow.current_basedir}/workflow/scripts"
 logger.addFilter(Concealing())
 
 # `--configfile` replaces the default. Snakemake reads it too, but accepts duplicate keys and takes all values in `--config` for strings
