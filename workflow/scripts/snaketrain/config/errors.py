@@ -5,9 +5,10 @@ import functools
 import itertools
 import json
 import re
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from snaketrain.config.schema import Name, Section, Settings
 from snaketrain.runtime.credentials import hidden
@@ -39,7 +40,7 @@ def one_line(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST * 2 // 3]} ... {text[-LONGEST // 3 :]}"
 
 
-def problem(item: dict) -> str:
+def problem(item: ErrorDetails) -> str:
     path = ".".join(shown(str(part))[1:-1] for part in item["loc"])
     given = item["input"]
     kind, context = item["type"], item.get("ctx", {})
@@ -64,7 +65,7 @@ def problem(item: dict) -> str:
     return f"{path}: {expectation(item)}."
 
 
-def expectation(item: dict) -> str:
+def expectation(item: ErrorDetails) -> str:
     """What pydantic finds wrong with a value, in plainer words."""
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
@@ -74,26 +75,27 @@ def expectation(item: dict) -> str:
     return f"expects {expected}, not {shown(item['input'])}"
 
 
-def fields_at(location: tuple) -> list[str]:
+def fields_at(location: Sequence[int | str]) -> list[str]:
     """The settings known at a place of the configuration."""
-    model: Any = Settings
+    model: type[Section] = Settings
     for part in location:
         if isinstance(part, int) or part.isdecimal():
             continue  # in a list
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         candidates = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
-        if model is None:
+        found = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+        if found is None:
             return []
+        model = found
     return list(model.model_fields)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     text = json.dumps(_short(value), ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     """No more of a value than is shown, in characters that can be printed."""
     if isinstance(value, dict):
         return {str(_short(key)): _short(inner) for key, inner in itertools.islice(value.items(), 20)}
@@ -104,25 +106,25 @@ def _short(value: Any) -> Any:
     return value[:100].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def nearest(key: Any, known: Any) -> str:
+def nearest(key: object, known: Iterable[object]) -> str:
     found = near(key, known)
     return f". Did you mean '{found[0]}'?" if found else "."
 
 
-def near(key: Any, known: Any) -> list[str]:
+def near(key: object, known: Iterable[object]) -> list[str]:
     """The nearest known name, if any is near."""
-    key, known = str(key), sorted(map(str, known))
-    words = set(key.lower().split("_"))
+    given, names = str(key), sorted(map(str, known))
+    words = set(given.lower().split("_"))
     return (
-        [name for name in known if name.lower() == key.lower()]  # `Batch_Size`
-        or difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
-        or [name for name in known if len(words) > 1 and words <= set(name.split("_"))]  # `num_layers` for `num_hidden_layers`
-        or difflib.get_close_matches(key[:100], known, n=1)
+        [name for name in names if name.lower() == given.lower()]  # `Batch_Size`
+        or difflib.get_close_matches(given[:100], names, n=1, cutoff=0.85)
+        or [name for name in names if len(words) > 1 and words <= set(name.split("_"))]  # `num_layers` for `num_hidden_layers`
+        or difflib.get_close_matches(given[:100], names, n=1)
     )
 
 
 @functools.cache
-def _names() -> TypeAdapter:
+def _names() -> TypeAdapter[str]:
     return TypeAdapter(Name)  # making it takes longer than all names of a large sweep
 
 

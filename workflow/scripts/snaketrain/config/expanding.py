@@ -4,9 +4,10 @@ import itertools
 import math
 import re
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from snaketrain.config.errors import bad_name, shown
+from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_RUNS = 10_000  # unless `max_runs` says otherwise
 
@@ -16,10 +17,10 @@ class Change(NamedTuple):
 
     run: str
     where: str
-    settings: dict[str, Any]
+    settings: JsonObject
 
 
-def changes_by_run(config: dict[str, Any]) -> tuple[dict[str, Change], list[str]]:
+def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
     """Of every run by its name; and what is wrong with names and number."""
     problems: list[str] = []
     entries = {kind: config.get(kind) for kind in ("runs", "sweeps")}
@@ -45,7 +46,7 @@ def changes_by_run(config: dict[str, Any]) -> tuple[dict[str, Change], list[str]
     return named, problems + more
 
 
-def _most_runs(config: dict[str, Any]) -> tuple[int, list[str]]:
+def _most_runs(config: JsonObject) -> tuple[int, list[str]]:
     most = config.get("max_runs")
     if most is None:
         return MOST_RUNS, []
@@ -56,7 +57,7 @@ def _most_runs(config: dict[str, Any]) -> tuple[int, list[str]]:
     return most, []
 
 
-def _too_many(sweep: str, axes: dict[str, list], others: int, most: int) -> str:
+def _too_many(sweep: str, axes: dict[str, list[Json]], others: int, most: int) -> str:
     counts = [len(values) for values in axes.values()]
     product = f" ({' x '.join(map(str, counts))})" if len(counts) > 1 else ""
     beside = f" beside {others} other runs" if others else ""
@@ -87,7 +88,7 @@ def _by_name(changes: list[Change]) -> tuple[dict[str, Change], list[str]]:
     return named, problems
 
 
-def _mistakes(sweep: str, axes: Any) -> list[str]:
+def _mistakes(sweep: str, axes: Json) -> list[str]:
     where = f"sweeps.{sweep}"
     if message := bad_name(sweep):
         return [f"{shown(where)[1:-1]}: {message}"]
@@ -104,7 +105,7 @@ def _mistakes(sweep: str, axes: Any) -> list[str]:
     return found
 
 
-def _points(sweep: str, axes: dict[str, list]) -> list[Change]:
+def _points(sweep: str, axes: dict[str, list[Json]]) -> list[Change]:
     labels = [_labels(key, values) for key, values in axes.items()]
     return [
         Change("-".join([sweep, *names]), f"sweeps.{sweep}", dict(zip(axes, point, strict=True)))
@@ -112,7 +113,7 @@ def _points(sweep: str, axes: dict[str, list]) -> list[Change]:
     ]
 
 
-def _labels(key: str, values: list) -> list[str]:
+def _labels(key: str, values: list[Json]) -> list[str]:
     """Of each value of a sweep, in a run's name: the value, or its place in the list where it makes no good name."""
     texts = [str(value) for value in values]
     names = [text if re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text) else str(place) for place, text in enumerate(texts)]

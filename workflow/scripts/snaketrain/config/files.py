@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from snaketrain.config.errors import ConfigurationError, shown
 from snaketrain.config.plain_values import DEEPEST
+from snaketrain.runtime.json_types import Json, JsonObject
 
 LONGEST_NAME = 100
 # of two such settings each says what the other says: where one is given, it takes the place of the other in what it changes
@@ -23,9 +23,9 @@ ALTERNATIVES = {
 }
 
 
-def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] | None = None) -> dict[str, Any]:
+def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] | None = None) -> JsonObject:
     """All files together, a later one over an earlier one, and `name=value` of the command line over them."""
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     problems: list[str] = []
     for file in files:
         where = _short(str(file))
@@ -43,12 +43,13 @@ def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] 
     return config
 
 
-def overridden(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def overridden(old: JsonObject, new: JsonObject) -> JsonObject:
     """The old settings with new ones over them, and without the alternatives of these."""
-    return merged(without_alternatives(old, new), new)
+    both: JsonObject = merged(without_alternatives(old, new), new)
+    return both
 
 
-def without_alternatives(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def without_alternatives(old: JsonObject, new: JsonObject) -> JsonObject:
     """The old settings but those which a new one takes the place of."""
     for pair in ALTERNATIVES.items():
         for given, other in (pair, pair[::-1]):
@@ -58,14 +59,14 @@ def without_alternatives(old: dict[str, Any], new: dict[str, Any]) -> dict[str, 
     return old
 
 
-def value_at(config: Any, path: str) -> Any:
+def value_at(config: Json, path: str) -> Json:
     """What stands at a dotted place, if anything does."""
     for name in path.split("."):
         config = config.get(name) if isinstance(config, dict) else None
     return config
 
 
-def merged(old: Any, new: Any) -> Any:
+def merged(old: Json, new: Json) -> Json:
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     return old | {key: merged(old.get(key), value) for key, value in new.items()}
@@ -90,7 +91,7 @@ def _read(file: Path, where: str) -> tuple[str | None, list[str]]:
         return None, [f"{where}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8. Save the file in the encoding UTF-8."]
 
 
-def _parsed(text: str, where: str) -> tuple[dict[str, Any], list[str]]:
+def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
     """What a text says, and what is wrong with how it is written."""
     try:
         found = _json(text)
@@ -116,7 +117,7 @@ def _parsed(text: str, where: str) -> tuple[dict[str, Any], list[str]]:
     return found, problems
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> Json:
     """What it says as JSON, whose escapes and exponents YAML reads otherwise; None where it is none."""
     try:
         return json.loads(text)
@@ -126,7 +127,8 @@ def _json(text: str) -> Any:
 
 def _twice(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
     """Keys that stand more than once in the same place."""
-    waiting, seen = [((), root)], set()
+    waiting: list[tuple[tuple[str, ...], yaml.Node]] = [((), root)]
+    seen: set[int] = set()
     while waiting:
         place, node = waiting.pop()
         if id(node) in seen or len(place) > DEEPEST:

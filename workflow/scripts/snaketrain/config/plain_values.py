@@ -1,24 +1,24 @@
 """What a configuration may consist of at all: texts, numbers, switches, lists and names with values below them, and not without end."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from snaketrain.config.errors import shown
+from snaketrain.runtime.json_types import Json
 
 DEEPEST = 60  # levels of nesting
 MOST_VALUES = 1_000_000  # aliases of aliases make a small file endless
 MOST_BITS = 1000  # of a whole number
 PLAIN = (str, int, float, bool, type(None))
-Place = tuple[Any, ...]
+Place = tuple[object, ...]
 
 
 class Endless(Exception):
     """It cannot be looked at as a whole; the message says why."""
 
 
-def not_plain(config: Any) -> Iterator[tuple[Place, str]]:
+def not_plain(config: Json) -> Iterator[tuple[Place, str]]:
     """Places with what no setting can be, and why."""
-    waiting: list[tuple[Place, Any]] = [((), config)]
+    waiting: list[tuple[Place, Json]] = [((), config)]
     for _ in range(MOST_VALUES):
         if not waiting:
             return
@@ -42,7 +42,7 @@ def dotted(place: Place) -> str:
     return ".".join(shown(str(part))[1:-1] for part in place)
 
 
-def without(value: Any, places: set[Place]) -> Any:
+def without(value: Json, places: set[Place]) -> Json:
     """A copy that lacks what stands at these places."""
     below = {place[0]: {other[1:] for other in places if other[0] == place[0]} for place in places}
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def without(value: Any, places: set[Place]) -> Any:
     return value
 
 
-def _unwritable(value: Any) -> str | None:
+def _unwritable(value: object) -> str | None:
     """Why it can be no argument of a command and stand in no file."""
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         return "is a number of more than 300 digits"

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from snaketrain.config.errors import near
@@ -24,15 +25,14 @@ class NotFound(Exception):
     """A name in the configuration that leads nowhere; the message says where it stopped and what was near."""
 
 
-def load(name: str, short_names_in: str | None = None) -> Any:
+def load(name: str, short_names_in: str | None = None) -> Any:  # only the caller knows what it is
     """The class or function behind `short_name`, `package.module.Class` or `path/to/file.py:Class`."""
     file, attribute = find(name, short_names_in)
     if file is not None and PACKAGE not in file.parents:
         return getattr(_module_from(file), attribute)
     if "." not in name:
-        module = (
-            f"snaketrain.{short_names_in}" if file.stem == str(short_names_in).rpartition(".")[2] else f"snaketrain.{short_names_in}.{name}"
-        )
+        in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
+        module = f"snaketrain.{short_names_in}" if in_one_file else f"snaketrain.{short_names_in}.{name}"
         return getattr(importlib.import_module(module), attribute)
     module, _, attribute = name.rpartition(".")
     try:
@@ -167,11 +167,13 @@ def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
             yield from below.glob("*.py")
 
 
-def _module_from(file: Path) -> Any:
+def _module_from(file: Path) -> ModuleType:
     """Import a user's own file; the modules beside it can be imported by it."""
     if str(file.parent.resolve()) not in sys.path:
         sys.path.append(str(file.parent.resolve()))
     spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise NotFound(f"{file}: is no Python module. Name a file that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)

@@ -6,7 +6,7 @@ Runs start from the common sections and change some of them; a sweep makes one r
 import copy
 import functools
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from snaketrain.config.errors import ConfigurationError, bad_name, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
@@ -15,6 +15,7 @@ from snaketrain.config.plain_values import Endless, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.credentials import conceal, reveal
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import flattened, nested
 
 SECTIONS = tuple(Settings.model_fields)
@@ -29,15 +30,19 @@ class Reading(NamedTuple):
     problems: list[str]
 
 
-def read_runs(config: dict[str, Any]) -> dict[str, Settings]:
+def read_runs(config: JsonObject) -> dict[str, Settings]:
     """The settings of every run by its name."""
     reading = read(config)
     if reading.problems:
         raise ConfigurationError(reading.problems)
-    return {run: found.settings for run, found in reading.runs.items()}
+    return settings_of(reading.runs)
 
 
-def read(config: dict[str, Any]) -> Reading:
+def settings_of(runs: dict[str, Validated]) -> dict[str, Settings]:
+    return {run: found.settings for run, found in runs.items() if found.settings is not None}
+
+
+def read(config: JsonObject) -> Reading:
     """The settings of every run, without those that are wrong, and all that is wrong with them."""
     try:
         strange = list(not_plain(config))
@@ -73,7 +78,7 @@ def _told_once(alone: Validated, runs: dict[str, Validated], changes: dict[str, 
     return told + [f"{changes[run].where}.{p}" for run, found in runs.items() for p in found.problems if p not in common and p not in known]
 
 
-def _doubly_told(raw: dict[str, Any]) -> list[str]:
+def _doubly_told(raw: JsonObject) -> list[str]:
     return [
         f"{one}: is given instead of {other}, which is given as well. Keep one of the two."
         for one, other in ALTERNATIVES.items()
@@ -81,7 +86,7 @@ def _doubly_told(raw: dict[str, Any]) -> list[str]:
     ]
 
 
-def strings(name: str, section: Section | None) -> list[str]:
+def strings(name: str, section: Section) -> list[str]:
     """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records; without passwords."""
     return _strings(name, json.dumps(section.model_dump(mode="json")))
 
@@ -91,20 +96,22 @@ def _strings(name: str, section: str) -> list[str]:
     return [conceal(key, value) for key, value in flattened(name, json.loads(section))]
 
 
-def from_strings(items: list[str]) -> dict[str, Any]:
+def from_strings(items: list[str]) -> JsonObject:
     """The nested sections again, from their `name.key=json` strings, with their passwords."""
     return nested(map(reveal, items))
 
 
-def _changed(common: dict, change: Change, datasets: dict) -> tuple[dict, list[str]]:
+def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]) -> tuple[JsonObject, list[str]]:
     """The common sections with a run's changes: a dotted key replaces what stands there, nested ones are merged in."""
-    problems, own = [], {}
+    problems: list[str] = []
+    own: JsonObject = {}
     for key, value in change.settings.items():
         if str(key).split(".")[0] not in SECTIONS:
             problems.append(f"{change.where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
         else:
             own[str(key)] = value
-    changed = functools.reduce(_set, own.items(), {})
+    nothing: JsonObject = {}
+    changed = functools.reduce(_set, own.items(), nothing)
     raw = copy.deepcopy(without_alternatives(common, changed))
     for key, value in own.items():
         if key == "data" and isinstance(value, str):
@@ -114,7 +121,7 @@ def _changed(common: dict, change: Change, datasets: dict) -> tuple[dict, list[s
     return raw, problems
 
 
-def _set(raw: dict, setting: tuple[str, Any]) -> dict:
+def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:
     """Put a value where its key says."""
     key, value = setting
     *parents, last = key.split(".")
@@ -128,12 +135,13 @@ def _set(raw: dict, setting: tuple[str, Any]) -> dict:
     return raw
 
 
-def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
+def _datasets(config: JsonObject) -> tuple[dict[str, JsonObject], list[str]]:
     """The `datasets` by name, and what is wrong with them, used or not; what is missing shows where one is used."""
     entries = config.get("datasets") or {}
     if not isinstance(entries, dict):
         return {}, [f"datasets: expects names with the settings of a `data` section below them, not {shown(entries)}."]
-    found, problems = {}, []
+    found: dict[str, JsonObject] = {}
+    problems: list[str] = []
     for name, entry in entries.items():
         if message := bad_name(str(name)):
             problems.append(f"datasets.{name}: {message}")
@@ -141,13 +149,13 @@ def _datasets(config: dict) -> tuple[dict[str, dict], list[str]]:
             problems.append(f"datasets.{name}: expects the settings of a `data` section, not {shown(entry)}.")
         else:
             found[str(name)] = {"name": str(name)} | entry
-            wrong = validated({"data": found[str(name)]}).problems
-            wrong = [p for p, kind in wrong.items() if kind != "missing" and p.startswith("data.")]
+            kinds = validated({"data": found[str(name)]}).problems
+            wrong = [p for p, kind in kinds.items() if kind != "missing" and p.startswith("data.")]
             problems += [f"datasets.{name}{p.removeprefix('data')}" for p in wrong]
     return found, problems
 
 
-def _with_named_data(raw: dict, datasets: dict[str, dict]) -> dict:
+def _with_named_data(raw: JsonObject, datasets: dict[str, JsonObject]) -> JsonObject:
     """`data: imdb` picks one of the `datasets`."""
     if isinstance(raw.get("data"), str) and raw["data"] in datasets:
         return raw | {"data": copy.deepcopy(datasets[raw["data"]])}

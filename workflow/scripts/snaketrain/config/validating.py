@@ -3,13 +3,15 @@
 import copy
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import fields_at, near, problem
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
+from snaketrain.runtime.json_types import JsonObject
 
 ROUNDS = 20  # what is left out may bring up something else
 STAND_IN = {"train": {"use": "of_nothing.Known"}, "label": None, "max_length": None}  # for a `data` section of which too little is known
@@ -21,7 +23,7 @@ class Validated(NamedTuple):
     wrong: set[str]  # the places; what is found there, or below, only follows
 
 
-def validated(raw: dict[str, Any]) -> Validated:
+def validated(raw: JsonObject) -> Validated:
     problems: dict[str, str] = {}
     wrong: set[str] = set()
     for _ in range(ROUNDS):
@@ -69,7 +71,7 @@ def contradictions(section: Section, path: str = "") -> Iterator[tuple[str, str]
     yield from ((path, text) for text in section.contradictions())
 
 
-def _leave_out(raw: dict[str, Any], item: dict[str, Any]) -> set[str]:
+def _leave_out(raw: JsonObject, item: ErrorDetails) -> set[str]:
     """Take away the nearest that there is to what is wrong, so that its default counts; where nothing could be told of it any more."""
     place, last = raw, None
     for key in item["loc"]:

@@ -11,9 +11,9 @@ import logging
 import os
 import re
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote, quote_plus
 
+from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, is_secret_name, without_secrets
 from snaketrain.runtime.setting_strings import join, split
 
@@ -37,7 +37,7 @@ def hidden(text: str) -> str:
     return without_secrets(known.sub(HIDDEN, text) if known else text)
 
 
-def hidden_in(content: Any, name: str = "") -> Any:
+def hidden_in(content: Json, name: str = "") -> Json:
     """The same of every text in what can be JSON; under a name such as `password` of any text or number."""
     return _replaced(content, name, hidden)
 
@@ -48,7 +48,7 @@ def has_password(address: str) -> bool:
     return bool(found)
 
 
-def conceal(key: str, value: Any) -> str:
+def conceal(key: str, value: Json) -> str:
     """`key=json` of a setting as it may be seen. It does not depend on the environment, which makes nothing stale."""
     whole, shown = join(key, value), join(key, _replaced(value, key, without_secrets))
     recorded = hidden_setting(shown)
@@ -94,7 +94,7 @@ class ConcealingFormatter(logging.Formatter):
         return hidden(super().format(record))
 
 
-def _replaced(content: Any, name: str, replace: Callable[[str], str]) -> Any:
+def _replaced(content: Json, name: str, replace: Callable[[str], str]) -> Json:
     if isinstance(content, dict):
         return {key: _replaced(value, str(key), replace) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -133,7 +133,7 @@ def _secrets_of(item: str) -> set[str]:
     """The parts of a setting that are hidden."""
     found: set[str] = set()
 
-    def collect(content: Any, name: str) -> None:
+    def collect(content: Json, name: str) -> None:
         if isinstance(content, dict):
             for key, value in content.items():
                 collect(value, str(key))

@@ -5,9 +5,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import write_text
 
 SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within a tick of its clock, and keep its size
@@ -18,18 +17,19 @@ class Remembered:
 
     def __init__(self, store: Path, version: str):
         self.store, self.version, self.changed = store, version, False
+        self.found: dict[str, list[Json]] = {}  # a file's stamp, and what was found in it
         try:
             kept = json.loads(store.read_text(encoding="utf-8"))
-            self.found: JsonObject = kept["found"] if kept["version"] == version else {}
+            self.found = kept["found"] if kept["version"] == version else {}
         except (OSError, ValueError, LookupError, TypeError):  # none yet, or not a whole one
-            self.found = {}
+            pass
 
     def known(self, path: Path, name: str | None = None) -> bool:
         """Whether the file need not be read again; it is kept under its path unless a name is given."""
         entry = self.found.get(name or str(path))
         return entry is not None and entry[0] == stamp(path.stat())
 
-    def of(self, path: Path, read: Callable[[Path], Any], name: str | None = None, ours: bool = False) -> Any:
+    def of(self, path: Path, read: Callable[[Path], Json], name: str | None = None, ours: bool = False) -> Json:
         """What `read` finds in the file, plain values that JSON can hold; `ours`: nobody else writes to it now."""
         before = path.stat()
         if self.known(path, name):

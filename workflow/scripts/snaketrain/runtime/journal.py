@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from snaketrain.runtime.credentials import hidden_in
+from snaketrain.runtime.json_types import Json, JsonObject
 
-Event = dict[str, Any]
+Event = JsonObject
 ATTEMPT = b'{"event": "attempt"'  # the beginning of such a line, as `write` writes it
 CHUNK_BYTES = 1_000_000  # of a long journal at once
 
 
 class Journal:
     def __init__(
-        self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Any] = MappingProxyType({})
+        self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] = MappingProxyType({})
     ):
         """`check` raises where nothing may be written any more; `about` is what the first line says of this attempt."""
         self.writes, self.attempt, self.check, self.about = writes, 1, check, about
@@ -34,11 +34,11 @@ class Journal:
         self.one_at_a_time = threading.Lock()  # another thread tells of the machine
         self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
 
-    def begin(self, resume_step: int, **about: Any) -> None:
+    def begin(self, resume_step: int, **about: Json) -> None:
         """The line with which an attempt to train begins."""
         self.write("attempt", resume_step=resume_step, **about, **self.about)
 
-    def write(self, event: str, **content: Any) -> None:
+    def write(self, event: str, **content: Json) -> None:
         if self.writes:
             self.check()
             with self.one_at_a_time:

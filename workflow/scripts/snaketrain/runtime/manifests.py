@@ -7,9 +7,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from snaketrain.runtime.credentials import hidden_setting
+from snaketrain.runtime.json_types import Json, JsonObject
 
 BLOCK = 1 << 20
 SECONDS_BETWEEN_LINES = 5.0
@@ -24,7 +24,7 @@ class Manifest:
     settings: list[str]  # `key=json`, the very strings that Snakemake compares
     inputs: dict[str, str]  # role -> content digest of the manifest that was read
     files: dict[str, str]  # path relative to the manifest -> sha256
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     started: float = 0.0
     finished: float = 0.0
     path: str = field(default="", compare=False)  # where it was read from; not written
@@ -42,7 +42,7 @@ class Manifest:
         return (self.folder / name).resolve()
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """A short digest of anything that JSON can express."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -77,7 +77,7 @@ def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
-def write_json(path: str | Path, content: Any) -> None:
+def write_json(path: str | Path, content: Json) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -9,15 +9,15 @@ import tarfile
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_text
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
-def git_state() -> dict[str, Any]:
+def git_state() -> JsonObject:
     """The commit of the code, and whether it was changed since."""
     commit = _git("rev-parse", "HEAD")
     return {
@@ -64,7 +64,7 @@ def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
     return folder / Path(__file__).resolve().parents[4].relative_to(root)
 
 
-def place() -> dict[str, Any]:
+def place() -> JsonObject:
     """The machine; under SLURM also the job, and for how long it had to wait."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"host": platform.node()} | ({"job": job, "queued_seconds": _queued_seconds(job)} if job else {})

@@ -49,13 +49,8 @@ SECRET_NAME = re.compile(rf".*{NAME}$", re.I | re.S)
 def without_secrets(text: str, found: set[str] | None = None) -> str:
     """The text with `***` for what its form says is a password; `found`: takes up what that was."""
     found = set() if found is None else found
-    text = KINDS.sub(lambda match: _hidden(match[0], found), text)
+    text = KINDS.sub(lambda match: _taken(match[0], found), text)
     return "".join(_without_secrets(line, found) for line in text.splitlines(keepends=True))
-
-
-def _hidden(secret: str, found: set[str]) -> str:
-    found.add(secret)
-    return HIDDEN
 
 
 def is_secret_name(name: str, value: str) -> bool:
@@ -76,19 +71,21 @@ def _without_secrets(line: str, found: set[str]) -> str:
     lower = line.lower()
     if any(word in lower for word in WORDS):
         for form in OTHERS:
-            line = form.sub(lambda match: match[1] + _hidden(match[2], found), line)
+            line = form.sub(lambda match: match[1] + _taken(match[2], found), line)
         line = ASSIGNED.sub(lambda match: _assigned(match, found), line)
     return line
+
+
+def _taken(secret: str, found: set[str]) -> str:
+    found.add(secret)
+    return HIDDEN
 
 
 def _address(match: re.Match[str], found: set[str]) -> str:
     """A user alone is no secret, unless it is a token: that is what the web has there."""
     user, colon, password = match[2].partition(":")
     secret = password if colon else user if match[1].lower().startswith("http") or looks_random(user) else ""
-    if not secret:
-        return str(match[0])
-    found.add(secret)
-    return f"{match[1]}://{HIDDEN}"
+    return f"{match[1]}://{_taken(secret, found)}" if secret else str(match[0])
 
 
 def _assigned(match: re.Match[str], found: set[str]) -> str:
@@ -96,7 +93,4 @@ def _assigned(match: re.Match[str], found: set[str]) -> str:
     no_secret = not looks_random(value) if match["maybe"] else len(value) < 4
     if not quote:
         no_secret = no_secret or len(value) < SHORTEST_CHARACTERS or bool(NO_LITERAL.fullmatch(value)) or is_secret_name(value, "x" * 8)
-    if no_secret:
-        return str(match[0])
-    found.add(value)
-    return f"{match['before']}{quote}{HIDDEN}{quote}"
+    return str(match[0]) if no_secret else f"{match['before']}{quote}{_taken(value, found)}{quote}"

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from snaketrain.runtime.json_types import Json, JsonObject
 
 LARGEST = 10**9  # of whole numbers: beyond it a slip of the hand is likelier than a wish, and what computes with it may overflow
 Positive = Annotated[int, Field(gt=0, le=LARGEST)]
@@ -14,7 +16,7 @@ Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
 
 
-def with_numbers(value: Any) -> Any:
+def with_numbers(value: Json) -> Json:
     """YAML 1.1 takes `1e-8` for a text, and where anything is allowed pydantic cannot know better."""
     if isinstance(value, dict):
         return {key: with_numbers(inner) for key, inner in value.items()}
@@ -23,7 +25,7 @@ def with_numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
 
 
-Arguments = Annotated[dict[str, Any], BeforeValidator(with_numbers)]
+Arguments = Annotated[JsonObject, BeforeValidator(with_numbers)]
 
 
 CONTRADICTIONS_LATER = "contradictions later"
@@ -34,9 +36,9 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_not_one(cls, value: Any, info: ValidationInfo) -> Any:
+    def _true_is_not_one(cls, value: Json, info: ValidationInfo) -> Json:
         # pydantic would read `epochs: yes` as 1
-        if isinstance(value, bool) and "bool" not in str(cls.model_fields[info.field_name].annotation):
+        if isinstance(value, bool) and "bool" not in str(cls.model_fields[str(info.field_name)].annotation):
             raise ValueError(f"a switch ({str(value).lower()}) makes no sense here")
         return value
 
@@ -61,5 +63,5 @@ class Use(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_alone(cls, value: Any) -> Any:
+    def _name_alone(cls, value: Json) -> Json:
         return {"use": value} if isinstance(value, str) else value  # `schedule: cosine`

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,6 +10,7 @@ from snaketrain.config.schema.base import Fraction, Name, Positive, Section, See
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
+from snaketrain.runtime.json_types import Json
 
 if TYPE_CHECKING:
     LabelKindName = str
@@ -68,7 +69,7 @@ class Data(Section):
 
     @field_validator("text", mode="before")
     @classmethod
-    def _one_column(cls, value: Any) -> Any:
+    def _one_column(cls, value: Json) -> Json:
         return [value] if isinstance(value, str) else value
 
     @field_validator("text", "columns", "fields")

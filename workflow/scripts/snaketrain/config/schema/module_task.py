@@ -5,12 +5,14 @@ Ground floor: they are looked through before any job starts, which is also how t
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.schema import LARGEST, Section, Use
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.metric_modes import Modes, said
 
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -74,7 +76,8 @@ class ModuleSettings(Section):
 
     @property
     def targets(self) -> set[str]:
-        return {each.target for each in (*self.losses.values(), *self.metrics.values()) if each.target}
+        compared: list[Loss | Metric] = [*self.losses.values(), *self.metrics.values()]
+        return {each.target for each in compared if each.target}
 
     @property
     def uses(self) -> list[str]:
@@ -95,7 +98,7 @@ class ModuleSettings(Section):
             yield f"metrics: '{twice[0]}' is the name of a loss: call the metric something else"
 
 
-def problems(arguments: dict[str, Any]) -> list[str]:
+def problems(arguments: JsonObject) -> list[str]:
     """What is wrong with them, each with its path."""
     try:
         ModuleSettings.model_validate(arguments)
@@ -104,7 +107,7 @@ def problems(arguments: dict[str, Any]) -> list[str]:
     return []
 
 
-def _problem(item: dict[str, Any]) -> str:
+def _problem(item: ErrorDetails) -> str:
     path = ".".join(["train.task.arguments", *map(str, item["loc"])])
     if item["type"] == "extra_forbidden":
         known = {name for section in (ModuleSettings, Loss, Regulariser, Metric) for name in section.model_fields}

@@ -50,7 +50,7 @@ class Source(Section):
             yield f"`hub` is {self.hub!r}, which is no name of a repository: write `owner/name`"
         if self.hub and not self.revision:
             yield "`revision` is missing: pin the commit of the hub repository, so that the run can be repeated"
-        elif self.hub and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+        elif self.hub and not re.fullmatch(r"[0-9a-f]{40}", str(self.revision)):
             yield (
                 f"`revision` is {self.revision!r}, which may be another commit tomorrow: pin a commit by the 40 digits and letters of its name, "
                 "which the hub shows under `Files and versions`, `History`"
