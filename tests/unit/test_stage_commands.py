@@ -10,7 +10,8 @@ import pytest
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration import launching, stage_commands
-from snaketrain.orchestration.pipeline import Pipeline, plain_name, source_name
+from snaketrain.orchestration.names import plain_name, source_name
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.job_settings import JobSettings
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""

@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
@@ -86,7 +85,7 @@ def check_folder(folder: str) -> None:
         raise ConfigurationError([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
 
 
-def misquoted(handed: Iterable[Any], in_double_quotes: bool) -> list[str]:
+def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
     """What a job of a cluster would be given otherwise than it is: Snakemake quotes paths and `--config` for it as Python does, not for a shell.
 
     `in_double_quotes`: all of it stands in such quotes once more, within which a shell executes `$(...)`.
@@ -113,12 +112,12 @@ def threads_each(compute: Compute) -> int:
     return max(1, compute.threads // compute.processes)
 
 
-def torchrun(*options: Any) -> list[str]:
+def torchrun(*options: object) -> list[str]:
     program = str(Path(sys.executable).with_name("torchrun"))
     return [program, "--signals-to-handle", SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
-def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, Any]:
+def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, object]:
     """The resources of a rule, by run."""
     needs = {run: asked(compute, saves) for run, compute in computes.items()}
 
@@ -128,7 +127,7 @@ def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, Any]:
     return {name: resource(name) for name in asked(Compute(), saves)}
 
 
-def asked(compute: Compute, saves: bool) -> dict[str, Any]:
+def asked(compute: Compute, saves: bool) -> dict[str, str | int | None]:
     """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
     # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
     size = [f"-N{compute.nodes}", f"--ntasks-per-node={compute.threads}", "-c1"]

@@ -3,26 +3,21 @@
 Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
 """
 
-import functools
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.references import find
 from snaketrain.config.runs import read_runs, strings
-from snaketrain.config.schema import Compute, Data, Examples, Settings, Source, Tracking
-from snaketrain.data.sources.fetching import named_files
+from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
+from snaketrain.orchestration.names import data_name, initial, source_name
+from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.runtime.credentials import CannotTellApart
-from snaketrain.runtime.digest_cache import Remembered
-from snaketrain.runtime.manifests import digest, file_digest
-from snaketrain.runtime.secret_forms import without_secrets
+from snaketrain.runtime.json_types import JsonObject
 
 RESULTS = "results"
 FOLDERS = {  # below it, with the name of the run, data set or model that a stage works on
@@ -37,16 +32,14 @@ FOLDERS = {  # below it, with the name of the run, data set or model that a stag
 
 
 class Pipeline:
-    def __init__(
-        self, config: dict[str, Any], in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None
-    ):
+    def __init__(self, config: JsonObject, in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None):
         """`runs`: those of the configuration, where they were read already."""
         self.in_slurm_job = in_slurm_job
         self.reads_files = reads_files  # a job parses the Snakefile too, but decides nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
         self._tracked: dict[tuple[str, str], list[str]] = {}
-        self._digests: dict[tuple[object, ...], list[str]] = {}
+        self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
 
     def _conceal(self) -> None:
@@ -166,7 +159,7 @@ class Pipeline:
         return [s for section in sections for s in strings(section, getattr(run, section))]
 
     def _code(self, stage: str, name: str) -> list[str]:
-        own = []
+        own: list[Path] = []
         if stage == "prepare_data":
             own = [*class_files(dataset_classes(self.datasets[name])), label_kind_file(self.datasets[name].label_kind)]
         if stage in ("train_model", "evaluate_model"):
@@ -177,12 +170,12 @@ class Pipeline:
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
                 named += [(callback.use, None) for callback in run.train.callbacks]
             own = [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
-        key = (stage, *own)  # the points of a sweep run the same code
+        key: tuple[str | Path, ...] = (stage, *own)  # the points of a sweep run the same code
         if key not in self._digests:
             self._digests[key] = code_strings(SCRIPTS / f"{stage}.py", *own)
         return self._digests[key]
 
-    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable[..., str]]:
+    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable[[Sequence[str]], str]]:
         """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
 
         Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
@@ -194,7 +187,7 @@ class Pipeline:
         # who has fewer than others repeats one of its own, which a set does not notice
         differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
 
-        def item(number: int) -> str | Callable[..., str]:
+        def item(number: int) -> str | Callable[[Sequence[str]], str]:
             def string(name: str) -> str:
                 own = differing[name]
                 return own[min(number, len(own) - 1)]
@@ -202,73 +195,3 @@ class Pipeline:
             return varying(differing, string)
 
         return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
-
-
-def data_name(data: Data) -> str:
-    return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
-
-
-def initial(run: Settings) -> Source | None:
-    return run.model.initial_weights.source if run.model.initial_weights else None
-
-
-def source_name(source: Source) -> str:
-    """Of its folder, its log and its jobs."""
-    readable = (source.hub or source.package or Path(str(source.path)).name).rpartition("/")[2]
-    return f"{plain_name(without_secrets(readable))}-{digest(sorted(strings('source', source)))[:8]}"
-
-
-def plain_name(text: str) -> str:
-    """What of a text may stand in paths, shells and job names; a digest beside it tells apart what looks the same here."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("*", "all")).strip(".-")[:40] or "files"
-
-
-def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
-    """The files of named code that may change; installed packages do not."""
-    return [file for use, place in named if (file := find(use, place)[0])]
-
-
-def of_splits(data: Data) -> dict[str, Examples]:
-    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
-
-
-def dataset_classes(data: Data) -> list[tuple[str, None]]:
-    return [(source.use, None) for source in of_splits(data).values() if source.use]
-
-
-def uses_in(value: Any) -> list[str]:
-    """The names of code in nested arguments: every full name in a `{use, arguments}`, and of a file wherever it stands."""
-    if isinstance(value, str):
-        return [value] if ".py:" in value else []
-    if isinstance(value, list):
-        return [use for each in value for use in uses_in(each)]
-    if not isinstance(value, dict):
-        return []
-    use = value.get("use")
-    of_a_package = [use] if isinstance(use, str) and "." in use and ".py:" not in use else []
-    return of_a_package + uses_in(list(value.values()))
-
-
-def content(source: Source) -> str:
-    """Of a source's files: the name of a single one or how many there are, and a digest."""
-    found = file_digests(source)
-    return " sha256 ".join(*found.items()) if len(found) == 1 else f"{len(found)} files {digest(found)}"
-
-
-def file_digests(source: Source) -> dict[str, str]:
-    """Of each file of a source; none is read again before it changes."""
-    remembered, found = _digests(), {}
-    for name, file in named_files(source).items():
-        try:
-            found[name] = remembered.of(file, file_digest)
-        except OSError as error:
-            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
-    remembered.save()
-    return found
-
-
-@functools.cache
-def _digests() -> Remembered:
-    store = Path(".snakemake/snaketrain-files.json").absolute()
-    store.parent.mkdir(exist_ok=True)  # at the first start Snakemake has not made it yet
-    return Remembered(store, "sha256")

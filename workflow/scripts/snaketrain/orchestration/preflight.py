@@ -4,10 +4,9 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.runs import read
+from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
@@ -15,15 +14,17 @@ from snaketrain.data.sources.reading import check
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
-from snaketrain.orchestration.pipeline import data_name, dataset_classes, initial, of_splits
+from snaketrain.orchestration.names import data_name, initial
+from snaketrain.orchestration.own_files import dataset_classes, of_splits
 from snaketrain.runtime.credentials import CannotTellApart
+from snaketrain.runtime.json_types import JsonObject
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # where one of these is wrong, what is read may be nonsense
 MOST_FILES = 50  # of a source that are tried to be opened
 TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
 
-def examine(config: dict[str, Any]) -> dict[str, Settings]:
+def examine(config: JsonObject) -> dict[str, Settings]:
     """The runs of a configuration, or one error that tells all that is wrong with it."""
     reading = read(config)
     problems = list(reading.problems)
@@ -34,7 +35,8 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        named: tuple[object, ...] = (
+        arguments = data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments
+        named = (
             train.task,
             train.strategy,
             train.optimizer,
@@ -43,8 +45,9 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
             run.model,
             run.select,
             data.label_kind,
+            arguments,
+            dataset_classes(data),
         )
-        named += data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments, dataset_classes(data)
         shared = train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for look, about, only_follows in (
             (reference_errors, named, follows_by_path),
@@ -55,12 +58,12 @@ def examine(config: dict[str, Any]) -> dict[str, Settings]:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in look(run) if not only_follows(problem, found.wrong)]
         with contextlib.suppress(CannotTellApart):  # which the pipeline tells
-            datasets.setdefault(data_name(run.data), (run.data, found.wrong))
+            datasets.setdefault(data_name(data), (data, found.wrong))
     for name, (data, wrong) in datasets.items():
-        # data that is prepared already was looked at, whole; what has no file was told above
+        # prepared data was checked as a whole already, and missing files were reported above
         if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
             problems += [problem for problem in readable(data) if not follows_by_path(problem, wrong)]
-    runs = {name: found.settings for name, found in reading.runs.items() if found.settings}
+    runs = settings_of(reading.runs)
     with_model = {name: run for name, run in runs.items() if not follows("model", reading.runs[name].wrong)}
     for name, errors in zip(with_model, pattern_errors(with_model.values()), strict=True):
         problems += [f"{problem} (run {name})" for problem in errors if not follows_by_path(problem, reading.runs[name].wrong)]

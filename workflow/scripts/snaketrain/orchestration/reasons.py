@@ -4,16 +4,16 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 
 
-def note_reasons(jobs: Iterable[Any], reason_of: Callable[[Any], Any], results: Path) -> None:
-    """Of all jobs of a workflow that begins: `runs/<run>/reasons.json`, in which each stage has its latest one."""
-    by_run: dict[str, dict[str, Any]] = {}
+def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
+    """Of all jobs when a workflow starts: `runs/<run>/reasons.json` holds the latest reason of each stage."""
+    by_run: dict[str, JsonObject] = {}
     for job in jobs:
         if run := dict(job.wildcards.items()).get("run"):
             by_run.setdefault(run, {})[job.rule.name] = {"reason": str(reason_of(job)), "time": time.time()}
@@ -24,7 +24,7 @@ def note_reasons(jobs: Iterable[Any], reason_of: Callable[[Any], Any], results: 
 
 def read_reasons(path: Path) -> JsonObject:
     try:
-        reasons: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-        return reasons
+        found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+        return found
     except (OSError, ValueError):
         return {}

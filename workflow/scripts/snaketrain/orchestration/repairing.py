@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from snaketrain.config.schema import Source
-from snaketrain.orchestration.pipeline import Pipeline, file_digests, of_splits
+from snaketrain.orchestration.own_files import file_digests, of_splits
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
 

@@ -1,37 +1,44 @@
-"""What rules are given that may differ from job to job, in the form that is cheapest for Snakemake.
+"""Values of a rule that may differ from job to job, in the form that is cheapest for Snakemake.
 
-It calls a function a dozen times for each job, and finds out its signature each time: with a thousand runs that was a third of
-a dry run. So a value on which all jobs agree is no function, and functions say their signature.
+It calls a function a dozen times for each job, and inspects its signature each time: with a thousand runs that took a third of
+a dry run. So a value that all jobs share is not a function, and functions carry their signature.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-T = TypeVar("T")
+from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
+
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., object])
 
 TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
 TAKES_ALL = inspect.signature(lambda wildcards, input, output, threads: None)
 
 
-def varying(names: Iterable[str], value: Callable[[str], T]) -> T | Callable[..., T]:
-    """The value for each run, data set or model: itself where it is the same for all and holds nothing that looks like a wildcard."""
+def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Callable[[Sequence[str]], Value]:
+    """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
     values = {name: value(name) for name in names}
-    first = next(iter(values.values()), None)
-    if first is not None and "{" not in str(first) and all(each == first for each in values.values()):
-        return first
-    return with_signature(TAKES_WILDCARDS, lambda wildcards: values[wildcards[0]])
+    found = list(values.values())
+    if found and found[0] is not None and "{" not in str(found[0]) and all(each == found[0] for each in found):
+        return found[0]
+
+    def of_job(wildcards: Sequence[str]) -> Value:
+        return values[wildcards[0]]
+
+    return with_signature(TAKES_WILDCARDS, of_job)
 
 
-def untracked(value: Callable[..., str], *arguments: object) -> Callable[..., str]:
+def untracked(value: Callable[..., str], *arguments: object) -> Callable[[Wildcards, Inputs, Sequence[str], int], str]:
     """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
 
-    def param(wildcards: Any, input: Any, output: Any, threads: int) -> str:
+    def param(wildcards: Wildcards, input: Inputs, output: Sequence[str], threads: int) -> str:
         return value(*arguments, wildcards, input, output, threads)
 
     return with_signature(TAKES_ALL, param)
 
 
-def with_signature(signature: inspect.Signature, function: Callable[..., T]) -> Callable[..., T]:
-    function.__signature__ = signature  # type: ignore[attr-defined]  # which inspect.signature reads of any function
+def with_signature(signature: inspect.Signature, function: Function) -> Function:
+    setattr(function, "__signature__", signature)  # noqa: B010 - functions have this attribute, which their type does not mention
     return function

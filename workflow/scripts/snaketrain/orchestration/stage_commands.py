@@ -1,26 +1,28 @@
 """The shell command of each stage's job, built here as a whole: every path and every text is one word of it, quoted once.
 
-Rules put nothing into it, so what a path or a setting holds never reaches a shell as code. The only shell text of a user's is
-`compute.launch_command`.
+Rules insert nothing, so the contents of paths and settings never reach a shell as code. Only `compute.launch_command` is shell
+text of the user's own.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.pipeline import RESULTS, Pipeline
+from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
 
+Option = str | int | float | bool | list[str] | None
+
 
 def stage_command(
-    pipeline: Pipeline, stage: str, executes: Callable[[], bool], wildcards: Any, input: Any, output: Any, threads: int
+    pipeline: Pipeline, stage: str, executes: Callable[[], bool], wildcards: Wildcards, input: Inputs, output: Sequence[str], threads: int
 ) -> str:
-    """The `command` of a rule, as Snakemake asks for its params; where it `executes` jobs, and only there, their settings are written.
+    """The `command` param of a rule. A process that `executes` jobs, and no dry run, writes the file of settings here.
 
-    That is where the command is made, since every process that executes a job parses the Snakefile for itself, on a compute node too.
+    Each process that executes a job parses the Snakefile itself, also on a compute node, so the file has what that process compares.
     """
     name = next(iter(wildcards), "")
     if executes():
@@ -29,12 +31,12 @@ def stage_command(
 
 
 def logged(command: str) -> str:
-    """What it prints goes to a log too, without passwords: its path is to follow. First, by `set -x`, the command, as a shell takes it again."""
+    """Copies all output to a log, without passwords; the log's path is to follow. `set -x` prints the command first, ready to be repeated."""
     return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log()}"
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
-    """Compares the runs of which results are there, and says of the others why they have none."""
+    """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
     runs = [run for run in pipeline.runs if run not in unfinished]
     told = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
@@ -43,8 +45,8 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
 
 
-def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> str:
-    """How the script of a stage is started, and with what; `name` is of the run, the data or the model, where there are several."""
+def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:
+    """The launcher, the script of a stage and its options; `name` is that of the run, the data set or the model, if there are several."""
     if stage in ("train_model", "evaluate_model"):
         start = launching.launch(pipeline.runs[name].compute, pipeline.in_slurm_job)
     else:
@@ -52,8 +54,8 @@ def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given:
     return f"{start} {shlex.join([str(SCRIPTS / f'{stage}.py'), *script_words(pipeline, stage, name, output, given, threads)])}"
 
 
-def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Any], threads: int = 1) -> list[str]:
-    """The command line of a stage's script: what the rule gives, whose named inputs are options of the same names, and what the settings say."""
+def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
+    """The command line of a stage's script: the rule's named inputs as options of the same names, and options from the settings."""
     settings = str(job_settings(pipeline, stage, name).path(name))
     return option_words({"output": [output], "settings": [settings], **options(pipeline, stage, name, threads), **given})
 
@@ -62,19 +64,21 @@ def job_settings(pipeline: Pipeline, stage: str, name: str) -> JobSettings:
     return JobSettings.of(stage, pipeline.strings(stage, name))
 
 
-def option_words(options: Mapping[str, Any]) -> list[str]:
+def option_words(options: Mapping[str, Option]) -> list[str]:
     """`--name=value`, in one word, since a value may begin with a dash; a list is `--name one two`, a switch that is on `--name`."""
     words = []
     for name, value in options.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             words.append(f"--{name}={value}")
+        elif value is True:
+            words.append(f"--{name}")
         elif value:  # else it is off, empty or not given
-            words += [f"--{name}", *([] if value is True else value)]
+            words += [f"--{name}", *value]
     return words
 
 
-def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str, Any]:
-    """What a stage is told besides its inputs and settings."""
+def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str, Option]:
+    """The options of a stage besides its inputs and settings."""
     if stage == "prepare_data":
         return {"threads": threads}
     if stage == "train_model":
@@ -87,8 +91,8 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     return {}
 
 
-def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
-    """What a training is told without depending on it."""
+def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
+    """Options that do not affect the result of a training."""
     settings = pipeline.runs[run]
     profile = settings.compute.profile
     return {
@@ -98,7 +102,7 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Any]:
         "keep": settings.compute.keep_checkpoints,
         "log-every": settings.tracking.log_every_steps,
         "stall-seconds": settings.compute.stall_seconds,
-        "profile": profile and f"{profile.first_step}:{profile.steps}",
+        "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
         "experiment": hidden(settings.tracking.experiment),
         "notes": hidden(settings.tracking.notes),

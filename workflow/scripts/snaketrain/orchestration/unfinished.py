@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
 from snaketrain.orchestration.stage_commands import comparison_without
 from snaketrain.runtime.journal import read_events
 
@@ -20,7 +20,7 @@ LAST_BYTES = 65_536  # of a journal, which may be long
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 
 
-def compare_finished(pipeline: Pipeline, dag: Any, scheduler: Any) -> None:
+def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None:
     """If a comparison was wanted. The DAG and the scheduler are Snakemake's, once no job runs any more."""
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
@@ -32,14 +32,14 @@ def compare_finished(pipeline: Pipeline, dag: Any, scheduler: Any) -> None:
             print(f"{run}: {why}", file=sys.stderr)
 
 
-def unfinished_runs(dag: Any, scheduler: Any) -> dict[str, str]:
+def unfinished_runs(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
     """By run: `train_model failed: RuntimeError: ...`."""
     left = set(dag.needrun_jobs())
     last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
     return {run: _why(_with_all_before(job, dag, left), scheduler) for run, job in sorted(last.items())}
 
 
-def _with_all_before(job: Any, dag: Any, left: set[Any]) -> list[Any]:
+def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:
     """The job and the unfinished ones that it waits for."""
     found = [job]
     for each in found:
@@ -47,7 +47,7 @@ def _with_all_before(job: Any, dag: Any, left: set[Any]) -> list[Any]:
     return found
 
 
-def _why(jobs: list[Any], scheduler: Any) -> str:
+def _why(jobs: list[Job], scheduler: Scheduler) -> str:
     for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
         if job := next((job for job in jobs if job in among), None):
             return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), Path(job.output[0]).parent)}"

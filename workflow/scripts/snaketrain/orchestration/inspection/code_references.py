@@ -13,7 +13,7 @@ from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
 from snaketrain.orchestration.inspection.signatures import Signature, argument_errors, signature_of
 from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, metrics_of_module, metrics_of_task
-from snaketrain.orchestration.pipeline import uses_in
+from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_modes import mode_of
 
 TEXT_TASKS = ("text_classification", "causal_lm")  # whose models are of transformers

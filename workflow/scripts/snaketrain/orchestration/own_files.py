@@ -1,0 +1,64 @@
+"""The user's own files that results depend on: code that the settings name, and the content of local data and models."""
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.references import find
+from snaketrain.config.schema import Data, Examples, Source
+from snaketrain.data.sources.fetching import named_files
+from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.manifests import digest, file_digest
+
+
+def of_splits(data: Data) -> dict[str, Examples]:
+    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+
+
+def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:
+    """The files of named code that may change; installed packages do not."""
+    return [file for use, place in named if (file := find(use, place)[0])]
+
+
+def dataset_classes(data: Data) -> list[tuple[str, None]]:
+    return [(source.use, None) for source in of_splits(data).values() if source.use]
+
+
+def uses_in(value: Json) -> list[str]:
+    """The names of code in nested arguments: each full name in a `{use, arguments}`, and each name in a file, wherever it is."""
+    if isinstance(value, str):
+        return [value] if ".py:" in value else []
+    if isinstance(value, list):
+        return [use for each in value for use in uses_in(each)]
+    if not isinstance(value, dict):
+        return []
+    use = value.get("use")
+    of_a_package = [use] if isinstance(use, str) and "." in use and ".py:" not in use else []
+    return of_a_package + uses_in(list(value.values()))
+
+
+def content(source: Source) -> str:
+    """The name of a source's only file, or their number, and a digest of them all."""
+    found = file_digests(source)
+    return " sha256 ".join(*found.items()) if len(found) == 1 else f"{len(found)} files {digest(found)}"
+
+
+def file_digests(source: Source) -> dict[str, str]:
+    """Of each file of a source; a file is read again only if it has changed."""
+    remembered, found = _digests(), {}
+    for name, file in named_files(source).items():
+        try:
+            found[name] = remembered.of(file, file_digest)
+        except OSError as error:
+            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
+    remembered.save()
+    return found
+
+
+@functools.cache
+def _digests() -> Remembered:
+    store = Path(".snakemake/snaketrain-files.json").absolute()
+    store.parent.mkdir(exist_ok=True)  # at the first start Snakemake has not made it yet
+    return Remembered(store, "sha256")

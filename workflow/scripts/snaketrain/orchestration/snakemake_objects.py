@@ -1,0 +1,37 @@
+"""As much of Snakemake's objects as is used here; Snakemake has no types of its own."""
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+
+class Wildcards(Protocol):
+    run: str  # of the jobs of one run
+
+    def __iter__(self) -> Iterator[str]: ...
+    def items(self) -> Iterable[tuple[str, str]]: ...
+
+
+class Rule(Protocol):
+    name: str
+
+
+class Job(Protocol):
+    rule: Rule
+    wildcards: Wildcards
+    output: Sequence[str]
+    log: Sequence[str]
+
+
+class Inputs(Protocol):
+    def items(self) -> Iterable[tuple[str, str | list[str]]]: ...
+
+
+class Dag(Protocol):
+    dependencies: Mapping[Job, Iterable[Job]]
+
+    def needrun_jobs(self) -> Iterable[Job]: ...
+
+
+class Scheduler(Protocol):
+    failed: Container[Job]
+    running: Container[Job]
