@@ -12,6 +12,7 @@ from pathlib import Path
 import jinja2
 
 from snaketrain.evaluation import comparing
+from snaketrain.evaluation.comparing import FinishedRun, Group, Row
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.drawing import plt
 from snaketrain.evaluation.verdicts import verdict as verdict_on
@@ -58,7 +59,7 @@ def main(args: Namespace) -> None:
     job.finish(inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
 
 
-def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], verdict: str, unfinished: dict[str, str]) -> str:
+def page(picture: Path, runs: list[FinishedRun], rows: list[Row], groups: list[Group], verdict: str, unfinished: dict[str, str]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(comparing.__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -77,7 +78,7 @@ def page(picture: Path, runs: list[dict], rows: list[dict], groups: list[dict], 
     )
 
 
-def chosen_by(rows: list[dict]) -> list[str]:
+def chosen_by(rows: list[Row]) -> list[str]:
     """The metrics that chose the checkpoints; usually one."""
     return list(dict.fromkeys(line["selected_by"] for line in rows))
 
@@ -99,7 +100,7 @@ def setting(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
+def draw_curves(path: Path, runs: list[FinishedRun], rows: list[Row]) -> None:
     """Training loss, and on the development set the loss and the metrics that chose the checkpoints."""
     panels = {"train/loss": "training loss", "eval/loss": "development loss"}
     panels |= {f"eval/{metric}": f"development {drawable(spoken(metric))}" for metric in chosen_by(rows)}
@@ -120,7 +121,7 @@ def draw_curves(path: Path, runs: list[dict], rows: list[dict]) -> None:
     plt.close(picture)
 
 
-def summary(rows: list[dict], metrics: list[str]) -> str:
+def summary(rows: list[Row], metrics: list[str]) -> str:
     """The table for a terminal: by the metric that chose the checkpoints, and where that is one, the other metrics."""
     chosen = chosen_by(rows)
     others = [name for name in metrics if name not in chosen] if len(chosen) == 1 else []

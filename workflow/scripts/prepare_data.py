@@ -5,13 +5,13 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.labels import label_kind
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import read_manifest, write_json
 
 
@@ -28,6 +28,8 @@ def main(args: argparse.Namespace) -> None:
     try:
         if data.by_class:
             facts, report, made = _split(data, output)
+        elif model is None:
+            raise SystemExit("prepare_data: --tokenizer is missing, and only a dataset class does without.")
         else:
             facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)
     except ValueError as error:
@@ -48,7 +50,7 @@ def _arguments() -> argparse.Namespace:
 
 def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
-) -> tuple[dict, dict, list[str]]:
+) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.sources.reading import check
     from snaketrain.data.text.preparing import prepare
     from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
@@ -58,7 +60,7 @@ def _prepare(
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
     found, issues = prepare(data, files, root, folder, output, threads)
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "name": data.name,
         "label_names": found["label_names"],
         "label_kind": found["label_kind"],
@@ -73,14 +75,14 @@ def _prepare(
     return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
 
 
-def _split(data: Data, output: Path) -> tuple[dict, dict, list[str]]:
+def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.loading.item_splits import prepare_items
 
     facts = prepare_items(data, output)
     return facts, facts, [f"{split}.npy" for split in facts["splits"]]
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: JsonObject) -> None:
     """The summary at the end of the job's log."""
     if "datasets" in report:
         for split, facts in report["splits"].items():

@@ -1,10 +1,11 @@
-"""Choose the best checkpoint by the development metrics that each holds, and lay it out as a folder that other tools load as it is."""
+"""Choose the best checkpoint by the development metrics that each contains, and export it as a folder that other tools load directly."""
 
 import shutil
 import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
@@ -16,6 +17,14 @@ from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 
 WEIGHTS = (".safetensors", "task.memory.pt")
+
+
+class Ranked(TypedDict):
+    step: int
+    value: float  # of the metric that decides
+    metrics: dict[str, float]
+    path: str  # of the checkpoint, from the training's folder
+    kept: bool  # a checkpoint that was removed cannot win
 
 
 def arguments() -> Namespace:
@@ -40,7 +49,7 @@ def main(args: Namespace) -> None:
     if winner is None:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     checkpoint = training.folder / winner["path"]
-    files = lay_out(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
+    files = export(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
     why = explain(winner, ranking, select.metric, mode)
     write_json(
         folder / "selection.json",
@@ -54,8 +63,8 @@ def main(args: Namespace) -> None:
     print(f"{training.facts['run']}: {why}")
 
 
-def rank_checkpoints(training: Path, metric: str, mode: str) -> list[dict]:
-    """Evaluated checkpoints, best first; also those that are not kept, which cannot win."""
+def rank_checkpoints(training: Path, metric: str, mode: str) -> list[Ranked]:
+    """Evaluated checkpoints, best first; also those that were removed, which cannot win."""
     kept = evaluated(training / "checkpoints")
     if unknown := next((each.metrics for each in kept if metric not in each.metrics), None):
         raise SystemExit(f"select.metric: the training logged no `{metric}`. It logged: {', '.join(unknown)}.")
@@ -73,11 +82,11 @@ def rank_checkpoints(training: Path, metric: str, mode: str) -> list[dict]:
 
 
 def evaluations_of_saved(training: Path) -> list[Evaluated]:
-    """What the journal tells of each checkpoint that was saved: by the same attempt, since a former one may have been killed before it saved."""
-    measured: dict[tuple[int, int], dict] = {}
+    """From the journal, by the attempt that saved the checkpoint: an earlier one may have been killed before it saved."""
+    measured: dict[tuple[int, int], dict[str, float]] = {}
     found: dict[int, Evaluated] = {}
     for event in all_events(training / "journal.jsonl"):
-        step, attempt = event.get("step"), event.get("attempt")
+        step, attempt = event.get("step", 0), event.get("attempt", 0)
         if event.get("event") == "eval":
             measured[step, attempt] = event.get("metrics") or {}
         elif event.get("event") == "checkpoint" and (metrics := measured.get((step, attempt))):
@@ -85,7 +94,7 @@ def evaluations_of_saved(training: Path) -> list[Evaluated]:
     return list(found.values())
 
 
-def explain(winner: dict, ranking: list[dict], metric: str, mode: str) -> str:
+def explain(winner: Ranked, ranking: list[Ranked], metric: str, mode: str) -> str:
     best = "highest" if mode == "max" else "lowest"
     why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
     if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
@@ -96,7 +105,7 @@ def explain(winner: dict, ranking: list[dict], metric: str, mode: str) -> str:
     return why
 
 
-def lay_out(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
+def export(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
     """Weights, the task's state, configuration and tokenizer in one folder, made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
