@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, step_if_finite
+from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
-from snaketrain.training.parameters import norm_of
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -72,3 +72,8 @@ def step_on_device(optimizer: torch.optim.Optimizer, stepping: torch.optim.Optim
     found_inf = (norm * 0).ne(0).float()  # NaN and infinity times 0 are NaN
     stepping.grad_scale, stepping.found_inf = None, found_inf  # type: ignore[attr-defined]  # fused optimizers read them
     optimizer.step()
+
+
+def norm_of(norms: list[Tensor]) -> Tensor:
+    """The norm of several parts, from the norm of each."""
+    return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()

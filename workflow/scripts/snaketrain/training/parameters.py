@@ -3,8 +3,7 @@
 from fnmatch import fnmatchcase
 from typing import TypedDict
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from snaketrain.config.schema.train import Group
@@ -50,11 +49,6 @@ def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("rate_scale", 1.0)
-
-
-def norm_of(norms: list[Tensor]) -> Tensor:
-    """The norm of several parts, from the norm of each."""
-    return norms[0].reshape(()) if len(norms) == 1 else torch.stack(norms).norm()
 
 
 def matches(pattern: str, module: str, key: str) -> bool:
