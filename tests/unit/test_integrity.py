@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.schema import Source
-from snaketrain.orchestration import pipeline
+from snaketrain.orchestration import own_files
 from snaketrain.runtime import integrity, manifests, stages
 from snaketrain.runtime.integrity import damage, digests, verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest, write_text
@@ -25,7 +25,7 @@ def reads(monkeypatch):
         names.append(Path(path).name)
         return manifests.file_digest(path)
 
-    for module in (integrity, pipeline):
+    for module in (integrity, own_files):
         monkeypatch.setattr(module, "file_digest", digest)
     return names
 
@@ -78,17 +78,17 @@ def test_a_reader_ends_with_the_file_and_the_stage(tmp_path, harm, what):
 def raw(tmp_path, monkeypatch):
     """A file too large for Snakemake to take its digest."""
     monkeypatch.chdir(tmp_path)
-    pipeline._digests.cache_clear()
+    own_files._digests.cache_clear()
     Path("raw.txt").write_bytes(b"a" * 1_500_000)
     os.utime("raw.txt", (LONG_AGO, LONG_AGO))
     yield Path("raw.txt")
-    pipeline._digests.cache_clear()
+    own_files._digests.cache_clear()
 
 
 def content() -> str:
     """As another start finds it."""
-    pipeline._digests.cache_clear()
-    return pipeline.content(Source(path="raw.txt"))
+    own_files._digests.cache_clear()
+    return own_files.content(Source(path="raw.txt"))
 
 
 def test_a_raw_file_is_read_again_only_where_it_was_changed(raw, reads):
@@ -105,9 +105,9 @@ def test_a_raw_file_is_read_again_only_where_it_was_changed(raw, reads):
 
 
 def test_a_raw_file_beside_another_changes_the_content(raw):
-    assert pipeline.content(Source(path="*.txt")).startswith("raw.txt sha256 ")
+    assert own_files.content(Source(path="*.txt")).startswith("raw.txt sha256 ")
     Path("second.txt").write_text("b")
-    assert pipeline.content(Source(path="*.txt")).startswith("2 files ")
+    assert own_files.content(Source(path="*.txt")).startswith("2 files ")
 
 
 def test_a_long_digest_tells_how_far_it_is(raw, monkeypatch, capsys):
