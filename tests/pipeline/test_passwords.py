@@ -125,4 +125,4 @@ def test_what_is_hidden_can_be_written_out_to_take_a_run_again(guarded):
     (run,) = store.client.search_runs([store.experiment("../../escaped")], "attributes.run_name = 'guarded'")
     command = [sys.executable, REPOSITORY / "workflow/scripts/tools/reproduce_run.py", run.info.run_id, "--results", guarded / "results"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 1 and "MLflow does not hold the password in train.task.arguments" in done.stderr
+    assert done.returncode == 1 and "MLflow does not have the password in train.task.arguments" in done.stderr
