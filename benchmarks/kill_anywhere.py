@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -59,13 +60,13 @@ class Alone:
     gap_seconds: float  # the longest between two of these
 
 
-def arguments(data: Path, folder: Path, seed: int, **train: Any) -> list[str]:
+def arguments(data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), **train: Any) -> list[str]:
     from snaketrain.config.runs import strings
     from snaketrain.config.schema import Model, Train
     from snaketrain.runtime.job_settings import settings_words
 
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
-    settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments=SMALL))
+    settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json")]
     return [*paths, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
 

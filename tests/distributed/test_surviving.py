@@ -123,9 +123,7 @@ def events(folder: Path, kind: str) -> list[dict]:
 def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after):
     """Without dropout, which draws other masks on other processes."""
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    words = kill_anywhere.arguments(data, tmp_path / "parts", 1)
-    words += [f"model.arguments.{name}={value}" for name, value in without.items()]
-    whole = [word.replace(str(tmp_path / "parts"), str(tmp_path / "whole")) for word in words]
+    whole, words = (kill_anywhere.arguments(data, tmp_path / name, 1, model=without) for name in ("whole", "parts"))
     assert forking.run(whole, before, tmp_path / "whole.log") == [0] * before
     pids = forking.start(words, before, tmp_path / "parts.log")
     limits.until(lambda: len(events(tmp_path / "parts", "train")) >= 4)
@@ -339,8 +337,7 @@ def test_out_of_memory_after_the_first_of_two_updates_makes_neither_twice(data, 
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for name, rows in (("enough", None), ("little", 4)):
         task = {"use": f"{tmp_path}/odd.py:Twice", "arguments": odd(tmp_path / name, rows=rows)["arguments"]}
-        words = ["--reduce-batch-on-oom", *kill_anywhere.arguments(data, tmp_path / name, 1, task=task, epochs=2)]
-        words += [f"model.arguments.{name}={value}" for name, value in without.items()]
+        words = ["--reduce-batch-on-oom", *kill_anywhere.arguments(data, tmp_path / name, 1, model=without, task=task, epochs=2)]
         while (codes := forking.run(words, processes, tmp_path / "log")) != [0] * processes:
             assert set(codes) <= {1, 76} and name == "little", (tmp_path / "log").read_text()[-2000:]
     assert (tmp_path / "little/pieces.txt").is_file()

@@ -77,7 +77,7 @@ def test_equal_to_the_bit(finished, uri, name):
 
 def scale_loss(project: Path, factor: int) -> None:
     task = project / SCRIPTS / "snaketrain/tasks/text_classification.py"
-    plain = 'return self.kind.losses(self.logits(modules, batch), batch["labels"]).sum()'
+    plain = 'return self.head.losses(self.logits(modules, batch), batch["labels"]).sum()'
     assert task.read_text().count(plain) == 1
     task.write_text(task.read_text().replace(plain, f"{plain} * {factor}"))
 
