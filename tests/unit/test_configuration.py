@@ -109,3 +109,10 @@ def test_swapped_values_are_other_strings():
 def test_key_order_and_ways_of_writing_a_number_change_no_string():
     one, other = (Train.model_validate(given) for given in ({"seed": 1, "epochs": 2}, {"epochs": 2.0, "seed": 1}))
     assert strings("train", one) == strings("train", other)
+
+
+def test_what_a_caller_does_with_a_section_s_strings_is_not_remembered():
+    first = strings("train", Train())
+    expected = [*first]
+    first += ["model.use=x"]
+    assert strings("train", Train()) == expected

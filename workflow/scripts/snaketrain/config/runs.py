@@ -88,12 +88,12 @@ def _doubly_told(raw: JsonObject) -> list[str]:
 
 def strings(name: str, section: Section) -> list[str]:
     """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records; without passwords."""
-    return _strings(name, json.dumps(section.model_dump(mode="json")))
+    return list(_strings(name, json.dumps(section.model_dump(mode="json"))))
 
 
 @functools.cache  # the points of a sweep differ in one section, if at all
-def _strings(name: str, section: str) -> list[str]:
-    return [conceal(key, value) for key, value in flattened(name, json.loads(section))]
+def _strings(name: str, section: str) -> tuple[str, ...]:
+    return tuple(conceal(key, value) for key, value in flattened(name, json.loads(section)))
 
 
 def from_strings(items: list[str]) -> JsonObject:
