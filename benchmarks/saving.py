@@ -19,6 +19,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from snaketrain.strategies.single import Single  # noqa: E402
+from snaketrain.training.checkpoints.best_metric import BY_LOSS  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 
 WIDTH = 1024
@@ -44,7 +45,7 @@ def main() -> None:
     args = parser.parse_args()
     learns, stalls, wholes = learner(args.millions), [], []
     with tempfile.TemporaryDirectory(prefix="saving-", dir=args.folder) as folder:
-        checkpoints = Checkpoints(Path(folder), "loss", "min", keep_best=1)
+        checkpoints = Checkpoints(Path(folder), BY_LOSS, keep_best=1)
         for number in range(args.times + 1):
             started = time.perf_counter()
             checkpoints.save(learns, number, {"loss": 1.0}, {})

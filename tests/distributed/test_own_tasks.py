@@ -63,10 +63,10 @@ class Averaging(Module):
     def outputs(self, modules, batch):
         return super().outputs({"model": lambda inputs: functional_call(modules["model"], self.average, (inputs,))}, batch)
 
-    def state(self):
+    def state_dict(self):
         return {"average": self.average, "steps_taken": self.steps_taken, "ended": self.ended}
 
-    def load_state(self, state):
+    def load_state_dict(self, state):
         self.average, self.steps_taken, self.ended = state["average"], state["steps_taken"], state["ended"]
 """
 RINGS = """

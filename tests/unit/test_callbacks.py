@@ -49,10 +49,10 @@ class Witness(Callback):
     def on_error(self, state, error):
         self.note(f"error {error!r}", state.step)
 
-    def state(self):
+    def state_dict(self):
         return {"steps": self.steps}
 
-    def load_state(self, state):
+    def load_state_dict(self, state):
         self.steps = state["steps"]
 """
 EVALUATION = ["evaluation_step", "evaluation_step", "evaluation"]  # two batches

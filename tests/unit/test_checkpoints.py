@@ -15,6 +15,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.training.checkpoints.best_metric import BY_LOSS, Selection
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.state import TrainState
 
@@ -40,7 +41,7 @@ def learner(strategy: Strategy) -> TrainState:
 
 def train_and_save(folder: Path, steps: int) -> dict[int, torch.Tensor]:
     """A checkpoint after each step; the weights at each."""
-    ours, checkpoints, weights = learner(Strategy("cpu", "fp32")), Checkpoints(folder, "loss", "min", steps), {}
+    ours, checkpoints, weights = learner(Strategy("cpu", "fp32")), Checkpoints(folder, BY_LOSS, steps), {}
     module, optimizer = ours.modules["model"], ours.optimizers["model"]
     for step in range(1, steps + 1):
         take_a_step(module, optimizer)
@@ -55,16 +56,16 @@ def test_all_take_what_the_first_process_has_chosen(tmp_path):
     weights = train_and_save(tmp_path, 3)
     chosen = sorted(tmp_path.glob("step-*"))[1]
     second = learner(Second(chosen))
-    assert Checkpoints(tmp_path, "loss", "min", 3).restore(second, {}) == 2
+    assert Checkpoints(tmp_path, BY_LOSS, 3).restore(second, {}) == 2
     assert torch.equal(second.modules["model"].weight, weights[2])
-    assert Checkpoints(tmp_path, "loss", "min", 3).restore(learner(Second(None)), {}) == 0
+    assert Checkpoints(tmp_path, BY_LOSS, 3).restore(learner(Second(None)), {}) == 0
 
 
 @pytest.mark.parametrize(("task", "metric"), [(TextClassification, "loss"), (CausalLm, "perplexity")])
 def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
     """Without `select.mode`: the metric says that less of it is better."""
     mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
-    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", metric, mode, 1)
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", Selection(metric, mode), 1)
     for step, value in enumerate((3.0, 1.0, 2.0, 4.0), start=1):
         checkpoints.save(replace(ours, step=step), {metric: value}, {})
     checkpoints.finish()
@@ -73,7 +74,7 @@ def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
 
 def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
     """The training goes on before a byte of it is written, for the first time and where the memory of a copy is used again."""
-    ours, checkpoints, writes = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", "min", 9), []
+    ours, checkpoints, writes = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, BY_LOSS, 9), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
     module, optimizer, task = ours.modules["model"], ours.optimizers["model"], Remembers()
     for step in (1, 2, 3):
@@ -85,7 +86,7 @@ def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
         task.mean.add_(100)
         writes.pop()()
         other, remembered = learner(Strategy("cpu", "fp32")), Remembers()
-        assert Checkpoints(tmp_path, "loss", "min", 9).restore(other, {"task": remembered}) == step
+        assert Checkpoints(tmp_path, BY_LOSS, 9).restore(other, {"task": remembered}) == step
         assert all(map(torch.equal, then, tensors(other.modules["model"], other.optimizers["model"])))
         assert remembered.mean.item() == step + 100 * (step - 1)
 
@@ -94,10 +95,10 @@ class Remembers:
     def __init__(self):
         self.mean = torch.zeros(1)
 
-    def state(self) -> dict:
+    def state_dict(self) -> dict:
         return {"mean": self.mean}
 
-    def load_state(self, state: dict) -> None:
+    def load_state_dict(self, state: dict) -> None:
         self.mean = state["mean"]
 
 
@@ -114,7 +115,7 @@ def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):
     """Files are read where they lie, without a copy in each process; but old checkpoints are deleted while the training goes on."""
     train_and_save(tmp_path, 1)
     ours = learner(Strategy("cpu", "fp32"))
-    assert Checkpoints(tmp_path, "loss", "min", 1).restore(ours, {}) == 1
+    assert Checkpoints(tmp_path, BY_LOSS, 1).restore(ours, {}) == 1
     gc.collect()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     shutil.rmtree(tmp_path)
@@ -125,12 +126,12 @@ def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):
 @pytest.mark.parametrize(("mode", "kept"), [("min", [2, 4, 6]), ("max", [1, 3, 6])])
 def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     """Of equal ones the earlier; and one without the metric is none of the best."""
-    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, "loss", mode, 2)
+    ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, Selection("loss", mode), 2)
     for step, loss in enumerate([0.8, 0.2, 0.9, 0.1, 0.2, None], start=1):
         checkpoints.save(replace(ours, step=step), None if loss is None else {"loss": loss}, {})
     checkpoints.finish()
     assert [int(path.name.removeprefix("step-")) for path in checkpoints.found()] == kept
-    assert Checkpoints(tmp_path, "loss", mode, 2).restore(ours, {}) == 6
+    assert Checkpoints(tmp_path, Selection("loss", mode), 2).restore(ours, {}) == 6
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "model.optimizer.pt", "state.json", "checkpoint.json"])
@@ -141,7 +142,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, damaged, to
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] if torn else content.replace(b"1", b"7"))
     ours = learner(Strategy("cpu", "fp32"))
-    assert Checkpoints(tmp_path, "loss", "min", 3).restore(ours, {}) == 2
+    assert Checkpoints(tmp_path, BY_LOSS, 3).restore(ours, {}) == 2
     assert torch.equal(ours.modules["model"].weight, weights[2])
     assert f"{path.parent} is damaged" in capsys.readouterr().err
 
@@ -154,7 +155,7 @@ def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):
     (tmp_path / ".step-00000003").mkdir()
     (tmp_path / ".step-00000003/model.safetensors").touch()  # torn
     ours = learner(Strategy("cpu", "fp32"))
-    checkpoints = Checkpoints(tmp_path, "loss", "min", 2)
+    checkpoints = Checkpoints(tmp_path, BY_LOSS, 2)
     assert checkpoints.restore(ours, {}) == 2
     assert checkpoints.evaluated
     checkpoints.save(replace(ours, step=2), None, {})

@@ -6,6 +6,7 @@ import pytest
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.state import TrainState
 
@@ -22,10 +23,13 @@ from snaketrain.training.state import TrainState
     ],
 )
 def test_it_gives_up_at_the_second_evaluation_in_a_row_that_is_no_better(mode, values, last):
-    early, given_up = EarlyStopping("metric", mode, 2, min_change=0.2), None
+    early, given_up = EarlyStopping(Selection("metric", mode), 2, min_change=0.2), None
     for number, value in enumerate(values, start=1):
-        remembered, state = EarlyStopping("metric", mode, 2, min_change=0.2), TrainState(Task(), Strategy("cpu", "fp32"), {}, step=number)
-        remembered.load_state(early.state())  # a resumed training knows what was before
+        remembered, state = (
+            EarlyStopping(Selection("metric", mode), 2, min_change=0.2),
+            TrainState(Task(), Strategy("cpu", "fp32"), {}, step=number),
+        )
+        remembered.load_state_dict(early.state_dict())  # a resumed training knows what was before
         early = remembered
         early.on_evaluation(state, {"metric": value})
         given_up = given_up or (number if state.finished_early else None)

@@ -36,10 +36,10 @@ def window(strategy: Strategy, losses: list[dict[str, torch.Tensor]]) -> MetricW
 
 def test_losses_are_sent_as_numbers_and_added_up_as_before():
     """A tensor would be sent with its device: each process would take memory on the GPUs of all others."""
-    state = window(OfTwo("cpu", "fp32"), LOSSES[:1]).state()
+    state = window(OfTwo("cpu", "fp32"), LOSSES[:1]).state_dict()
     assert json.loads(json.dumps(state)) == state
     resumed = MetricWindow(OfTwo("cpu", "fp32"))
-    resumed.load_state(state)
+    resumed.load_state_dict(state)
     resumed.add(outcome(LOSSES[1]))
     expected = window(OfTwo("cpu", "fp32"), LOSSES)
     assert all(torch.equal(resumed.losses[name], total) for name, total in expected.losses.items())
@@ -47,9 +47,9 @@ def test_losses_are_sent_as_numbers_and_added_up_as_before():
 
 def test_processes_that_had_no_part_in_a_loss_add_it_up_as_well():
     """Else they would not take part in adding up, and the others would wait for them."""
-    state = window(Strategy("cpu", "fp32"), LOSSES).state()
+    state = window(Strategy("cpu", "fp32"), LOSSES).state_dict()
     resumed = MetricWindow(OfTwo("cpu", "fp32"))
-    resumed.load_state(state)
+    resumed.load_state_dict(state)
     assert resumed.losses == {"a": 0.0, "b": 0.0}
     assert resumed.close("examples")["loss"] == pytest.approx(0.0)
 

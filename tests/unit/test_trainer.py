@@ -54,7 +54,7 @@ def trainer_of(settings: Train, folder: Path, **options: object) -> Trainer:
 def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     trainer = trainer_of(settings, tmp_path / "run", log_every=4)
     state = trainer.fit()
-    assert trainer.complete and state.step == 15 and trainer.parameters == 99
+    assert trainer.complete and state.step == 15 and state.parameters == 99
     lines = [event for event in read_events(tmp_path / "run/journal.jsonl")[0] if event["event"] == "train"]
     assert [line["step"] for line in lines] == [4, 8, 12, 15]
     assert (tmp_path / "last.txt").read_text() == f"15 {lines[-1]['metrics']['loss']}"

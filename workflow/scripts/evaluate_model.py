@@ -109,7 +109,7 @@ def score(
     weights = fetched.folder / "files" if fetched else None
     modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
     state = load_for_evaluation(task, modules, strategy, selection.folder / "model")
-    task.load_state(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
+    task.load_state_dict(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = not withheld(data.facts, split)

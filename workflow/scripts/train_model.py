@@ -1,6 +1,6 @@
-"""Train one run to the end of its plan, or go on from its last checkpoint.
+"""Train one run to the end of its plan, resuming from its last checkpoint if there is one.
 
-Of several processes each runs this; `--output` is written by the first one, when the training is complete.
+Every rank runs this script; rank 0 writes `--output` when the training is complete.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
 from snaketrain.runtime.goodput import Clock
 from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, read_manifest
 from snaketrain.runtime.ownership import check, end_previous_owner, sign
 from snaketrain.runtime.provenance import place, seconds_alive
@@ -44,25 +45,34 @@ def arguments() -> argparse.Namespace:
     parser = stages.parser("train_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, help="manifest of the prepared data")
-    parser.add_argument("--model", help="manifest of the fetched model; none: a random start")
+    parser.add_argument("--model", help="manifest of the fetched model; without it, the weights start at random")
     parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--keep-best-by", metavar="METRIC", help="which checkpoints are best; not given: by the first metric of the task")
-    parser.add_argument("--keep-best-mode", choices=("max", "min"), help="of a metric that does not say whether more or less is better")
-    parser.add_argument("--keep", type=int, default=2, help="how many of the best are kept, besides the last")
-    parser.add_argument("--log-every", type=int, default=10, metavar="STEPS", help="distance of the lines in the journal")
+    parser.add_argument("--keep-best-by", metavar="METRIC", help="metric that ranks the checkpoints (default: the task's first metric)")
+    parser.add_argument("--keep-best-mode", choices=("max", "min"), help="needed if the metric does not say whether more or less is better")
     parser.add_argument(
-        "--stall-seconds", type=float, default=1800, help="a training in which nothing moves for so long says where, and ends"
+        "--keep", type=int, default=2, help="how many of the best checkpoints to keep, besides the last (default: %(default)s)"
     )
-    parser.add_argument("--reduce-batch-on-oom", action="store_true", help="work off batches in more pieces when the memory runs out")
-    parser.add_argument("--profile", metavar="STEP:STEPS", help="trace so many steps from that one on with torch.profiler, into profile/")
-    parser.add_argument("--experiment", default="snaketrain", help="of MLflow")
-    parser.add_argument("--notes", default="", help="shown in MLflow")
+    parser.add_argument(
+        "--log-every", type=int, default=10, metavar="STEPS", help="steps between two lines in the journal (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=1800,
+        help="end a training that makes no progress for this long, and report where it hangs (default: %(default)s)",
+    )
+    parser.add_argument("--reduce-batch-on-oom", action="store_true", help="split batches into more microbatches when memory runs out")
+    parser.add_argument(
+        "--profile", metavar="STEP:STEPS", help="trace STEPS steps, beginning with STEP, with torch.profiler, into profile/"
+    )
+    parser.add_argument("--experiment", default="snaketrain", help="name of the MLflow experiment (default: %(default)s)")
+    parser.add_argument("--notes", default="", help="description of the run in MLflow")
     return parser.parse_args()
 
 
 def main(args: argparse.Namespace) -> int:
-    started, stop = time.time() - seconds_alive(), Stopping()  # a signal that comes while torch is still being loaded counts as well
+    started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
     job = stages.Job(args.output, args.settings)
     folder, sections = job.folder, from_strings(job.given.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
@@ -76,12 +86,14 @@ def main(args: argparse.Namespace) -> int:
     from snaketrain.data.loading.opening import open_splits
     from snaketrain.training.building import make_task, start_strategy
     from snaketrain.training.callbacks import default_callbacks
+    from snaketrain.training.checkpoints.best_metric import Selection
+    from snaketrain.training.journals import open_journals
     from snaketrain.training.plan import Plan
-    from snaketrain.training.trainer import Selection, Trainer, open_journals
+    from snaketrain.training.trainer import Trainer
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
     first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths)
-    about = {"began": started} | (place() if first else {})
+    about: JsonObject = {"began": started} | (place() if first else {})
     if first:
         about |= take_over(job, plan, inputs)
         given = {role: path for role, path in paths.items() if path}
@@ -90,13 +102,14 @@ def main(args: argparse.Namespace) -> int:
     strategy.wait()  # for the folder
     log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
 
-    metrics = modes_of(make_task(train).metrics, data.facts.get("label_kind"), train.task.use)
+    task = make_task(train)
+    metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
     journals = open_journals(folder, strategy, partial(check, folder), about)
     trainer = Trainer.from_settings(
-        train, model, splits, folder, strategy=strategy, weights=files.get("model"), initial_weights=files.get("initial"),
-        selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)), keep_best=args.keep, log_every=args.log_every,
-        reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
+        train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
+        initial_weights=files.get("initial"), selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)),
+        keep_best=args.keep, log_every=args.log_every, reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
         callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile),
     )  # fmt: skip
     state = trainer.fit()
@@ -115,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
         logging.info("%s: stopped at step %d of %d: %s", args.run_name, state.step, plan.steps, state.finished_early)
     if first:
         facts = {
-            "run": args.run_name, "steps": state.step, "examples": len(splits.train), "parameters": trainer.parameters,
+            "run": args.run_name, "steps": state.step, "examples": len(splits.train), "parameters": state.parameters,
             "precision": strategy.precision,  # which `auto` chose on these devices
             "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
         }  # fmt: skip
@@ -125,13 +138,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def fingerprint(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> str:
-    """The same training has the same, however it is computed, and where no step depends on how many there are, however long it is."""
-    indifferent = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
-    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(indifferent)], inputs)
+    """Identifies a training, however it is executed; if no step depends on their total number, also however long it is."""
+    excluded = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
+    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(excluded)], inputs)
 
 
 def take_over(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> dict[str, str]:
-    """Make the folder this training's: end a process that a killed workflow left in it, and set aside what is another training's."""
+    """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files."""
     end_previous_owner(job.folder)
     changed = prepare_run_folder(job.folder, fingerprint(job, plan, inputs), execution_options(job.given), plan.steps)
     sign(job.folder)
@@ -150,8 +163,8 @@ def peak_memory_mb() -> float:
 
 
 def report_failure(folder: Path, error: BaseException) -> None:
-    """On the terminal, in the log of this rank, and as the last line of the journal."""
-    if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
+    """On stderr, in this rank's log, and as the last line of the journal."""
+    if isinstance(error, SystemExit) and isinstance(error.code, str):  # the message says all that matters
         logging.error(error.code)
     else:
         logging.error("the training failed", exc_info=error)

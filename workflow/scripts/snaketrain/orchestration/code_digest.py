@@ -22,6 +22,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.orchestration",
     "snaketrain.slurm",
     "snaketrain.training.callbacks",
+    "snaketrain.training.journals",
 )
 
 # a kind of label is one file, whose classes matter to some stages only: by the endings of their names

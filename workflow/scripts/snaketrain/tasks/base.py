@@ -97,12 +97,12 @@ class Task:
 
     # --- saved with the weights
 
-    def state(self) -> dict[str, object]:
-        """What a resumed training needs besides modules and optimizers: numbers, texts, tensors."""
+    def state_dict(self) -> dict[str, object]:
+        """What a resumed training needs besides modules and optimizers: numbers, strings, tensors."""
         return {}
 
-    def load_state(self, state: dict[str, object]) -> None:
-        """The opposite of `state`."""
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """The inverse of `state_dict`."""
 
     def describe(self, modules: Modules, folder: Path) -> None:
         """Write beside the weights what is needed to load them elsewhere, such as a config.json."""

@@ -3,12 +3,13 @@
 import math
 
 from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.state import TrainState
 
 
 class EarlyStopping(Callback):
-    def __init__(self, metric: str, mode: str, patience: int, min_change: float = 0.0):
-        self.metric, self.sign = metric, 1 if mode == "max" else -1
+    def __init__(self, selection: Selection, patience: int, min_change: float = 0.0):
+        self.metric, self.sign = selection.metric, selection.sign
         self.patience, self.min_change = patience, min_change
         self.best, self.since = -math.inf, 0
 
@@ -33,8 +34,8 @@ class EarlyStopping(Callback):
         if self.since >= self.patience:
             state.finished_early = f"{self.metric} has not improved in {self.since} evaluations"
 
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         return {"best": self.best, "since": self.since}
 
-    def load_state(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         self.best, self.since = state["best"], int(state["since"])

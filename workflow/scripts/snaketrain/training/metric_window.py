@@ -52,13 +52,13 @@ class MetricWindow:
         """The mean loss of this rank alone, and how much it computed."""
         return {"loss": float(sum(self.losses.values())) / max(1.0, self.counted_here), counts: self.counted_here}
 
-    def state(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, object]:
         """Sums of all ranks, since a training may stop between two lines of the journal."""
         losses = {name: float(loss) for name, loss in self.losses.items()}  # not tensors, which would be unpickled on the sender's device
         here = {"seconds": self.seconds, "losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
         return {"processes": self.strategy.all_gather_object(here)}
 
-    def load_state(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Each rank resumes with its own losses; if the number of ranks changed, the first rank with the losses of all."""
         ranks, strategy = state["processes"], self.strategy
         for name in (name for part in ranks for name in part["losses"]):

@@ -30,10 +30,10 @@ class NonfiniteSteps:
         self.in_a_row, self.rollbacks = [], self.rollbacks + 1
         return True
 
-    def state(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, object]:
         return {"in_a_row": self.in_a_row, "rollbacks": self.rollbacks}
 
-    def load_state(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
 
 

@@ -15,6 +15,7 @@ from snaketrain.data.loading.opening import Splits
 from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective
+from snaketrain.tasks.base import Task
 from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, start_strategy
 from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
@@ -55,15 +56,14 @@ class Trainer:
         self.journal, self.rank_journal = journal, rank_journal
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
-        self.checkpoints = Checkpoints(folder / "checkpoints", selection.metric, selection.mode, keep_best)
-        self.best = BestMetric(selection.metric, selection.mode)
+        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best)
+        self.best = BestMetric(selection)
         self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
-        self.memory: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
+        self.stateful: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
             "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite, "best": self.best,
         }  # fmt: skip
-        self.parameters = state.parameters
         self.upcoming: PlannedStep | None = None
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
@@ -72,44 +72,38 @@ class Trainer:
 
     @classmethod
     def from_settings(
-        cls, train: Train, model: Model, data: Splits, folder: Path, *, strategy: Strategy | None = None, weights: Path | None = None,
-        initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None, selection: Selection = BY_LOSS,
-        callbacks: Sequence[Callback] = (), keep_best: int = 2, log_every: int = 10, reduce_batch_on_oom: bool = False,
-        stop: StopRequest | None = None, clock: Clock | None = None,
+        cls, train: Train, model: Model, data: Splits, folder: Path, *, strategy: Strategy | None = None, task: Task | None = None,
+        plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
+        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, log_every: int = 10,
+        reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
         Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` is the folder of the
         pretrained model that `model` names.
         """
-        strategy = strategy or start_strategy(train)
+        strategy, task, plan = strategy or start_strategy(train), task or make_task(train), plan or Plan.of(train, data.train.lengths)
         folder.mkdir(parents=True, exist_ok=True)
-        task = make_task(train)
         modules = build(task, train, model, weights, data.facts, initial_weights, strategy.builds)
         if strategy.rank == 0:
             (folder / "description").mkdir(exist_ok=True)
             task.describe(modules, folder / "description")
         if early := train.early_stopping:
-            callbacks = [*callbacks, EarlyStopping(selection.metric, selection.mode, early.patience, early.min_change)]
-        state, plan = make_train_state(task, train, modules, strategy), Plan.of(train, data.train.lengths)
+            callbacks = [*callbacks, EarlyStopping(selection, early.patience, early.min_change)]
         return cls(
-            state, data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
+            make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
             callbacks=[*callbacks, *load_callbacks(train)], keep_best=keep_best, log_every=log_every,
             reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
         state, task = self.state, self.state.task
-        resumed = self.resume()
-        self.journal.begin(state.step, steps=self.plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision)
-        self.rank_journal.begin(state.step)
-        examples = len(self.data.train)
-        logging.info("%s parameters, %d examples, steps %d to %d", f"{self.parameters:,}", examples, state.step, self.plan.steps)
         try:
+            self.resume()
             task.on_worker_start()
             self.callbacks.on_train_start(state)
             self.clock.to("steps")
-            if resumed:
+            if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
             if state.step in (0, *self.plan.epoch_ends, self.plan.steps):
                 self.evaluate_if_owed()
@@ -199,11 +193,14 @@ class Trainer:
     def complete(self) -> bool:
         return not self.owed and (self.state.step == self.plan.steps or bool(self.state.finished_early))
 
-    def resume(self) -> bool:
-        """Restore the last checkpoint; whether there was one."""
-        self.state.step = step = self.checkpoints.restore(self.state, self.memory)
-        self.owed = step == 0 or (self.plan.evaluates_at(step) and not self.checkpoints.evaluated)
-        return step > 0
+    def resume(self) -> None:
+        """Restore the last checkpoint, if there is one, and open the journals."""
+        state, plan = self.state, self.plan
+        state.step = step = self.checkpoints.restore(state, self.stateful)
+        self.owed = step == 0 or (plan.evaluates_at(step) and not self.checkpoints.evaluated)
+        self.journal.begin(step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision)
+        self.rank_journal.begin(step)
+        logging.info("%s parameters, %d examples, steps %d to %d", f"{state.parameters:,}", len(self.data.train), step, plan.steps)
 
     def settle(self) -> None:
         """Read from the device whether the newest step was applied; if not, record that, and roll back after too many.
@@ -281,7 +278,7 @@ class Trainer:
         self.settle()
         self.journal.sync()  # a checkpoint must not be ahead of the journal
         with self.window.paused(), self.clock.during("saving"):
-            self.checkpoints.save(self.state, metrics, self.memory)
+            self.checkpoints.save(self.state, metrics, self.stateful)
         self.saved_at = time.monotonic()
 
     def is_time_to_save(self) -> bool:

@@ -25,7 +25,7 @@ class Callback:
         """After each batch of an evaluation."""
 
     def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
-        """After an evaluation of the development set; before the checkpoint, which holds this callback's `state()`."""
+        """After an evaluation of the development set; before the checkpoint, which holds this callback's `state_dict()`."""
 
     def on_checkpoint(self, state: TrainState, step: int) -> None:
         """When the checkpoint of a step is complete on disk, which may be some steps later."""
@@ -36,12 +36,12 @@ class Callback:
     def on_error(self, state: TrainState, error: BaseException) -> None:
         """When an exception ends the training."""
 
-    def state(self) -> Mapping[str, object]:
+    def state_dict(self) -> Mapping[str, object]:
         """What a resumed training needs: numbers, strings, tensors."""
         return {}
 
-    def load_state(self, state: StateDict) -> None:
-        """The inverse of `state`."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """The inverse of `state_dict`."""
 
 
 class Callbacks(Callback):
@@ -82,13 +82,13 @@ class Callbacks(Callback):
         for callback in self.callbacks:
             callback.on_error(state, error)
 
-    def state(self) -> Mapping[str, object]:
-        return {key: remembered for key, callback in self._by_name().items() if (remembered := callback.state())}
+    def state_dict(self) -> Mapping[str, object]:
+        return {key: saved for key, callback in self._by_name().items() if (saved := callback.state_dict())}
 
-    def load_state(self, state: StateDict) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for key, callback in self._by_name().items():
             if key in state:
-                callback.load_state(state[key])
+                callback.load_state_dict(state[key])
 
     def _by_name(self) -> dict[str, Callback]:
         names = [type(callback).__name__ for callback in self.callbacks]

@@ -11,13 +11,18 @@ class Selection:
     metric: str
     mode: str
 
+    @property
+    def sign(self) -> int:
+        """What makes more of the metric better."""
+        return 1 if self.mode == "max" else -1
+
 
 BY_LOSS = Selection("loss", "min")
 
 
 class BestMetric:
-    def __init__(self, metric: str, mode: str):
-        self.metric, self.sign = metric, 1 if mode == "max" else -1
+    def __init__(self, selection: Selection):
+        self.metric, self.sign = selection.metric, selection.sign
         self.best = -math.inf
 
     def improved(self, metrics: dict[str, float]) -> bool:
@@ -27,8 +32,8 @@ class BestMetric:
         self.best = value
         return True
 
-    def state(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         return {"best": self.best}
 
-    def load_state(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         self.best = state["best"]

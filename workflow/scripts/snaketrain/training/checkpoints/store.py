@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 
 from snaketrain.runtime.background import Background
 from snaketrain.runtime.manifests import file_digest, write_json
+from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
@@ -25,26 +26,26 @@ GONE = ".gone-"  # prefix of what is being removed
 
 
 class CheckpointFormat(Protocol):
-    """How modules, optimizers and all else that is remembered become files."""
+    """How modules, optimizers and every other `Stateful` become files."""
 
-    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Callable[[Path], None]:
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], None]:
         """Copy the state, in which all ranks take part. The first rank calls what it returns to write the copy, while training goes on."""
         ...
 
-    def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None: ...
+    def load(self, state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None: ...
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, metric: str, mode: str, keep_best: int, format: CheckpointFormat | None = None):
+    def __init__(self, folder: Path, selection: Selection, keep_best: int, format: CheckpointFormat | None = None):
         self.folder, self.format = folder, format or WholeTensors()
-        self.metric, self.mode, self.keep_best = metric, mode, keep_best
+        self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
         self.evaluated = False  # whether the restored checkpoint has metrics
 
-    def save(self, state: TrainState, metrics: dict[str, float] | None, memory: dict[str, Stateful]) -> None:
+    def save(self, state: TrainState, metrics: dict[str, float] | None, stateful: dict[str, Stateful]) -> None:
         """All ranks take part; the first one writes in the background."""
         self.finish()
-        write = self.format.collect(state, memory)
+        write = self.format.collect(state, stateful)
         if state.rank == 0:
             facts = CheckpointState(step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict())
             self._background.start(partial(self._write, write, facts))
@@ -87,7 +88,7 @@ class Checkpoints:
     def _prune(self) -> None:
         """Keep the last and the best."""
         *earlier, _last = self.found()
-        best = {each.path for each in best_first(evaluated(self.folder), self.metric, self.mode)[: self.keep_best]}
+        best = {each.path for each in best_first(evaluated(self.folder), self.selection.metric, self.selection.mode)[: self.keep_best]}
         for path in earlier:
             if path not in best:
                 path.rename(self.folder / f"{GONE}{path.name}")  # atomic, so that nobody finds half of it
@@ -117,7 +118,7 @@ class Checkpoints:
         names = ("*.safetensors", "task.memory.pt", "state.json")
         return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
-    def restore(self, state: TrainState, memory: dict[str, Stateful]) -> int:
+    def restore(self, state: TrainState, stateful: dict[str, Stateful]) -> int:
         """Load the last intact checkpoint; the step it was saved at, 0 if there is none.
 
         The first rank chooses it for all, since a shared file system may not show every rank the same files at the same time.
@@ -128,7 +129,7 @@ class Checkpoints:
         path = state.strategy.all_gather_object(self._last_whole() if state.rank == 0 else None)[0]
         if path is None:
             return 0
-        self.format.load(state, memory, path)
+        self.format.load(state, stateful, path)
         saved = read_state(path)
         self.evaluated = saved["metrics"] is not None
         if saved["scaler"]:

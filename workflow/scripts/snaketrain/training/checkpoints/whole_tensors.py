@@ -19,14 +19,14 @@ class WholeTensors:
     def __init__(self) -> None:
         self._snapshot = Snapshot()
 
-    def collect(self, state: TrainState, memory: dict[str, Stateful]) -> Callable[[Path], None]:
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], None]:
         self._snapshot.begin()
         strategy, keep = state.strategy, self._snapshot.keep
         weights: dict[str, dict[str, Tensor]] = {}
         others: dict[str, object] = {}
-        for name, part in memory.items():
-            remembered = part.state()
-            others[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, remembered) if strategy.rank == 0 else None
+        for name, part in stateful.items():
+            state_dict = part.state_dict()
+            others[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, state_dict) if strategy.rank == 0 else None
         for name, module in state.modules.items():
             weights[f"{name}.safetensors"] = self._weights(state, module)
             others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
@@ -40,16 +40,16 @@ class WholeTensors:
         untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
         return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
 
-    def load(self, state: TrainState, memory: dict[str, Stateful], folder: Path) -> None:
+    def load(self, state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None:
         for name, module in state.modules.items():
             # both are memory-mapped, so that ranks on one machine share the memory
             weights = load_file(folder / f"{name}.safetensors")
             optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
             weights |= {tied: weights[kept] for tied, kept in tied_names(state.strategy.unwrapped(module)).items()}
             state.strategy.load_state(module, state.optimizers[name], weights, optimizer_state)
-        for name, part in memory.items():
+        for name, part in stateful.items():
             if (folder / f"{name}.memory.pt").is_file():  # older code may have saved other parts
-                part.load_state(torch.load(folder / f"{name}.memory.pt", weights_only=True))
+                part.load_state_dict(torch.load(folder / f"{name}.memory.pt", weights_only=True))
 
 
 def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> None:
