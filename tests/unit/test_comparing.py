@@ -121,6 +121,8 @@ def test_other_metrics_are_judged_by_their_seeds():
     assert "a is ahead of b: test mae 0.300 against 0.500. One seed each does not tell" in verdict([group("b", [0.5]), group("a", [0.3])])
     behind = group("a", [0.6]) | {"selected_value": 0.1}
     assert "a was ahead on the development set, but is not better than b" in verdict([group("b", [0.5]), behind])
+    level = group("a", [0.6]) | {"selected_value": 0.5}
+    assert "a was level on the development set, and is not better than b" in verdict([group("b", [0.5]), level])
 
 
 def test_runs_of_different_tasks_stand_side_by_side(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 from snaketrain.evaluation import comparing
-from snaketrain.evaluation.comparing import FinishedRun, Group, Row
+from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.drawing import plt
 from snaketrain.evaluation.verdicts import verdict as verdict_on
@@ -59,7 +59,7 @@ def main(args: Namespace) -> None:
     job.finish(inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
 
 
-def page(picture: Path, runs: list[FinishedRun], rows: list[Row], groups: list[Group], verdict: str, unfinished: dict[str, str]) -> str:
+def page(picture: Path, runs: list[FinishedRun], rows: list[Row], groups: list[SeedGroup], verdict: str, unfinished: dict[str, str]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(comparing.__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )

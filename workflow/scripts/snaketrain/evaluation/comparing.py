@@ -10,11 +10,11 @@ import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
 from snaketrain.runtime.journal import Event, read_events
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import by_key
 
 Row = JsonObject  # of the table: settings and results of a run
-Group = JsonObject  # of runs that differ in the seed alone, with means and standard deviations
+SeedGroup = JsonObject  # of runs that differ in the seed alone, with means and standard deviations
 
 
 class FinishedRun(TypedDict):
@@ -114,10 +114,15 @@ def ranked(rows: list[Row]) -> list[Row]:
 
 def best_first(lines: list[Row], metric: str, mode: str) -> list[Row]:
     def key(line: Row) -> tuple[float, str]:
-        value = line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
+        value = dev_value(line, metric)
         return (-value if mode == "max" else value) if is_number(value) else math.inf, line["run"]
 
     return sorted(lines, key=key)
+
+
+def dev_value(line: Row, metric: str) -> Json:
+    """On the development set; of the selected checkpoint, if that is the metric it was selected by."""
+    return line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
 
 
 def table(rows: list[Row]) -> pd.DataFrame:
@@ -127,7 +132,7 @@ def table(rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=columns, dtype=object)
 
 
-def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[Group]:
+def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
     """Runs that differ in nothing but `train.seed`, with mean and standard deviation; single runs have no deviation."""
     groups: dict[str, list[Row]] = {}
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
@@ -138,9 +143,9 @@ def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[Group]:
     return [_group(members) for members in groups.values()]
 
 
-def _group(members: list[Row]) -> Group:
+def _group(members: list[Row]) -> SeedGroup:
     name = group_name([m["run"] for m in members])
-    group: Group = {"run": name, "runs": [m["run"] for m in members], "members": members}
+    group: SeedGroup = {"run": name, "runs": [m["run"] for m in members], "members": members}
     for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_"))):
         values = [m[key] for m in members if is_number(m.get(key))]
         group[key] = statistics.fmean(values) if values else None

@@ -3,10 +3,10 @@
 import math
 import statistics
 
-from snaketrain.evaluation.comparing import Group, best_first, comparable, is_number
+from snaketrain.evaluation.comparing import SeedGroup, best_first, comparable, dev_value, is_number
 
 
-def verdict(groups: list[Group]) -> str:
+def verdict(groups: list[SeedGroup]) -> str:
     """One sentence or two for each set of runs that can be compared."""
     found = {by: gap_between_the_best(here, *by[1:]) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
@@ -18,7 +18,7 @@ def verdict(groups: list[Group]) -> str:
     return " ".join(f"On {data}, by {metric}: {words}" for (data, metric, _), words in found.items())
 
 
-def gap_between_the_best(groups: list[Group], metric: str, mode: str) -> str:
+def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str) -> str:
     best, following = best_first(groups, metric, mode)[:2]
     split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, following)) else "dev"
     ours, theirs = best.get(f"{split}_{metric}"), following.get(f"{split}_{metric}")
@@ -28,7 +28,7 @@ def gap_between_the_best(groups: list[Group], metric: str, mode: str) -> str:
     figures = f"{split} {metric} {shown(ours)} against {shown(theirs)}"
     margin, source = margin_of(best, following, split, metric)
     if margin is None:
-        ahead = "is ahead of" if gap > 0 else "was ahead on the development set, but is not better than"
+        ahead = "is ahead of" if gap > 0 else f"{standing(best, following, metric)} is not better than"
         return f"{best['run']} {ahead} {following['run']}: {figures}. One seed each does not tell whether that is chance: sweep train.seed."
     if gap > margin:
         return (
@@ -38,12 +38,17 @@ def gap_between_the_best(groups: list[Group], metric: str, mode: str) -> str:
     if gap < 0:
         chance = f"It is behind by {shown(-gap)} there ({source}: {shown(margin)}). "
     return (
-        f"{best['run']} was ahead on the development set, but is not clearly better than {following['run']}: {figures}. {chance}"
+        f"{best['run']} {standing(best, following, metric)} is not clearly better than {following['run']}: {figures}. {chance}"
         "More seeds or more examples would tell."
     )
 
 
-def margin_of(best: Group, following: Group, split: str, metric: str) -> tuple[float | None, str]:
+def standing(best: SeedGroup, following: SeedGroup, metric: str) -> str:
+    level = dev_value(best, metric) == dev_value(following, metric)
+    return "was level on the development set, and" if level else "was ahead on the development set, but"
+
+
+def margin_of(best: SeedGroup, following: SeedGroup, split: str, metric: str) -> tuple[float | None, str]:
     """How large a gap other seeds or, for an accuracy, other examples may make, the larger of the two; and its name. None: unknown."""
     margins = []
     deviations = [g.get(f"{split}_{metric}_deviation") for g in (best, following)]
