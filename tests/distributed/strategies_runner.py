@@ -24,6 +24,9 @@ from snaketrain.data.loading.opening import Splits  # noqa: E402
 from snaketrain.strategies.gradients import MicroBatches  # noqa: E402
 from snaketrain.strategies.shards import local_part  # noqa: E402
 from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
+from snaketrain.training.checkpoints.best_metric import BY_LOSS  # noqa: E402
+from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E402
+from snaketrain.training.checkpoints.formats import is_sharded  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
 from snaketrain.training.plan import Plan, folder_name  # noqa: E402
@@ -132,6 +135,7 @@ class Job:
     train: dict[str, Any] = field(default_factory=dict)
     checkpoints: str | None = None
     device: str = "cpu"
+    format: str = "auto"
 
     def start(self) -> Observed:
         plan = {"batch_size": 16, "steps": 12, "learning_rate": 5e-3, "warmup": 2, "evaluate_every": 6, "bad_steps_allowed": 0}
@@ -141,9 +145,20 @@ class Job:
         data, task, notes = Splits(Examples(90, seed=0), Examples(21, seed=1), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
-        trainer = Observed(state, data, train, Plan.of(train, data.train.lengths), folder, notes, notes, keep_best=3, log_every=1)
+        trainer = Observed(
+            state,
+            data,
+            train,
+            Plan.of(train, data.train.lengths),
+            folder,
+            notes,
+            notes,
+            keep_best=3,
+            checkpoint_format=self.format,
+            log_every=1,
+        )
         if not self.checkpoints:
-            trainer.checkpoints = Unsaved(folder, "loss", "min", 1)
+            trainer.checkpoints = Unsaved(folder, BY_LOSS, 1)
         return trainer
 
 
@@ -165,8 +180,12 @@ def placed(job: Job, trainer: Trainer) -> dict[str, float]:
     """The metrics of the saved weights in a new module, as evaluate_model finds them."""
     task, strategy = trainer.state.task, trainer.state.strategy
     strategy.wait()  # for what the first rank writes
+    checkpoint = trainer.checkpoints.folder / folder_name(trainer.state.step)
+    if is_sharded(checkpoint) and strategy.rank == 0:
+        export_weights(checkpoint, checkpoint, most_bytes=20_000)  # several files
+    strategy.wait()
     modules = build(task, trainer.train, MODELS[job.model], None, FACTS)
-    state = load_for_evaluation(task, modules, strategy, trainer.checkpoints.folder / folder_name(trainer.state.step))
+    state = load_for_evaluation(task, modules, strategy, checkpoint)
     with torch.inference_mode():
         return evaluate(state, trainer.data.dev, 8)
 

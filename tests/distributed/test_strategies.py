@@ -52,10 +52,29 @@ RESUMED = [
 ]
 
 
-def job(strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, **train: Any) -> dict:
+# sharded checkpoints where they are not the default: who saves, and who resumes from them
+SHARDED = [
+    ("single", 1, "fsdp", 2),
+    ("ddp", 2, "fairscale_fsdp", 4),
+    ("zero1", 2, "fsdp", 4),
+    ("fairscale_oss", 2, "single", 4),
+    ("ddp", 2, "tensor_parallel", 4),
+]
+
+
+def job(
+    strategy: str, model: str, checkpoints: Path | None = None, arguments: dict | None = None, format: str = "auto", **train: Any
+) -> dict:
     plan = ARGUMENTS.get(model, {}) if strategy == "tensor_parallel" else {}
     where = str(checkpoints) if checkpoints else None
-    return {"strategy": strategy, "model": model, "arguments": plan | (arguments or {}), "train": train, "checkpoints": where}
+    return {
+        "strategy": strategy,
+        "model": model,
+        "arguments": plan | (arguments or {}),
+        "train": train,
+        "checkpoints": where,
+        "format": format,
+    }
 
 
 def cases(processes: int) -> list[tuple[str, str, dict]]:
@@ -109,6 +128,14 @@ def trainings(folder: Path, processes: int) -> dict[str, tuple[str, dict]]:
             half_way = folder / f"{before}-{few}-{model}-{after}-{many}"
             shutil.copytree(folder / f"{before}-{few}-{model}/checkpoints/step-00000006", half_way / "checkpoints/step-00000006")
             jobs[f"{before} {after} {model}"] = "trained", job(after, model, checkpoints=half_way)
+    for before, few, after, many in SHARDED:
+        saved = folder / f"sharded-{before}-{few}"
+        if few == processes:
+            jobs[f"sharded {before}"] = "trained", job(before, "bart", saved, format="sharded")
+        if many == processes:
+            half_way = folder / f"sharded-{before}-{few}-{after}-{many}"
+            shutil.copytree(saved / "checkpoints/step-00000006", half_way / "checkpoints/step-00000006")
+            jobs[f"sharded {before} {after}"] = "trained", job(after, "bart", checkpoints=half_way)
     return jobs
 
 
@@ -173,6 +200,14 @@ def test_what_one_strategy_saved_another_goes_on_with(one, two, four, before, fe
     assert found["losses"] == pytest.approx(expected["losses"][6:], rel=1e-5)
 
 
+@pytest.mark.parametrize(("before", "few", "after", "many"), SHARDED)
+def test_any_strategy_resumes_from_shards(one, two, four, before, few, after, many):
+    saved, found = {1: one, 2: two}[few][f"sharded {before}"], {2: two, 4: four}[many][f"sharded {before} {after}"]
+    assert saved["placed"] == pytest.approx(saved["metrics"], rel=1e-5)
+    assert found["start"] == 6
+    assert found["losses"] == pytest.approx(saved["losses"][6:], rel=1e-5)
+
+
 @pytest.mark.parametrize(("strategy", "processes", "model"), sorted(SAVED))
 def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processes, model):
     found = {1: one, 2: two}[processes][f"{strategy} {model}"]
@@ -180,24 +215,38 @@ def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processe
 
 
 def test_saved_files_are_alike(folder, four):
-    """The same names, tied weights once, and groups of parameters in which nothing is lost."""
+    """The same names, tied weights once, and groups of parameters in which nothing is lost; in either format."""
     import torch
-    from safetensors.torch import load_file
 
-    def saved(strategy, processes):
-        place = folder / f"{strategy}-{processes}-bart/checkpoints/step-00000006"
-        return load_file(place / "model.safetensors"), torch.load(place / "model.optimizer.pt", weights_only=True)
-
-    weights, state = saved("single", 1)
+    weights, state = whole(folder / "single-1-bart/checkpoints/step-00000006")
     decay = {name: group["weight_decay"] for group in state["param_groups"] for name in group["params"]}
-    for strategy in EVERYWHERE:
-        their_weights, their_state = saved(strategy, 2)
+    for saved in [*(f"{strategy}-2-bart" for strategy in EVERYWHERE), *{f"sharded-{before}-{few}" for before, few, *_ in SHARDED}]:
+        place = folder / saved / "checkpoints/step-00000006"
+        sharded = saved.startswith(("sharded", "fsdp", "fairscale_fsdp", "tensor_parallel"))
+        assert (place / "weights/.metadata").is_file() is sharded
+        their_weights, their_state = (in_shards if sharded else whole)(place)
         assert {name: tensor.shape for name, tensor in their_weights.items()} == {name: tensor.shape for name, tensor in weights.items()}
         assert their_state["state"].keys() == state["state"].keys()
         assert {name: group["weight_decay"] for group in their_state["param_groups"] for name in group["params"]} == decay
         for name, entries in state["state"].items():
             for key, value in entries.items():
                 torch.testing.assert_close(their_state["state"][name][key], value, rtol=1e-3, atol=1e-6)
+
+
+def whole(checkpoint: Path):
+    import torch
+    from safetensors.torch import load_file
+
+    return load_file(checkpoint / "model.safetensors"), torch.load(checkpoint / "model.optimizer.pt", weights_only=True)
+
+
+def in_shards(checkpoint: Path):
+    import torch
+
+    from snaketrain.training.checkpoints.rank_state import by_parameter, empty, fill, stored
+
+    weights, moments = (fill(checkpoint / part, "model", empty(stored(checkpoint / part, "model"))) for part in ("weights", "optimizer"))
+    return weights, by_parameter(moments, torch.load(checkpoint / "optimizer/model.groups.pt", weights_only=True))
 
 
 @pytest.mark.parametrize("strategy", EVERYWHERE)

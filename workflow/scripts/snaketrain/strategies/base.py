@@ -45,6 +45,9 @@ class Strategy:
     degrees: ClassVar[dict[str, str]] = {}
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
 
+    shards_model: ClassVar[bool] = False  # whether ranks hold shards of the parameters, so that checkpoints are sharded by default
+    dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors
+
     rank, world_size = 0, 1
     model_parallel_size = 1  # neighbouring ranks that share one model and work on the same examples
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler
@@ -188,6 +191,8 @@ class Strategy:
 
     def part(self, value: Tensor, parameter: nn.Parameter) -> Tensor:
         """The inverse of `whole`: this rank's shard."""
+        if isinstance(value, DTensor):  # it is one already
+            return value
         if isinstance(parameter, DTensor) and value.shape == parameter.shape:
             return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
         return value

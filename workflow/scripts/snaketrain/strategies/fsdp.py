@@ -26,6 +26,7 @@ class Fsdp(Distributed):
     `build_once`: only rank 0 builds the model and broadcasts its shards; otherwise every rank builds it on the CPU and keeps its own.
     """
 
+    shards_model = True
     scaler_class = PartsScaler
 
     def __init__(

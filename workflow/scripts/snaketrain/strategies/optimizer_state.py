@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 Parameters: TypeAlias = dict[str, nn.Parameter]
@@ -63,4 +64,6 @@ def load_named(optimizer: Optimizer, parameters: Parameters, saved: OptimizerSta
 
 def _apart(value: Tensor, parameter: nn.Parameter) -> Tensor:
     """A copy independent of the memory-mapped file, which is deleted later; moving to another device copies anyway."""
+    if isinstance(value, DTensor):  # made for this rank
+        return value
     return value.clone() if value.ndim == 0 or parameter.device.type == "cpu" else value

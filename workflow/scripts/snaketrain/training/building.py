@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
-from safetensors.torch import load_model
 from torch import nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.blocks import compile_blocks, recompute_activations
+from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.strategies import make_strategy
@@ -100,6 +100,6 @@ def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Str
     placed = {}
     for name, module in modules.items():
         if strategy.builds or not task.wraps:
-            load_model(strategy.unwrapped(module), folder / f"{name}.safetensors")
+            load_weights(strategy.unwrapped(module), folder, name)
         placed[name] = strategy.place(module) if task.wraps else module.to(strategy.device)
     return TrainState(task, strategy, placed)

@@ -19,6 +19,7 @@ from snaketrain.tasks.base import Task
 from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, start_strategy
 from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
+from snaketrain.training.checkpoints.formats import make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
@@ -49,14 +50,14 @@ class Trainer:
 
     def __init__(
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
-        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, log_every: int = 10,
-        reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
+        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: str = "auto",
+        log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
     ):  # fmt: skip
         self.state, self.data, self.train, self.plan = state, data, train, plan
         self.journal, self.rank_journal = journal, rank_journal
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
-        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best)
+        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, make_format(checkpoint_format, state.strategy))
         self.best = BestMetric(selection)
         self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
         self.window = MetricWindow(state.strategy)
@@ -74,8 +75,9 @@ class Trainer:
     def from_settings(
         cls, train: Train, model: Model, data: Splits, folder: Path, *, strategy: Strategy | None = None, task: Task | None = None,
         plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
-        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, log_every: int = 10,
-        reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
+        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
+        checkpoint_format: str = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
+        clock: Clock | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
@@ -92,7 +94,7 @@ class Trainer:
             callbacks = [*callbacks, EarlyStopping(selection, early.patience, early.min_change)]
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
-            callbacks=[*callbacks, *load_callbacks(train)], keep_best=keep_best, log_every=log_every,
+            callbacks=[*callbacks, *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
             reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock,
         )  # fmt: skip
 

@@ -1,10 +1,5 @@
-"""Checkpoints that are complete or absent: written to a temporary folder, verified by digests, renamed into place.
+"""The checkpoints of a training: saved in the background, the last and the best kept, the last intact one restored."""
 
-checkpoints/step-00000120/   the files of the format, state.json, and last of all checkpoint.json with the sizes and digests of the others
-"""
-
-import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from safetensors import SafetensorError
-
 from snaketrain.runtime.background import Background
-from snaketrain.runtime.manifests import file_digest, write_json
+from snaketrain.runtime.manifests import write_json
+from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
+from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, Peers, becomes_visible, damage, publish
 from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
+from snaketrain.training.checkpoints.sharded import WEIGHTS
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
@@ -26,13 +23,14 @@ GONE = ".gone-"  # prefix of what is being removed
 
 
 class CheckpointFormat(Protocol):
-    """How modules, optimizers and every other `Stateful` become files."""
+    """How modules, optimizers and every other `Stateful` become files; which of them a checkpoint has is seen from its files."""
 
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], None]:
-        """Copy the state, in which all ranks take part. The first rank calls what it returns to write the copy, while training goes on."""
+    every_rank_writes: bool  # or rank 0 alone
+    peers: Peers  # the ranks that write
+
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
+        """Copy the state; all ranks take part. What it returns writes the copy into a folder, while training continues."""
         ...
-
-    def load(self, state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None: ...
 
 
 class Checkpoints:
@@ -43,10 +41,10 @@ class Checkpoints:
         self.evaluated = False  # whether the restored checkpoint has metrics
 
     def save(self, state: TrainState, metrics: dict[str, float] | None, stateful: dict[str, Stateful]) -> None:
-        """All ranks take part; the first one writes in the background."""
+        """All ranks take part; writing goes on in the background."""
         self.finish()
         write = self.format.collect(state, stateful)
-        if state.rank == 0:
+        if state.rank == 0 or self.format.every_rank_writes:
             facts = CheckpointState(step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict())
             self._background.start(partial(self._write, write, facts))
 
@@ -60,30 +58,28 @@ class Checkpoints:
         steps, self._newly_saved = self._newly_saved, []
         return steps
 
-    def _write(self, write: Callable[[Path], None], facts: CheckpointState) -> None:
-        final = self.folder / folder_name(facts["step"])
-        beside = self.folder / f".{final.name}"
+    def _write(self, write: Callable[[Path], list[Path]], facts: CheckpointState) -> None:
+        final, first = self.folder / folder_name(facts["step"]), self.format.peers.rank == 0
+
+        def write_all(beside: Path) -> list[Path]:
+            written = write(beside)
+            if first:
+                write_json(beside / "state.json", facts)
+            return [*written, beside / "state.json"] if first else written
+
         try:
-            self._mend()
-            beside.mkdir(parents=True)
-            write(beside)
-            write_json(beside / "state.json", facts)
-            written = {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in sorted(beside.iterdir())}
-            for name in written:
-                _flush(beside / name)
-            write_json(beside / "checkpoint.json", written)
-            if final.exists():  # of the same step, saved before it was evaluated
-                final.rename(self.folder / f"{GONE}{final.name}")
-            os.rename(beside, final)
-            _flush(self.folder)
-            self._prune()
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise their own errors on a full disk
-            shutil.rmtree(beside, ignore_errors=True)
+            if first:
+                self._mend()
+            publish(final, write_all, self.format.peers)
+            if first:
+                self._prune()
+        except ERRORS as error:
             raise SystemExit(
                 f"{final}: the checkpoint cannot be saved: {error}. Earlier ones are intact. Make room or repair the folder, and run the same "
                 "command again: it resumes from the last of them."
             ) from error
-        self._newly_saved.append(facts["step"])
+        if first:
+            self._newly_saved.append(facts["step"])
 
     def _prune(self) -> None:
         """Keep the last and the best."""
@@ -115,50 +111,53 @@ class Checkpoints:
 
     def files_to_select(self, above: Path) -> list[str]:
         """The files that later stages read of the checkpoints that are kept."""
-        names = ("*.safetensors", "task.memory.pt", "state.json")
+        names = ("*.safetensors", f"{WEIGHTS}/*", "task.memory.pt", "state.json")
         return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
     def restore(self, state: TrainState, stateful: dict[str, Stateful]) -> int:
-        """Load the last intact checkpoint; the step it was saved at, 0 if there is none.
-
-        The first rank chooses it for all, since a shared file system may not show every rank the same files at the same time.
-        """
+        """Load the last intact checkpoint, whatever its format; the step it was saved at, 0 if there is none."""
+        self.finish()
         if state.rank == 0:
-            self.finish()
             self._mend()
-        path = state.strategy.all_gather_object(self._last_whole() if state.rank == 0 else None)[0]
+        path = self._last_intact(state)
         if path is None:
             return 0
-        self.format.load(state, stateful, path)
+        load_checkpoint(state, stateful, path)
         saved = read_state(path)
         self.evaluated = saved["metrics"] is not None
         if saved["scaler"]:
             state.strategy.scaler.load_state_dict(saved["scaler"])
         return int(saved["step"])
 
-    def _last_whole(self) -> Path | None:
-        for path in reversed(self.found()):
-            if not (message := damage(path)):
+    def _last_intact(self, state: TrainState) -> Path | None:
+        """Rank 0 chooses for all, since a shared file system may not show every rank the same files at the same time.
+
+        What several ranks have written, several verify, each its share of the files.
+        """
+        strategy = state.strategy
+        found = self.found() if state.rank == 0 else []
+        while True:
+            path = strategy.all_gather_object(self._next_intact(found, strategy))[0]
+            if path is None:
+                return None
+            if not becomes_visible(path / LISTING):
+                raise SystemExit(f"{path}: rank {state.rank} does not see this checkpoint. All nodes need the same file system.")
+            share = damage(path, strategy.data_parallel_rank, strategy.data_parallel_size) if is_sharded(path) else None
+            damages = strategy.all_gather_object(share) if is_sharded(path) else []
+            if not any(damages):
                 return path
-            print(f"checkpoints: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)
+            if state.rank == 0:
+                report_damage(path, next(filter(None, damages)))
+
+    def _next_intact(self, found: list[Path], strategy: Strategy) -> Path | None:
+        """The newest of these that rank 0 finds intact; of a sharded one it reads its share alone."""
+        while found:
+            path = found.pop()
+            if not (message := damage(path, 0, strategy.data_parallel_size if is_sharded(path) else 1)):
+                return path
+            report_damage(path, message)
         return None
 
 
-def damage(path: Path) -> str | None:
-    """Why a checkpoint is damaged; None if it is intact."""
-    try:
-        written = json.loads((path / "checkpoint.json").read_text())
-    except (OSError, ValueError):
-        return "checkpoint.json is missing or torn"
-    for name, expected in written.items():
-        if not (path / name).is_file():
-            return f"{name} is missing"
-        if (path / name).stat().st_size != expected["bytes"] or file_digest(path / name) != expected["sha256"]:
-            return f"{name} is not what was written"
-    return None
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
+def report_damage(path: Path, message: str) -> None:
+    print(f"checkpoints: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)

@@ -7,8 +7,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.optim import Optimizer
 
+from snaketrain.models.weight_files import tied_names
+from snaketrain.strategies.base import Strategy
+from snaketrain.training.checkpoints import stateful_files
+from snaketrain.training.checkpoints.publishing import Alone, Peers
 from snaketrain.training.checkpoints.snapshot import Snapshot
 from snaketrain.training.state import Stateful, TrainState
 
@@ -16,17 +20,17 @@ from snaketrain.training.state import Stateful, TrainState
 class WholeTensors:
     """`<module>.safetensors`, `<module>.optimizer.pt`, and `<name>.memory.pt` for each Stateful."""
 
+    every_rank_writes = False
+
     def __init__(self) -> None:
+        self.peers: Peers = Alone()
         self._snapshot = Snapshot()
 
-    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], None]:
+    def collect(self, state: TrainState, stateful: dict[str, Stateful]) -> Callable[[Path], list[Path]]:
         self._snapshot.begin()
         strategy, keep = state.strategy, self._snapshot.keep
         weights: dict[str, dict[str, Tensor]] = {}
-        others: dict[str, object] = {}
-        for name, part in stateful.items():
-            state_dict = part.state_dict()
-            others[f"{name}.memory.pt"] = tree_map_only(Tensor, keep, state_dict) if strategy.rank == 0 else None
+        others = stateful_files.collect(stateful, self._snapshot, strategy.rank == 0)
         for name, module in state.modules.items():
             weights[f"{name}.safetensors"] = self._weights(state, module)
             others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
@@ -40,23 +44,21 @@ class WholeTensors:
         untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
         return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
 
-    def load(self, state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None:
-        for name, module in state.modules.items():
-            # both are memory-mapped, so that ranks on one machine share the memory
-            weights = load_file(folder / f"{name}.safetensors")
-            optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
-            weights |= {tied: weights[kept] for tied, kept in tied_names(state.strategy.unwrapped(module)).items()}
-            state.strategy.load_state(module, state.optimizers[name], weights, optimizer_state)
-        for name, part in stateful.items():
-            if (folder / f"{name}.memory.pt").is_file():  # older code may have saved other parts
-                part.load_state_dict(torch.load(folder / f"{name}.memory.pt", weights_only=True))
+
+def load_module(strategy: Strategy, module: nn.Module, optimizer: Optimizer, name: str, folder: Path) -> None:
+    # both are memory-mapped, so that ranks on one machine share the memory
+    weights = load_file(folder / f"{name}.safetensors")
+    optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
+    weights |= {tied: weights[kept] for tied, kept in tied_names(strategy.unwrapped(module)).items()}
+    strategy.load_state(module, optimizer, weights, optimizer_state)
 
 
-def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> None:
+def _write(weights: dict[str, dict[str, Tensor]], others: dict[str, object], folder: Path) -> list[Path]:
     for name, tensors in weights.items():
         save_file(tensors, folder / name, metadata={"format": "pt"})
     for name, content in others.items():
         torch.save(content, folder / name)
+    return [folder / name for name in (*weights, *others)]
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -65,14 +67,3 @@ def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     for name in sorted(weights):
         kept.setdefault((weights[name].data_ptr(), weights[name].shape) if weights[name].numel() else name, name)
     return {name: weights[name] for name in kept.values()}
-
-
-def tied_names(module: nn.Module) -> dict[str, str]:
-    """For each further name of a tied parameter, its first name."""
-    first: dict[int, str] = {}
-    tied = {}
-    for name, tensor in sorted(module.named_parameters(remove_duplicate=False)):
-        if id(tensor) in first:
-            tied[name] = first[id(tensor)]
-        first.setdefault(id(tensor), name)
-    return tied

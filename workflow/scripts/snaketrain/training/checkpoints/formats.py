@@ -1,0 +1,27 @@
+"""Which format a checkpoint has, and which one a training saves."""
+
+from pathlib import Path
+
+from snaketrain.strategies.base import Strategy
+from snaketrain.training.checkpoints import sharded, stateful_files, whole_tensors
+from snaketrain.training.checkpoints.sharded import Sharded
+from snaketrain.training.checkpoints.whole_tensors import WholeTensors
+from snaketrain.training.state import Stateful, TrainState
+
+
+def make_format(name: str, strategy: Strategy) -> WholeTensors | Sharded:
+    """`auto` is `sharded` where no rank holds the whole model."""
+    automatic = "sharded" if strategy.shards_model and strategy.world_size > 1 else "whole"
+    return Sharded(strategy) if (automatic if name == "auto" else name) == "sharded" else WholeTensors()
+
+
+def is_sharded(checkpoint: Path) -> bool:
+    return (checkpoint / sharded.WEIGHTS).is_dir()
+
+
+def load_checkpoint(state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None:
+    """All ranks take part."""
+    load_module = (sharded if is_sharded(folder) else whole_tensors).load_module
+    for name, module in state.modules.items():
+        load_module(state.strategy, module, state.optimizers[name], name, folder)
+    stateful_files.restore(stateful, folder)

@@ -1,0 +1,124 @@
+"""Publishes a checkpoint: written to a folder beside it, flushed, listed with digests, renamed into place. Complete, or not there.
+
+checkpoint.json, which is written last, holds the size and digest of every other file.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypedDict, TypeVar
+
+from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
+
+from snaketrain.runtime.manifests import file_digest, write_json
+
+LISTING = "checkpoint.json"
+# torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception
+ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
+SECONDS_UNTIL_VISIBLE = 60  # a network file system may show a new file to other nodes late
+
+T = TypeVar("T")
+
+
+class Written(TypedDict):
+    bytes: int
+    sha256: str
+
+
+Listing: TypeAlias = dict[str, Written]  # by path, relative to the checkpoint
+
+
+class Peers(Protocol):
+    """The ranks that write a checkpoint together."""
+
+    rank: int
+
+    def all_gather_object(self, item: T) -> list[T]: ...
+
+
+class Alone:
+    """Rank 0 writes by itself."""
+
+    rank = 0
+
+    def all_gather_object(self, item: T) -> list[T]:
+        return [item]
+
+
+def publish(final: Path, write: Callable[[Path], Iterable[Path]], peers: Peers) -> None:
+    """Every one of the peers calls this; `write` writes this rank's files into a folder, and returns their paths."""
+    beside = final.with_name(f".{final.name}")
+    first = peers.rank == 0
+    together(peers, lambda: beside.mkdir(parents=True) if first else None)
+    listings = together(peers, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
+    together(peers, lambda: rename(beside, final, {k: v for part in listings for k, v in sorted(part.items())}) if first else None)
+
+
+def together(peers: Peers, work: Callable[[], T]) -> list[T]:
+    """What `work` returns on each of the peers. If it fails on one of them, an error on all: none of them waits for another."""
+    try:
+        mine: list[T] = [work()]
+        error = ""
+    except ERRORS as failure:
+        mine, error = [], str(failure) or repr(failure)
+    everything = peers.all_gather_object((mine, error))
+    if failed := [(rank, error) for rank, (_, error) in enumerate(everything) if error]:
+        rank, error = failed[0]
+        raise OSError(error if len(everything) == 1 else f"rank {rank}: {error}")
+    return [item for found, _ in everything for item in found]
+
+
+def flushed(path: Path) -> Written:
+    flush(path)
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def rename(beside: Path, final: Path, listing: Listing) -> None:
+    write_json(beside / LISTING, listing)
+    for folder in {(beside / name).parent for name in listing}:
+        flush(folder)
+    if final.exists():  # of the same step, saved before it was evaluated
+        final.rename(final.with_name(f".gone-{final.name}"))
+    os.rename(beside, final)
+    flush(final.parent)
+
+
+def flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def read_listing(checkpoint: Path) -> Listing | None:
+    """None if it is missing or torn."""
+    try:
+        listing: Listing = json.loads((checkpoint / LISTING).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return listing
+
+
+def damage(checkpoint: Path, rank: int = 0, ranks: int = 1) -> str | None:
+    """Why a checkpoint is damaged; None if it is intact. Of several ranks each reads its share of the files."""
+    if (listing := read_listing(checkpoint)) is None:
+        return f"{LISTING} is missing or torn"
+    for name in sorted(listing)[rank::ranks]:
+        path, expected = checkpoint / name, listing[name]
+        if not (path.is_file() or (rank and becomes_visible(path))):
+            return f"{name} is missing"
+        if path.stat().st_size != expected["bytes"] or file_digest(path) != expected["sha256"]:
+            return f"{name} is not what was written"
+    return None
+
+
+def becomes_visible(path: Path) -> bool:
+    """Rank 0 sees the checkpoint already."""
+    end = time.monotonic() + SECONDS_UNTIL_VISIBLE
+    while time.monotonic() < end:
+        if path.parent.is_dir() and path.name in os.listdir(path.parent):  # which makes NFS ask its server
+            return True
+        time.sleep(0.5)
+    return False
