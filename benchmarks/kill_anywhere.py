@@ -60,7 +60,9 @@ class Alone:
     gap_seconds: float  # the longest between two of these
 
 
-def arguments(data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), **train: Any) -> list[str]:
+def arguments(
+    data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), format: str = "auto", **train: Any
+) -> list[str]:
     from snaketrain.config.runs import strings
     from snaketrain.config.schema import Model, Train
     from snaketrain.runtime.job_settings import settings_words
@@ -68,13 +70,11 @@ def arguments(data: Path, folder: Path, seed: int, model: Mapping[str, Any] = Ma
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
     settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json")]
-    return [*paths, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
+    return [*paths, "--checkpoint-format", format, "--log-every", "3", "--device", "cpu", *settings_words(folder, "train_model", settings)]
 
 
 def result(folder: Path) -> Result:
     """The final weights, and everything that the journal says about steps: what came first counts."""
-    from safetensors.numpy import load_file
-
     from snaketrain.runtime.journal import read_events
 
     told: dict[tuple[str, int], dict] = {}
@@ -82,7 +82,18 @@ def result(folder: Path) -> Result:
         if event["event"] in ("train", "eval"):
             metrics = {name: value for name, value in event["metrics"].items() if not name.endswith("per_second")}
             told.setdefault((event["event"], event["step"]), metrics)
-    return load_file(max((folder / "checkpoints").glob("step-*")) / "model.safetensors"), told
+    return weights(max((folder / "checkpoints").glob("step-*"))), told
+
+
+def weights(checkpoint: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    from snaketrain.training.checkpoints.formats import is_sharded
+    from snaketrain.training.checkpoints.rank_state import empty, fill, stored
+
+    if is_sharded(checkpoint):
+        return fill(checkpoint / "weights", "model", empty(stored(checkpoint / "weights", "model")))
+    return load_file(checkpoint / "model.safetensors")
 
 
 def same(one: Result, other: Result) -> bool:
@@ -90,9 +101,9 @@ def same(one: Result, other: Result) -> bool:
     return weights and one[0].keys() == other[0].keys() and one[1] == other[1]
 
 
-def leave_alone(data: Path, folder: Path, processes: int, seed: int) -> Alone:
+def leave_alone(data: Path, folder: Path, processes: int, **settings: Any) -> Alone:
     log, started = folder.with_suffix(".log"), time.time()
-    if any(codes := forking.run(arguments(data, folder, seed), processes, log)):
+    if any(codes := forking.run(arguments(data, folder, **settings), processes, log)):
         raise SystemExit(f"the training that was left alone ended with {codes}:\n{log.read_text()[-3000:]}")
     seconds, told = time.time() - started, events(folder)
     names = [event["event"] for event in told]
@@ -114,11 +125,11 @@ def kind_of(resumed_from: list[int], steps: int) -> str:
     return RESTARTED if 0 in resumed_from else NOT_IN_TIME
 
 
-def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, seed: int, script: Path) -> Found:
+def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, script: Path, **settings: Any) -> Found:
     """One training: first killed at any moment after its first checkpoint, then perhaps at any other, and at last left alone."""
     from snaketrain.runtime.run_folder import last_saved
 
-    draw, log, words = random.Random(number), folder.with_suffix(".log"), arguments(data, folder, seed)
+    draw, log, words = random.Random(number), folder.with_suffix(".log"), arguments(data, folder, **settings)
     kills, moments, resumed_from, problems = draw.randint(1, 3), [], [], []
     for start in range(kills + 1):
         saved, before = last_saved(folder), len(events(folder, "attempt"))
@@ -155,12 +166,14 @@ def wait_for(pids: list[int], condition: Callable[[], Any]) -> None:
         time.sleep(0.002)
 
 
-def trials(folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0, script: Path = forking.SCRIPT) -> Found:
-    """So many that passed. If of twice as many trainings fewer did, that is a problem, too."""
-    alone = leave_alone(data, folder / "alone", processes, seed)
+def trials(
+    folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0, script: Path = forking.SCRIPT, **settings: Any
+) -> Found:
+    """So many that passed; `settings` are those of the training. If of twice as many trainings fewer did, that is a problem, too."""
+    alone = leave_alone(data, folder / "alone", processes, seed=seed, **settings)
     found, limit = Found(), 2 * count
     for number in range(first, first + limit):
-        one = trial(data, folder / f"trial-{number}", number, processes, alone, seed, script)
+        one = trial(data, folder / f"trial-{number}", number, processes, alone, script, seed=seed, **settings)
         found.add(one)
         print(*(one.problems or [f"{processes} processes, trial {number}: {', '.join(one.kinds)}, the same"]), sep="\n", flush=True)
         if found.passed == count:
@@ -178,20 +191,27 @@ def counted(found: Found) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100, help="half of them with one process, half with two (%(default)s)")
+    parser.add_argument(
+        "--trials", type=int, default=100, help="half of them with one process, half with two; with --strategy, all with two (%(default)s)"
+    )
+    parser.add_argument("--strategy", help="train under this one, such as fsdp (default: single and ddp)")
+    parser.add_argument("--format", choices=("auto", "whole", "sharded"), default="auto", help="of the checkpoints (%(default)s)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/kill_anywhere.json", help="%(default)s")
     parser.add_argument("--script", type=Path, default=forking.SCRIPT, help="what is killed, such as one with a fault (%(default)s)")
     args = parser.parse_args()
     forking.preload()
     found, folder = Found(), Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     data = prepared(folder / "workspace")
-    for processes, count in ((1, args.trials - args.trials // 2), (2, args.trials // 2)):
+    settings = {"format": args.format} | ({"strategy": args.strategy} if args.strategy else {})
+    for processes, count in ((2, args.trials),) if args.strategy else ((1, args.trials - args.trials // 2), (2, args.trials // 2)):
         place = folder / f"processes-{processes}"
         place.mkdir()
-        found.add(trials(place, data, count, processes, seed=processes, script=args.script))
+        found.add(trials(place, data, count, processes, seed=processes, script=args.script, **settings))
     print(f"{found.passed} of {args.trials} trials resumed mid-way and came to the same weights and the same journal")
     print(f"All trainings: {counted(found)}", *found.problems, sep="\n")
-    figures = {"trials": args.trials, "passed": found.passed} | {kind: found.kinds[kind] for kind in (RESUMED, RESTARTED, NOT_IN_TIME)}
+    figures = {"trials": args.trials, **settings, "passed": found.passed} | {
+        kind: found.kinds[kind] for kind in (RESUMED, RESTARTED, NOT_IN_TIME)
+    }
     figures |= {"resumed from steps": dict(sorted(Counter(found.resumed_from).items())), "problems": found.problems}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(figures, indent=2) + "\n")

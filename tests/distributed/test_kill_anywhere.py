@@ -17,9 +17,11 @@ def preloaded():
     forking.preload()
 
 
-@pytest.mark.parametrize(("processes", "trials"), [(1, 5), (2, 5)])
-def test_killed_anywhere_it_resumes_and_comes_to_the_same(data, tmp_path, processes, trials):
-    found = kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100)
+@pytest.mark.parametrize(
+    ("processes", "trials", "settings"), [(1, 5, {}), (2, 5, {}), (2, 3, {"strategy": "fsdp"})], ids=["one", "two", "two in shards"]
+)
+def test_killed_anywhere_it_resumes_and_comes_to_the_same(data, tmp_path, processes, trials, settings):
+    found = kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100, **settings)
     assert (found.problems, found.passed) == ([], trials)
 
 

@@ -1,6 +1,7 @@
 """What a checkpoint gives back, and to whom."""
 
 import gc
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,14 @@ import torch
 from torch import nn
 
 from select_checkpoint import rank_checkpoints
+from snaketrain.models.weight_files import load_weights
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, Selection
+from snaketrain.training.checkpoints.exporting import export_weights
+from snaketrain.training.checkpoints.formats import is_sharded, make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.state import TrainState
 
@@ -39,9 +43,13 @@ def learner(strategy: Strategy) -> TrainState:
     return TrainState(None, strategy, {"model": module}, {"model": torch.optim.AdamW(module.parameters(), lr=0.1)}, None)
 
 
-def train_and_save(folder: Path, steps: int) -> dict[int, torch.Tensor]:
+SINGLE = Strategy("cpu", "fp32")
+FORMATS = ("whole", "sharded")
+
+
+def train_and_save(folder: Path, steps: int, format: str = "whole") -> dict[int, torch.Tensor]:
     """A checkpoint after each step; the weights at each."""
-    ours, checkpoints, weights = learner(Strategy("cpu", "fp32")), Checkpoints(folder, BY_LOSS, steps), {}
+    ours, checkpoints, weights = learner(SINGLE), Checkpoints(folder, BY_LOSS, steps, make_format(format, SINGLE)), {}
     module, optimizer = ours.modules["model"], ours.optimizers["model"]
     for step in range(1, steps + 1):
         take_a_step(module, optimizer)
@@ -72,9 +80,10 @@ def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
     assert [(entry["step"], entry["value"]) for entry in rank_checkpoints(tmp_path, metric, mode)] == [(2, 1.0), (4, 4.0)]
 
 
-def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch):
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch, format):
     """The training goes on before a byte of it is written, for the first time and where the memory of a copy is used again."""
-    ours, checkpoints, writes = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, BY_LOSS, 9), []
+    ours, checkpoints, writes = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 9, make_format(format, SINGLE)), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
     module, optimizer, task = ours.modules["model"], ours.optimizers["model"], Remembers()
     for step in (1, 2, 3):
@@ -111,9 +120,10 @@ def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.T
     return [*module.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
 
 
-def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path):
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path, format):
     """Files are read where they lie, without a copy in each process; but old checkpoints are deleted while the training goes on."""
-    train_and_save(tmp_path, 1)
+    train_and_save(tmp_path, 1, format)
     ours = learner(Strategy("cpu", "fp32"))
     assert Checkpoints(tmp_path, BY_LOSS, 1).restore(ours, {}) == 1
     gc.collect()
@@ -134,17 +144,75 @@ def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     assert Checkpoints(tmp_path, Selection("loss", mode), 2).restore(ours, {}) == 6
 
 
-@pytest.mark.parametrize("damaged", ["model.safetensors", "model.optimizer.pt", "state.json", "checkpoint.json"])
+FILES = {
+    "whole": ("model.safetensors", "model.optimizer.pt", "state.json", "checkpoint.json"),
+    "sharded": ("weights/__0_0.distcp", "optimizer/__0_0.distcp", "weights/.metadata", "optimizer/model.groups.pt", "checkpoint.json"),
+}
+
+
+@pytest.mark.parametrize(("format", "damaged"), [(format, name) for format, names in FILES.items() for name in names])
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, damaged, torn):
-    weights = train_and_save(tmp_path, 3)
-    path = tmp_path / "step-00000003" / damaged
+def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, format, damaged, torn):
+    weights = train_and_save(tmp_path, 3, format)
+    step = tmp_path / "step-00000003"
+    path = step / damaged
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] if torn else content.replace(b"1", b"7"))
+    path.write_bytes(content[: len(content) // 2] if torn else content[:-9] + bytes(byte ^ 1 for byte in content[-9:]))
     ours = learner(Strategy("cpu", "fp32"))
     assert Checkpoints(tmp_path, BY_LOSS, 3).restore(ours, {}) == 2
     assert torch.equal(ours.modules["model"].weight, weights[2])
-    assert f"{path.parent} is damaged" in capsys.readouterr().err
+    assert f"{step} is damaged" in capsys.readouterr().err
+
+
+def test_a_pickle_that_is_not_ours_is_never_read(tmp_path):
+    """`.metadata` is one, and its digest is checked before."""
+    train_and_save(tmp_path, 1, "sharded")
+    planted = tmp_path / "planted"
+    (tmp_path / "step-00000001/weights/.metadata").write_bytes(pickle.dumps(Planted(planted)))
+    assert Checkpoints(tmp_path, BY_LOSS, 1).restore(learner(SINGLE), {}) == 0
+    assert not planted.exists()
+
+
+class Planted:
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.parametrize("saved", FORMATS)
+def test_a_training_goes_on_in_the_other_format(tmp_path, saved):
+    weights = train_and_save(tmp_path, 2, saved)
+    ours = learner(SINGLE)
+    other = Checkpoints(tmp_path, BY_LOSS, 3, make_format(*(format for format in FORMATS if format != saved), SINGLE))
+    assert other.restore(ours, {}) == 2
+    assert torch.equal(ours.modules["model"].weight, weights[2])
+    other.save(replace(ours, step=3), {"loss": 0.5}, {})
+    other.finish()
+    assert {is_sharded(path) for path in other.found()} == {True, False}
+    assert Checkpoints(tmp_path, BY_LOSS, 3).restore(learner(SINGLE), {}) == 3
+
+
+def test_shards_are_exported_as_the_files_of_the_whole_format(tmp_path):
+    for format in FORMATS:
+        torch.manual_seed(0)
+        train_and_save(tmp_path / format, 1, format)
+    export_weights(tmp_path / "sharded/step-00000001", tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "whole/step-00000001/model.safetensors").read_bytes()
+
+
+def test_a_large_module_is_exported_as_several_files_with_an_index(tmp_path):
+    weights = train_and_save(tmp_path, 1, "sharded")
+    export_weights(tmp_path / "step-00000001", tmp_path, most_bytes=1000)
+    assert sorted(path.name for path in tmp_path.glob("model*")) == [
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+    ]  # fmt: skip
+    module = nn.Linear(40, 30)
+    load_weights(module, tmp_path, "model")
+    assert torch.equal(module.weight, weights[1])
+    with pytest.raises(SystemExit, match="bias"):
+        load_weights(nn.Linear(40, 30, bias=False), tmp_path, "model")
 
 
 def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):

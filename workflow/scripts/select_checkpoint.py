@@ -16,7 +16,7 @@ from snaketrain.runtime.manifests import read_manifest, write_json
 from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 
-WEIGHTS = (".safetensors", "task.memory.pt")
+WEIGHTS = (".safetensors", ".distcp", "task.memory.pt")
 
 
 class Ranked(TypedDict):
@@ -109,6 +109,10 @@ def export(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -
     """Weights, the task's state, configuration and tokenizer in one folder, made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if (checkpoint / "weights").is_dir():
+        from snaketrain.training.checkpoints.exporting import export_weights  # with torch
+
+        export_weights(checkpoint, folder)
     for path in [*checkpoint.glob("*.safetensors"), checkpoint / "task.memory.pt", *description.glob("*"), *tokenizer.glob("*")]:
         shutil.copyfile(path, folder / path.name)
     return [f"model/{path.name}" for path in sorted(folder.iterdir())]

@@ -54,6 +54,12 @@ def arguments() -> argparse.Namespace:
         "--keep", type=int, default=2, help="how many of the best checkpoints to keep, besides the last (default: %(default)s)"
     )
     parser.add_argument(
+        "--checkpoint-format",
+        choices=("auto", "whole", "sharded"),
+        default="auto",
+        help="how checkpoints are stored (default: %(default)s)",
+    )
+    parser.add_argument(
         "--log-every", type=int, default=10, metavar="STEPS", help="steps between two lines in the journal (default: %(default)s)"
     )
     parser.add_argument(
@@ -109,7 +115,8 @@ def main(args: argparse.Namespace) -> int:
     trainer = Trainer.from_settings(
         train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
         initial_weights=files.get("initial"), selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)),
-        keep_best=args.keep, log_every=args.log_every, reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
+        keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
+        reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
         callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile),
     )  # fmt: skip
     state = trainer.fit()

@@ -100,6 +100,7 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
         "keep-best-by": settings.select.metric,
         "keep-best-mode": settings.select.mode,
         "keep": settings.compute.keep_checkpoints,
+        "checkpoint-format": settings.compute.checkpoint_format,
         "log-every": settings.tracking.log_every_steps,
         "stall-seconds": settings.compute.stall_seconds,
         "profile": f"{profile.first_step}:{profile.steps}" if profile else None,

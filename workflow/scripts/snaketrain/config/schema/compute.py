@@ -70,6 +70,11 @@ class Compute(Section):
         False, description="work off each batch in more pieces when the memory runs out; the result is the same"
     )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
+    checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
+        "auto",
+        description="`whole`: rank 0 gathers and writes each module as one file; `sharded`: each rank writes what it holds; `auto`: sharded if the "
+        "strategy shards the model. Any strategy resumes from either",
+    )
 
     @field_validator("nodes")
     @classmethod

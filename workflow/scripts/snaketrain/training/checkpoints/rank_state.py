@@ -1,5 +1,6 @@
 """The weights and the optimizer state that one rank holds, by full name, as torch.distributed.checkpoint saves and fills them."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,9 @@ from torch.optim import Optimizer
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer, named_groups
+
+# reading needs no process group, since each rank reads for itself
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 Stored: TypeAlias = dict[str, TensorStorageMetadata | None]  # what a folder holds, by name; None: a number
 
