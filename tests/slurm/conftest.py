@@ -40,8 +40,8 @@ def cluster(tmp_path_factory) -> lab.Cluster:
 
 @pytest.fixture(scope="session")
 def undisturbed(cluster, tmp_path_factory) -> Path:
-    """The whole workflow on two nodes with two processes each."""
-    folder = lab.make(tmp_path_factory.mktemp("undisturbed"))
+    """The whole workflow on two whole nodes with two processes each."""
+    folder = lab.make(tmp_path_factory.mktemp("undisturbed"), sbatch="--exclusive")
     lab.Workflow(folder).finish()
     return folder
 

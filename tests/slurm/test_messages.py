@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, slurm, until
+from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm, until
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,14 @@ def test_several_nodes_without_slurm_are_told_before_any_job(workspace):
     assert done.returncode == 1
     assert "compute.nodes: is 2, and more than one node needs SLURM. Use `--profile profiles/slurm`" in done.stderr
     assert "rule train_model" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_gpus_that_torch_does_not_find_end_the_training_at_once(workspace):
+    """SLURM gives a device that is none; the CPU is no replacement."""
+    workflow = Workflow(configured(workspace, compute={"gpus": 2, "device": "auto"}), f"{TRAINING}/manifest.json", "--retries", "0")
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")
+    found = re.findall(r"compute.device: rank (\d) on (\S+) finds no GPU \(CUDA_VISIBLE_DEVICES is '0,1'\)", log.read_text())
+    assert {rank for rank, _ in found} <= set("0123") and {node for _, node in found} <= {"train1", "train2", "train3", "train4"} and found
+    assert not events(workspace, "train") and workflow.process.returncode == 1
+    assert "resuming from step" not in log.read_text()

@@ -25,6 +25,12 @@ def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
     assert (undisturbed / "results/comparison/runs.csv").is_file()
 
 
+def test_processes_on_whole_nodes_see_their_gpus(undisturbed):
+    """SLURM shows them to the job's script alone, unless each step asks for them."""
+    (log,) = undisturbed.glob("logs/slurm/rule_train_model/*/*.log")
+    assert re.findall(r"GPUs of this process: (\S+)", log.read_text()) == ["0,1"] * 4
+
+
 def test_logs_hold_no_noise_of_connections(undisturbed):
     for log in undisturbed.glob("logs/slurm/rule_train_model/*/*.log"):
         assert "[c10d]" not in log.read_text()
@@ -35,7 +41,7 @@ def test_a_second_time_there_is_nothing_to_do(undisturbed):
 
 
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):
-    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, gpus=1, device="auto")
+    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, sbatch="--gpus-per-node=1")
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
     write_configuration(folder, config)

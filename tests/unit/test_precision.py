@@ -21,6 +21,7 @@ def gpu(monkeypatch):
     """A GPU that computes in bf16 or does not; torch takes all of them for able, since it emulates."""
     able = {"bf16": True}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or able["bf16"])
     return able
 

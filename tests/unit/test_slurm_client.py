@@ -147,3 +147,18 @@ def test_submission_is_asked_about_as_a_shell_would_read_it(programs, asked):
     assert asked() == ["--test-only --comment a b --wrap true"]
     programs(sbatch="true")
     assert Slurm().refusal("sbatch --test-only") is None
+
+
+@pytest.mark.parametrize(
+    ("details", "gpus"),
+    [
+        ("Nodes=train[3-4] CPU_IDs=0-3 Mem=500 GRES=gpu:2(IDX:0-1)", 2),
+        ("Nodes=a CPU_IDs=0-3 Mem=500 GRES=gpu:a100:4(IDX:0-3)  Nodes=b CPU_IDs=0-3 Mem=500 GRES=gpu:a100:2(IDX:0,3)", 2),
+        ("Nodes=a CPU_IDs=0 Mem=5 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2),nic:1(CNT:1)", 3),
+        ("Nodes=a CPU_IDs=0-3 Mem=500 GRES= ", 0),
+        ("", 0),
+    ],
+)
+def test_the_gpus_of_a_job_on_each_node(details, gpus):
+    """As SLURM 22.05 shows them; JOB_GRES is the total."""
+    assert client.gpus_of(f"JobId=7 TRES=cpu=8,mem=1000M JOB_GRES=gpu:4 {details} MinCPUsNode=1") == gpus

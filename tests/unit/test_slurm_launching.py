@@ -286,6 +286,7 @@ def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
         ({}, "ddp", "slurm", None, None),
         ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, and this machine has none"),
         ({"device": "cuda"}, "auto", "cluster-generic", None, None),
+        ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, and this machine has none"),
     ],
 )
 def test_what_needs_gpus_is_told_where_there_will_be_none(monkeypatch, compute, strategy, executor, gres, told):

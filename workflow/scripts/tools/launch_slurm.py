@@ -63,6 +63,8 @@ def step(args: argparse.Namespace, job: Allocation, command: list[str]) -> list[
     # only known on the node itself: whether it is the first, and its address
     here = '--rdzv-conf "is_host=$((SLURM_NODEID == 0)),join_timeout=600" --local-addr "$SLURMD_NODENAME"'
     size = ["--nodes", len(job.hosts), "--ntasks", len(job.hosts), "--ntasks-per-node", 1, "--cpus-per-task", args.threads]
+    # of whole nodes (--exclusive, or by their partition) a step gets no GPU that it does not ask for
+    size += ["--gpus-per-node", job.gpus] if job.gpus else []
     # the first node may still be writing long after the others are done: --wait 0. If one node fails, the others must not wait for it
     srun = ["srun", *size, "--kill-on-bad-exit=1", "--wait", 0, "--unbuffered"]
     return [*map(str, srun), "bash", "-c", f"exec {shlex.join(agent)} {here} {shlex.join(command)}"]

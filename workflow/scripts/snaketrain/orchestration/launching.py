@@ -68,14 +68,15 @@ def out_of_reach(compute: Compute) -> str | None:
 def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
     """Why a training that needs GPUs will find none, where that can be known; `gres` is what its job asks of SLURM."""
     needs = f"train.strategy: `{run.train.strategy.use}`" if "cpu" not in strategy_info(run.train.strategy.use).devices else None
-    needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else needs
+    if run.compute.required_device == "cuda":
+        needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else f"compute.gpus: is {run.compute.gpus}, which"
     if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
         return (
             f"{needs} needs GPUs, but compute.gpus is 0, so that SLURM would give none. Set compute.gpus: {run.compute.processes}, one for "
             "each of compute.processes."
         )
     if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
-        return f"{needs} needs GPUs, and this machine has none. Set compute.device: auto and a strategy such as `ddp`, or train where there are some."
+        return f"{needs} needs GPUs, and this machine has none. Set compute.gpus: 0, compute.device: auto and a strategy such as `ddp`, or train where there are some."
     return None
 
 

@@ -85,7 +85,7 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
         return {"run-name": name} | training_options(pipeline, name)
     if stage == "evaluate_model":
         compute = pipeline.computes[name]
-        return {"run-name": name, "device": compute.device, "stall-seconds": compute.stall_seconds}
+        return {"run-name": name, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
         return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
     return {}
@@ -96,7 +96,7 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
     settings = pipeline.runs[run]
     profile = settings.compute.profile
     return {
-        "device": settings.compute.device,
+        "device": settings.compute.required_device,
         "keep-best-by": settings.select.metric,
         "keep-best-mode": settings.select.mode,
         "keep": settings.compute.keep_checkpoints,

@@ -50,6 +50,7 @@ class Allocation:
     number: str
     restarts: int
     hosts: tuple[str, ...]
+    gpus: int = 0  # on each node; of unequal nodes, the fewest
 
 
 class Slurm:
@@ -107,10 +108,10 @@ class Slurm:
     # --- scontrol, sinfo, scancel
 
     def allocation(self, number: str) -> Allocation:
-        shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+        shown = self._ask("scontrol", "show", "job", "--details", "--oneliner", number)
         found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList")}
         restarts, nodes = (match[1] if match else "" for match in found.values())
-        return Allocation(number, int(restarts or 0), () if nodes in ("", "(null)") else self.hosts(nodes))
+        return Allocation(number, int(restarts or 0), () if nodes in ("", "(null)") else self.hosts(nodes), gpus_of(shown))
 
     def hosts(self, nodes: str) -> tuple[str, ...]:
         """`a[1-2]` as `a1`, `a2`."""
@@ -178,3 +179,9 @@ class Slurm:
             raise SlurmError(f"{program} cannot be run: {error}") from None
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds") from None
+
+
+def gpus_of(job: str) -> int:
+    """The GPUs of a job on each of its nodes, from `scontrol show job --details`: `GRES=gpu:a100:4(IDX:0-3)` for each group of nodes."""
+    groups = re.findall(r" CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", job)
+    return min((sum(int(count) for count in re.findall(r"\bgpu:(?:[^:,(]+:)?(\d+)", group)) for group in groups), default=0)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from snaketrain.runtime.ranks import Ranks
+from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
 
@@ -54,8 +55,7 @@ class Strategy:
     tries_again = True  # a step that ran out of memory can be repeated: it leaves nothing behind but gradients
 
     def __init__(self, device: str = "auto", precision: str = "auto"):
-        kind = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
-        self.device = torch.device(kind)
+        self.device = device_of(device)
         self.asked = precision
         self.compute_in(best_precision(self.device) if precision == "auto" else precision)
 

@@ -40,7 +40,9 @@ class Compute(Section):
     processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
     threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
     gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` takes a GPU where there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="`auto` takes a GPU where there is one, and insists on one where `gpus` or `sbatch` ask for GPUs"
+    )
     launcher: Literal["auto", "torchrun", "srun", "env"] = Field(
         "auto",
         description="`srun` starts torchrun on each node of a SLURM job, and `auto` does so inside of one; with `env`, `launch_command` starts the "
@@ -116,6 +118,12 @@ class Compute(Section):
                 f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is no shorter than the job itself (`minutes`: {self.minutes}): "
                 "it would save and be queued again at once"
             )
+
+    @property
+    def required_device(self) -> str:
+        """A job that asked for GPUs and sees none must fail: on the CPU it would train for weeks."""
+        asks_for_gpus = self.gpus > 0 or any(word.startswith("--gpus") for word in shlex.split(self.sbatch))
+        return "cuda" if self.device == "auto" and asks_for_gpus else self.device
 
     @property
     def node_counts(self) -> range:
