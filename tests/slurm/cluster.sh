@@ -6,12 +6,13 @@
 #   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
 #   cluster.sh stop-controller|start-controller FOLDER
 #   cluster.sh crash|start-node|cut|heal FOLDER NODE
+#   cluster.sh node-timeout FOLDER SECONDS        until a node that does not answer is down
 #
 # On a busy machine, SLOWNESS=3 makes all time limits three times as long.
 # It needs root and the Debian or Ubuntu packages slurmctld slurmd slurm-client munge iproute2.
 set -euo pipefail
 NODES=${NODES:-3} CPUS=${CPUS:-4} GPUS=${GPUS:-2} NET=${NET:-10.91.7} SLOWNESS=${SLOWNESS:-1} BRIDGE=br-snaketrain
-ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut or heal} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
+ACTION=${1:?start, stop, status, stop-controller, start-controller, crash, start-node, cut, heal or node-timeout} FOLDER=$(realpath -m "${2:?the folder of the cluster}") NODE=${3:-}
 CONF=$FOLDER/slurm.conf MUNGE=$FOLDER/munge/socket
 export SLURM_CONF=$CONF
 
@@ -169,6 +170,10 @@ case $ACTION in
     crash) crash_node "$NODE" ;;
     start-node) start_node "$NODE" ;;
     cut) ip link set "v$NODE" down ;;
+    node-timeout) # here the third argument is a number of seconds
+        sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$((NODE * SLOWNESS))/" "$CONF"
+        scontrol reconfigure
+        ;;
     heal) ip link set "v$NODE" up ;;
-    *) sed -n 2,10p "$0" && exit 2 ;;
+    *) sed -n 2,11p "$0" && exit 2 ;;
 esac

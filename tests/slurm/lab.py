@@ -169,10 +169,10 @@ class Cluster:
     def __init__(self, folder: Path):
         self.folder, self.slowness = folder, limits.whole_seconds(1)
 
-    def act(self, action: str, *node: str, environment: dict[str, str] | None = None) -> None:
-        """As the script cluster.sh knows them: start, stop, crash, start-node, cut, heal."""
-        command = [HERE / "cluster.sh", action, self.folder, *node]
+    def act(self, action: str, *node_or_seconds: str, environment: dict[str, str] | None = None) -> None:
+        """As the script cluster.sh knows them: start, stop, crash, start-node, cut, heal, node-timeout."""
+        command = [HERE / "cluster.sh", action, self.folder, *node_or_seconds]
         done = subprocess.run(
             list(map(str, command)), capture_output=True, text=True, env=os.environ | {"SLOWNESS": str(self.slowness)} | (environment or {})
         )
-        assert done.returncode == 0, f"{action} {' '.join(node)}: {done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{action} {' '.join(node_or_seconds)}: {done.stdout}{done.stderr}"

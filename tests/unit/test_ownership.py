@@ -123,3 +123,27 @@ def test_our_own_job_that_was_queued_again_is_not_cancelled(slurm, monkeypatch):
     ownership._ourselves.cache_clear()
     ownership.end_previous_owner(slurm)
     assert not (slurm / "cancelled").exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "refused"),
+    [
+        ({"job": "7", "start": "1.0"}, True),
+        ({"job": "7", "start": "0.10"}, True),
+        ({"job": "7", "start": "0.1"}, False),
+        ({"job": "7"}, False),
+        ({"job": "6", "start": "5.0"}, False),
+    ],
+    ids=["restarted by SLURM", "restarted within the job", "our predecessor", "of an earlier version", "another job"],
+)
+def test_an_earlier_start_of_a_job_never_takes_the_folder_back(tmp_path, monkeypatch, owner, refused):
+    """It lives on, on a node that was cut off, and is only now ready to write."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SNAKETRAIN_START", "0.2")
+    (tmp_path / "owner.json").write_text(json.dumps(owner))
+    if refused:
+        with pytest.raises(ownership.TakenOver, match=f"start {owner['start']} of job 7 writes here now"):
+            ownership.sign(tmp_path)
+    else:
+        ownership.sign(tmp_path)
+        assert ownership.is_ours(tmp_path)

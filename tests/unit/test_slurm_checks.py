@@ -1,5 +1,6 @@
 """What is told of the jobs of a workflow under SLURM, and when."""
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,28 @@ def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told,
         watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
     assert asked[1:] == 2 * [("scontrol", "update", "JobId=12", "NumNodes=2-6", "NumTasks=16")]
     assert ["was requeued" in line for line in told] == [True, False] and "`scontrol release 13`" in told[1]
+
+
+def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, monkeypatch):
+    """Those that SLURM itself has given up need no exclusion, and come back when it takes them back. Tried again until SLURM answers."""
+    changed, answers = [], [SlurmError("busy"), "a1 down\na2 idle", " ExcNodeList=b1", "b1", ""]
+
+    def answer(self, command):
+        if command[:2] == ("scontrol", "update"):
+            changed.append(command[2:])
+        given = answers.pop(0) if len(changed) == 0 or command[0] != "squeue" else ""
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    monkeypatch.setattr(Slurm, "_answer", answer)
+    (tmp_path / "nodes_to_exclude.json").write_text(json.dumps({"job": "12", "nodes": ["a1", "a2"]}))
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {ROW.comment: tmp_path})
+    watch.look([replace(ROW, state="RUNNING", nodes="")], 0)
+    for second in (30, 60, 90):
+        watch.look([ROW], second)
+    assert changed == [("JobId=12", "ExcNodeList=a2,b1")]
+    assert sum("will start without a2, which failed it" in line for line in told) == 1
 
 
 def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):

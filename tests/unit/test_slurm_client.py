@@ -50,7 +50,7 @@ def commands(path: Path) -> set[str]:
 def test_no_other_file_runs_slurms_programs():
     running = {str(path.relative_to(WORKFLOW / "scripts")): found for path in WORKFLOW.rglob("*.py") if (found := commands(path))}
     assert running.pop("snaketrain/slurm/client.py") >= {"squeue", "scontrol", "sinfo", "scancel", "srun"}
-    assert running.pop("tools/launch_slurm.py") == {"srun"}, "which starts the training, and is no question"
+    assert running.pop("snaketrain/launch/slurm_step.py") == {"srun"}, "which starts the training, and is no question"
     assert running.pop("snaketrain/config/schema/compute.py") == {"sbatch"}, "a setting's name"
     assert running == {}
 

@@ -1,11 +1,7 @@
 """How trainings are started, and what they ask of SLURM."""
 
-import argparse
 import json
-import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +10,14 @@ import yaml
 from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
-import launch_slurm
+from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema import Compute, Settings
+from snaketrain.launch import slurm_job
+from snaketrain.launch.endings import Ending, Restarts
+from snaketrain.launch.slurm_job import SlurmJob
+from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
-from snaketrain.runtime.run_folder import end_of_journal
-from snaketrain.slurm.client import Allocation, Slurm
-
-TORCHRUN = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "600"]
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -42,8 +39,8 @@ def test_processes_of_one_machine_share_its_threads():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_in_a_slurm_job_all_start_on_its_nodes(processes):
     found = words(Compute(nodes="2", processes=processes, threads=4), in_slurm_job=True)
-    assert found[-6:] == [found[-6], "--processes", str(processes), "--threads", "4", "--"]
-    assert found[-6].endswith("/launch_slurm.py")
+    start = next(i for i, word in enumerate(found) if word.endswith("/launch_slurm.py"))
+    assert found[start + 1 :] == ["--nodes", "2", "--processes", str(processes), "--threads", "4", "--restarts", "3", "--"]
 
 
 def test_torchrun_can_be_chosen_within_a_slurm_job():
@@ -159,57 +156,29 @@ def test_the_profile_hands_over_a_script():
 # --- inside of a job
 
 
-def command_of(job: Allocation, processes: int = 2) -> list[str]:
-    return launch_slurm.step(argparse.Namespace(processes=processes, threads=4), job, ["train model.py", "--output", "f/manifest.json"])
+def command_of(job: Allocation, size: NodeSize | None = None, words: tuple[str, ...] = ("train model.py",)) -> list[str]:
+    return srun_command(job, list(job.hosts), size or NodeSize(processes=2, threads=4), "a1:2345", list(words))
 
 
-def port(job: Allocation) -> int:
-    return int(re.search(r":(\d+) ", command_of(job)[-1])[1])
-
-
-def test_one_torchrun_on_each_node_that_the_job_was_given():
+def test_one_agent_on_each_node_that_the_job_was_given():
     found = command_of(Allocation("7", 0, ("a1", "a2", "a3")))
     assert found[0] == "srun"
     assert found[found.index("--nodes") + 1] == found[found.index("--ntasks") + 1] == "3"
     assert found[found.index("--cpus-per-task") + 1] == "4"
-    assert found[-3:-1] == ["bash", "-c"]
-    assert "--nnodes 3 --nproc-per-node 2" in found[-1] and "--rdzv-endpoint a1:" in found[-1]
-    assert found[-1].endswith("'train model.py' --output f/manifest.json")
+    assert "--gpus-per-node" not in found
+    agent = next(i for i, word in enumerate(found) if word.endswith("/launch_node.py"))
+    assert found[agent + 1 :] == ["--rendezvous", "a1:2345", "--nodes", "3", "--processes", "2", "--", "train model.py"]
 
 
-def test_each_start_of_a_job_meets_at_a_place_of_its_own():
-    starts = [Allocation("7", 0, ("a1",)), Allocation("7", 1, ("a1",)), Allocation("8", 0, ("a1",))]
-    assert len({port(job) for job in starts}) == len({re.search(r"--rdzv-id (\S+)", command_of(job)[-1])[1] for job in starts}) == 3
-    assert all(
-        20000 <= port(Allocation(str(number), restarts, ("a1",))) < 32000 for number in (1, 99999, 12345678) for restarts in (0, 1, 500)
-    )
+def test_each_step_asks_for_all_gpus_of_its_job():
+    found = command_of(Allocation("7", 0, ("a1",), gpus=4), NodeSize(4, 8, cpu=False, interface="ib0"))
+    assert found[found.index("--gpus-per-node") + 1] == "4"
+    assert found[found.index("--interface") + 1] == "ib0"
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_the_shell_of_each_node_executes_nothing_of_what_the_script_is_given(tmp_path):
-    words = ['-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü"]
-    job = Allocation("7", 0, ("a1",))
-    script = launch_slurm.step(argparse.Namespace(processes=1, threads=1), job, words)[-1]
-    script = script.replace(f"exec {shlex.quote(launching.torchrun()[0])}", "printf '%s\\0'")
-    environment = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "a1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\0")[-4:-1] == words
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_the_shell_of_each_node_fills_in_its_own_number(tmp_path):
-    script = (
-        command_of(Allocation("7", 0, ("a1", "a2")))[-1]
-        .replace(shlex.quote(launching.torchrun()[0]), "printf '%s\\n'")
-        .replace("exec ", "")
-    )
-    done = {}
-    for node in (0, 1):
-        environment = {"SLURM_NODEID": str(node), "SLURMD_NODENAME": f"a{node + 1}", "PATH": "/usr/bin:/bin"}
-        done[node] = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "is_host=1,join_timeout=600" in done[0] and "is_host=0,join_timeout=600" in done[1]
-    assert done[1][done[1].index("--local-addr") + 1] == "a2"
+def test_what_the_script_is_given_is_not_read_by_a_shell():
+    words = ('-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü")
+    assert tuple(command_of(Allocation("7", 0, ("a1",)), words=words)[-3:]) == words
 
 
 # --- when the step has failed
@@ -217,63 +186,140 @@ def test_the_shell_of_each_node_fills_in_its_own_number(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """scontrol and srun of a job on a1 and a2, of which those in the file `lost` do not answer; what was queued again is written down."""
+    """scontrol and srun of a job on a1 to a3, of which those in the file `lost` do not answer; what is changed is written down."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "restarts").write_text("2")
     (tmp_path / "lost").write_text("")
     scontrol = (
-        'case "$1 $2" in "show job") echo "JobId=7 UserId=me Restarts=$(cat $HERE/restarts) NodeList=a[1-2] BatchHost=a1";; '
-        '"show hostnames") printf "a1\\na2\\n";; "requeue 7") echo 7 >> $HERE/requeued;; esac'
+        'case "$1 $2" in "show job") echo "JobId=7 UserId=me Restarts=$(cat $HERE/restarts) ExcNodeList=b[1-2] NodeList=a[1-3] BatchHost=a1";; '
+        '"show hostnames") case $3 in "a[1-3]") printf "a1\\na2\\na3\\n";; *) printf "b1\\nb2\\n";; esac;; *) echo "$@" >> $HERE/changed;; esac'
     )
     srun = 'while [ "$1" != --nodelist ]; do shift; done; ! grep -qx "$2" $HERE/lost'
     for name, script in {"scontrol": scontrol, "srun": srun}.items():
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + script.replace("$HERE", str(tmp_path)) + "\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(launch_slurm, "signals", [15])  # SLURM ends it at once when it was queued again
+    monkeypatch.setattr(slurm_job, "SECONDS_UNTIL_ENDED", 0.1)  # SLURM ends it at once when it was requeued
     return tmp_path
 
 
-def journal(folder, *lines):
-    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+@pytest.fixture
+def job(slurm) -> SlurmJob:
+    restarts = Restarts(slurm, 3, 0.01, lambda message: None)
+    return SlurmJob(Slurm(), "7", slurm, NodeCounts.of("2-3"), NodeSize(2, 4), restarts, silence_seconds=60)
 
 
-STOPPED = {"event": "end", "status": "STOPPED", "step": 5, "signals": ["SIGUSR1"]}
+def changed(folder: Path) -> list[str]:
+    return (folder / "changed").read_text().splitlines() if (folder / "changed").exists() else []
 
 
-def test_a_job_knows_its_nodes_and_how_often_it_was_started(slurm):
-    assert Slurm().allocation("7") == Allocation("7", 2, ("a1", "a2"))
+LOST = StepEnding(Ending(137, "rank 2 was killed by SIGKILL on a2"))
 
 
-def test_out_of_time_and_saved_is_queued_again(slurm):
-    journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) == "its time ran out; saved"
-    launch_slurm.requeue(Slurm(), Slurm().allocation("7"), "its time ran out; saved")
-    assert (slurm / "requeued").read_text() == "7\n"
+def test_a_job_knows_its_nodes_and_how_often_it_was_started(job):
+    assert job.job == Allocation("7", 2, ("a1", "a2", "a3"))
 
 
-def test_an_earlier_start_that_ran_out_of_time_excuses_nothing(slurm):
-    """Else a training that fails at each start would be queued again for ever."""
-    journal(slurm, {"event": "attempt"}, STOPPED)
-    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, end_of_journal(slurm)) is None
+def test_out_of_time_and_saved_is_queued_again(job, slurm):
+    assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
+    assert changed(slurm) == ["requeue 7"]
 
 
-def test_a_node_that_does_not_answer_is_a_reason(slurm):
-    (slurm / "lost").write_text("a2\n")
-    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) == "a2 does not answer; resuming from the last checkpoint"
+def test_a_script_that_fails_by_itself_is_neither_restarted_nor_queued_again(job, slurm):
+    assert job.exit_code(StepEnding(Ending(1)), []) == 1
+    assert job.exit_code(StepEnding(Ending(143)), ["SIGTERM"]) == 75
+    assert changed(slurm) == []
 
 
-def test_a_script_that_fails_by_itself_is_not_queued_again(slurm):
-    journal(slurm, {"event": "attempt"}, {"event": "end", "status": "FAILED"})
-    assert launch_slurm.why_requeue(Slurm(), Slurm().allocation("7"), slurm, 0) is None
+def test_a_lost_process_is_restarted_on_the_same_nodes(job, slurm):
+    assert job.exit_code(LOST, []) is None
+    assert job.usable() == ["a1", "a2", "a3"] and changed(slurm) == []
 
 
-def test_a_start_that_was_cut_off_does_not_end_the_next_one(slurm, capsys):
-    before = Slurm().allocation("7")
+def test_nothing_is_restarted_when_slurm_ends_the_job(job, slurm):
+    job.signals.append(15)
+    assert job.exit_code(LOST, []) == 137
+    assert changed(slurm) == []
+
+
+def test_a_dead_node_is_given_up_before_slurm_ends_the_job_for_it(job, slurm):
+    assert job.exit_code(StepEnding(Ending(1, "a2 does not answer"), dead=["a2"]), []) is None
+    assert job.usable() == ["a1", "a3"] and changed(slurm) == ["update JobId=7 NodeList=a1,a3"]
+
+
+def test_with_too_few_nodes_left_the_job_is_queued_again_without_the_bad_ones(job, slurm, capsys):
+    bad = StepEnding(Ending(76, "1 of 2 GPUs no longer answer on a1"), dead=["a2"], unfit=["a1"])
+    assert job.exit_code(bad, []) == 76
+    assert changed(slurm) == ["update JobId=7 NodeList=a1,a3", "requeue 7"]
+    assert json.loads((slurm / NODES_TO_EXCLUDE).read_text()) == {"job": "7", "nodes": ["a1", "a2"]}
+    assert "1 nodes left, fewer than 2" in capsys.readouterr().out
+
+
+def test_a_users_own_exclusions_stay(slurm):
+    Slurm().exclude("7", ["a2"])
+    assert changed(slurm) == ["update JobId=7 ExcNodeList=a2,b1,b2"]
+
+
+def test_a_start_that_was_cut_off_does_not_end_the_next_one(job, slurm, capsys):
     (slurm / "restarts").write_text("3")
-    launch_slurm.requeue(Slurm(), before, "a2 does not answer")
-    assert not (slurm / "requeued").exists()
+    assert job.requeue(1, "a2 does not answer") == 1
+    assert job.exit_code(LOST, []) == 137
+    assert changed(slurm) == []
     assert "SLURM has already restarted it elsewhere" in capsys.readouterr().out
+
+
+def test_silent_nodes_are_asked_all_at_once(slurm):
+    (slurm / "bin/srun").write_text(
+        f"#!/bin/sh\necho $$ > {slurm}/asking-$$; sleep 1; ls {slurm} | grep -c asking > {slurm}/most; exit 1\n"
+    )
+    assert Slurm().silent_nodes("7", ["a1", "a2", "a3"]) == ["a1", "a2", "a3"]
+    assert (slurm / "most").read_text() == "3\n"
+
+
+def test_no_node_is_dead_where_slurm_does_not_answer(slurm):
+    job = Allocation("7", 0, ("a1", "a2", "a3"))
+    (slurm / "lost").write_text("a2\n")
+    assert dead_nodes(Slurm(), job, ["a2", "a3"]) == ["a2"]
+    (slurm / "lost").write_text("a1\na2\na3\n")
+    assert dead_nodes(Slurm(), job, ["a2", "a3"]) is None
+
+
+SAID, KILLED = Ending(1), Ending(137, "rank 2 was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("endings", "quiet", "dead", "expected"),
+    [
+        ({"a1": SAID, "a2": KILLED}, [], [], Ending(137, "rank 2 was killed by SIGKILL on a2")),
+        ({"a1": SAID}, ["a2"], ["a2"], Ending(137, "a2 does not answer")),
+        ({"a1": SAID}, ["a2"], [], Ending(137, "the processes on a2 ended without a report (srun: exit code 137)")),
+        ({"a1": SAID}, [], [], SAID),
+        ({"a1": Ending(75), "a2": Ending(75)}, [], [], Ending(75)),
+        ({}, [], [], Ending(137)),
+    ],
+)
+def test_why_a_step_ended(endings, quiet, dead, expected):
+    assert first_cause(137, endings, quiet, dead) == expected
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.given = {"a1": b"1", "a2": b"1"}
+
+    def signs(self, hosts):
+        return dict(self.given)
+
+
+def test_a_node_without_a_sign_of_life_is_quiet_but_not_for_time_that_nobody_lived():
+    server = Heard()
+    watch = Watch(server, ["a1", "a2", "a3"], silence_seconds=6)
+    now = watch.looked
+    assert watch.quiet(now) == []
+    for second in range(1, 8):
+        server.given["a1"] = str(second).encode()
+        found = watch.quiet(now + second)
+    assert found == ["a2"] and watch.quiet(now + 8) == []  # asked again after another silence
+    assert watch.quiet(now + 1000) == []  # suspended
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def check_cluster():
         if under_slurm:
             checks.end_left_over(slurm, submitted, print_to_stderr)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
-            ranges = {checks.comment(job): compute for job, compute in computes.items() if len(compute.node_counts) > 1}
-            monitor.JobMonitor(slurm, logs, print_to_stderr, ranges).start()
+            ranges = {checks.comment(job): compute for job, compute in computes.items() if compute.counts.varies}
+            folders = {checks.comment(job): Path(job.output[0]).parent for job in computes}
+            monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
     except (ConfigurationError, SlurmError) as error:
         raise WorkflowError(str(error)) from None

@@ -10,10 +10,9 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
+from snaketrain.runtime.stopping import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # which torchrun passes on, instead of dying of them
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
-SECONDS_TO_SAVE = 600  # before it kills its processes
 
 
 def environment(threads: int) -> str:
@@ -38,8 +37,10 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
     here = f"{environment(threads_each(compute))} {shlex.quote(sys.executable)}"
+    cpu = " --cpu" if compute.device == "cpu" else ""
     if launcher == "srun":
-        return f"{here} {tool('launch_slurm.py')} --processes {compute.processes} --threads {compute.threads} --"
+        size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads}"
+        return f"{here} {tool('launch_slurm.py')} {size} --restarts {compute.restarts}{cpu} --"
     if compute.processes == 1:
         return python(compute.threads)
     if launcher == "env":
@@ -47,7 +48,6 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
         return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
-    cpu = " --cpu" if compute.device == "cpu" else ""
     return f"{here} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
 
 
@@ -115,7 +115,7 @@ def threads_each(compute: Compute) -> int:
 
 def torchrun(*options: object) -> list[str]:
     program = str(Path(sys.executable).with_name("torchrun"))
-    return [program, "--signals-to-handle", SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
+    return [program, "--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
 def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, object]:
@@ -131,7 +131,7 @@ def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, object]
 def asked(compute: Compute, saves: bool) -> dict[str, str | int | None]:
     """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
     # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
-    size = [f"-N{compute.nodes}", f"--ntasks-per-node={compute.threads}", "-c1"]
+    size = [f"-N{compute.counts.asked}", f"--ntasks-per-node={compute.threads}", "-c1"]
     extra = [*size, "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
     if saves and compute.save_before_limit_seconds:
         extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")

@@ -36,7 +36,10 @@ def end_previous_owner(folder: Path) -> None:
 
 
 def sign(folder: Path) -> None:
-    """Write down that we write here now."""
+    """Write down that we write here now; a later start of the same job is never pushed aside."""
+    owner, ours = _owner(folder), _ourselves()
+    if ours["job"] and owner.get("job") == ours["job"] and _start(owner) > _start(ours):
+        raise TakenOver(f"{folder}: start {owner['start']} of job {owner['job']} writes here now, so this one, {ours['start']}, ends")
     write_json(folder / "owner.json", _ourselves())
 
 
@@ -79,7 +82,13 @@ def _owner(folder: Path) -> JsonObject:
 def _ourselves() -> JsonObject:
     # what started us ends all of us: torchrun, where it is there
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    return {"job": os.environ.get("SLURM_JOB_ID"), "host": platform.node(), "pid": pid, "started": start_ticks(pid)}
+    job, start = os.environ.get("SLURM_JOB_ID"), os.environ.get("SNAKETRAIN_START")
+    return {"job": job, "start": start, "host": platform.node(), "pid": pid, "started": start_ticks(pid)}
+
+
+def _start(owner: JsonObject) -> list[int]:
+    """How often SLURM has restarted the job, and how often the job its processes: `2.1`, from launch_slurm.py."""
+    return [int(number) for number in (owner.get("start") or "0.0").split(".")]
 
 
 def _end_job(job: str, folder: Path) -> None:

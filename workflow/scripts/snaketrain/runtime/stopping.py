@@ -2,6 +2,10 @@
 
 import signal
 
+# What a launcher passes on to its processes, instead of dying of them; and how long it waits before it kills them
+LAUNCHER_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+SECONDS_TO_SAVE = 600
+
 
 class Stopping:
     def __init__(self) -> None:

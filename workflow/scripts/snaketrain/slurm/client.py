@@ -12,11 +12,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 TIMEOUT_SECONDS = 60
+NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
 
 
 class SlurmError(Exception):
@@ -127,6 +129,17 @@ class Slurm:
         """Change the number of nodes, or the range, that a pending job asks for."""
         self._ask("scontrol", "update", f"JobId={number}", f"NumNodes={nodes}", f"NumTasks={tasks}")
 
+    def shrink(self, number: str, hosts: Iterable[str]) -> None:
+        """Give up all other nodes of a running job: when SLURM finds one of a job's nodes dead, it ends the job."""
+        self._ask("scontrol", "update", f"JobId={number}", f"NodeList={','.join(hosts)}")
+
+    def exclude(self, number: str, hosts: Iterable[str]) -> None:
+        """Let a pending job start on none of these nodes either."""
+        found = re.search(r" ExcNodeList=(\S+)", self._ask("scontrol", "show", "job", "--oneliner", number))
+        before = found[1] if found and found[1] != "(null)" else ""
+        excluded = {*hosts, *(self.hosts(before) if before else ())}
+        self._ask("scontrol", "update", f"JobId={number}", f"ExcNodeList={','.join(sorted(excluded))}")
+
     def requeue(self, number: str) -> None:
         self._ask("scontrol", "requeue", number)
 
@@ -148,6 +161,13 @@ class Slurm:
         except SlurmError:
             return False
         return True
+
+    def silent_nodes(self, number: str, hosts: Iterable[str]) -> list[str]:
+        """The nodes among these that start no program, asked all at once: each may take a minute not to answer."""
+        hosts = list(hosts)
+        with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+            answers = list(pool.map(lambda host: self.starts_programs(number, host), hosts))
+        return [host for host, answer in zip(hosts, answers, strict=True) if not answer]
 
     def _ask(self, *command: str, max_age_seconds: float = 0.0) -> str:
         """What the program prints. An answer no older than `max_age_seconds` is not asked for again."""

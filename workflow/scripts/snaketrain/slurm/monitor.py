@@ -4,6 +4,7 @@ A requeued job that may run on a range of nodes is given the whole range again.
 """
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.slurm.checks import ENDED_STATES, NOT_RETRIED, jobs_here
-from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
@@ -46,15 +47,19 @@ ENDED = {
 class JobMonitor(threading.Thread):
     """Looks at the jobs now and then. A failure here never disturbs the workflow."""
 
-    def __init__(self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute]):
-        """`ranges`: the settings of jobs that run on a range of nodes, by their comment."""
+    def __init__(
+        self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute], folders: dict[str, Path] | None = None
+    ):
+        """By their comments: of jobs that run on a range of nodes, or with a spare, the settings; of trainings and evaluations the folders."""
         super().__init__(daemon=True)
         self.slurm, self.logs, self.report, self.ranges = slurm, logs, report, ranges
+        self.folders = folders or {}
         self.before: dict[str, QueuedJob] = {}
         self.ran_on: dict[str, str] = {}
         self.waits_since: dict[str, float] = {}
         self.reported: set[tuple[str, str]] = set()
         self.to_resize: set[str] = set()  # requeued jobs with a range of nodes
+        self.to_exclude: set[str] = set()  # requeued jobs that may have noted unfit nodes
 
     def run(self) -> None:
         while True:
@@ -70,11 +75,16 @@ class JobMonitor(threading.Thread):
                 self.ran_on[row.number] = row.nodes
             if row.state == "PENDING":
                 if row.number in self.ran_on:
+                    self.to_exclude.add(row.number)
                     if row.comment in self.ranges:
                         self.to_resize.add(row.number)
                     self.say(
                         row, f"was requeued{self.why_requeued(self.ran_on.pop(row.number))}; a training resumes from its last checkpoint"
                     )
+                if row.number in self.to_exclude:
+                    with contextlib.suppress(SlurmError):
+                        self.exclude_unfit(row)
+                        self.to_exclude.discard(row.number)
                 if row.number in self.to_resize:
                     with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
                         self.restore_range(row, self.ranges[row.comment])
@@ -99,7 +109,20 @@ class JobMonitor(threading.Thread):
 
     def restore_range(self, row: QueuedJob, compute: Compute) -> None:
         """SLURM 22.05 remembers the number of nodes a job had and would wait until that many are free."""
-        self.slurm.resize(row.number, compute.nodes, tasks=compute.node_counts[0] * compute.threads)
+        self.slurm.resize(row.number, compute.counts.asked, tasks=compute.counts.fewest_asked * compute.threads)
+
+    def exclude_unfit(self, row: QueuedJob) -> None:
+        """What its last start found unfit, and SLURM takes for good. A running job cannot have itself excluded from nodes."""
+        try:
+            noted = json.loads((self.folders[row.comment] / NODES_TO_EXCLUDE).read_text(encoding="utf-8"))
+        except (KeyError, FileNotFoundError):
+            return
+        if noted["job"] == row.number and noted["nodes"]:
+            down = self.slurm.down_nodes(",".join(noted["nodes"]))
+            if unfit := sorted(set(noted["nodes"]) - set(down)):
+                self.slurm.exclude(row.number, unfit)
+                undo = f"`scontrol update JobId={row.number} ExcNodeList=`"
+                self.say(row, f"will start without {', '.join(unfit)}, which failed it ({undo} permits all nodes again)")
 
     def why_requeued(self, nodes: str) -> str:
         """Which of its nodes SLURM has given up, if any."""

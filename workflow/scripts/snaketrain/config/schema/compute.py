@@ -1,12 +1,12 @@
 """The section `compute`."""
 
-import re
 import shlex
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
 
 SBATCH_SETTINGS = {
@@ -35,7 +35,9 @@ class Compute(Section):
     """Where and on how much it runs. Changing it makes nothing stale."""
 
     nodes: str = Field(
-        "1", description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts"
+        "1",
+        description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts; `4+1` trains on four, "
+        "and a spare one steps in when one is lost",
     )
     processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
     threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
@@ -65,7 +67,8 @@ class Compute(Section):
     )
     restarts: NotNegative = Field(
         3,
-        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot when one was lost",
+        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot, also within a SLURM job, "
+        "when one was lost",
     )
     profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; none: no trace")
     reduce_batch_on_oom: bool = Field(
@@ -81,11 +84,7 @@ class Compute(Section):
     @field_validator("nodes")
     @classmethod
     def _in_order(cls, value: str) -> str:
-        if not re.fullmatch(r"[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?", value):
-            raise ValueError(f"{value!r} is no number of machines: write one such as 2, or a range such as 1-4")
-        first, _, last = value.partition("-")
-        if last and int(last) < int(first):
-            raise ValueError(f"{value} goes down: write the smaller number first")
+        NodeCounts.of(value)
         return value
 
     @field_validator("sbatch")
@@ -127,5 +126,9 @@ class Compute(Section):
 
     @property
     def node_counts(self) -> range:
-        first, _, last = self.nodes.partition("-")
-        return range(int(first), int(last or first) + 1)
+        """On how many nodes it may train."""
+        return range(self.counts.fewest, self.counts.most + 1)
+
+    @property
+    def counts(self) -> NodeCounts:
+        return NodeCounts.of(self.nodes)

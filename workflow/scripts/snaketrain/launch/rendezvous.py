@@ -1,0 +1,130 @@
+"""Where the nodes of a SLURM job meet: a store on the node that runs the job's script.
+
+Its port is bound before anyone is told. Each start has a store of its own, so that nothing left over from an earlier start can join. Besides
+torch's keys it holds the nodes' signs of life, and how their processes ended.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # which torch does not list among its exports
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+from snaketrain.launch.endings import Ending
+
+BACKEND = "snaketrain"
+SECONDS_TO_JOIN = 600  # a large environment may take minutes to load on many nodes at once
+SECONDS_BETWEEN_SIGNS = 1.0
+GRACE_SECONDS = 10.0  # for the other nodes to say how their processes ended: the first to fail is not always the cause
+
+
+class Server:
+    """The store, and what the nodes have written to it."""
+
+    def __init__(self, listening: socket.socket):
+        port = listening.getsockname()[1]
+        self.store = TCPStore(
+            "localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), timeout=timedelta(seconds=30)
+        )
+
+    def signs(self, hosts: Iterable[str]) -> dict[str, bytes]:
+        """Of each node the last sign of life, which is another one each time."""
+        return {host: self.store.get(key) for host in hosts if self.store.check([key := f"alive/{host}"])}
+
+    def present(self, hosts: Iterable[str]) -> set[str]:
+        """The nodes whose agents lived when the first one failed."""
+        return {host for host in hosts if self.store.check([f"present/{host}"])}
+
+    def endings(self, hosts: Iterable[str]) -> dict[str, Ending]:
+        return {host: Ending.from_json(self.store.get(key)) for host in hosts if self.store.check([key := f"ended/{host}"])}
+
+    def step(self) -> str | None:
+        """The number of SLURM's step, once a node has told it."""
+        return self.store.get("step").decode() if self.store.check(["step"]) else None
+
+
+class Member:
+    """A node's part: it gives signs of life, and says how its processes ended."""
+
+    def __init__(self, endpoint: str, host: str, nodes: int, step: str):
+        self.host, self.nodes = host, nodes
+        self._store, self._signs = connect(endpoint), connect(endpoint)  # a thread that waits on a client blocks all others
+        self._store.set("step", step)
+        self._over = threading.Event()
+        threading.Thread(target=self._give_signs, daemon=True).start()
+
+    def _give_signs(self) -> None:
+        count = 0
+        with contextlib.suppress(DistError):  # whoever started us is gone, and SLURM ends us as well
+            while not self._over.wait(SECONDS_BETWEEN_SIGNS):
+                count += 1
+                self._signs.set(f"alive/{self.host}", str(count))
+                if self._signs.check(["failed"]):
+                    self._signs.set(f"present/{self.host}", "")
+
+    def report(self, ending: Ending) -> None:
+        """A failure waits for the reports of the others: when this agent exits, SLURM kills them."""
+        if self._store.check(["closed"]):  # our processes were killed because of a failure elsewhere
+            return
+        self._store.set(f"ended/{self.host}", ending.to_json())
+        reported = self._store.add("reported", 1)
+        if ending.code:
+            self._store.set("failed", "")
+            end = time.monotonic() + GRACE_SECONDS
+            while reported < self.nodes and time.monotonic() < end:
+                time.sleep(0.1)
+                reported = self._store.add("reported", 0)
+            self._store.set("closed", "")
+        self._over.set()
+
+
+class NodeRendezvous(RendezvousHandler):
+    """For torch's agent: nodes and their order are known, so that nothing is negotiated. Ranks use the store as well."""
+
+    def __init__(self, parameters: RendezvousParameters):
+        self.parameters = parameters
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        host, _, port = self.parameters.endpoint.rpartition(":")
+        store = PrefixStore("agents", connect(self.parameters.endpoint))
+        return RendezvousInfo(store, self.parameters.get("rank"), self.parameters.max_nodes, RendezvousStoreInfo(host, int(port)))
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self.parameters.run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def connect(endpoint: str) -> TCPStore:
+    host, _, port = endpoint.rpartition(":")
+    return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SECONDS_TO_JOIN))
+
+
+rendezvous_handler_registry.register(BACKEND, NodeRendezvous)

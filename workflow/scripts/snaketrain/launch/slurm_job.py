@@ -1,0 +1,109 @@
+"""A training within its SLURM job: restarts on the nodes that are left, and requeues when these are not enough or time has run out."""
+
+import time
+from pathlib import Path
+
+from snaketrain.config.node_counts import NodeCounts
+from snaketrain.launch.endings import Restarts
+from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
+from snaketrain.runtime.exit_codes import STOPPED_EARLY
+from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.run_folder import end_of_journal, stopped_by
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
+
+OUT_OF_TIME = "SIGUSR1"
+SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued
+SECONDS_BETWEEN_QUESTIONS = 10
+
+
+class SlurmJob:
+    def __init__(
+        self, slurm: Slurm, number: str, folder: Path, nodes: NodeCounts, size: NodeSize, restarts: Restarts, silence_seconds: float
+    ):
+        self.slurm, self.folder, self.nodes, self.size, self.restarts = slurm, folder, nodes, size, restarts
+        self.job = slurm.allocation(number)
+        self.silence_seconds = silence_seconds
+        self.signals: list[int] = []  # received: SLURM is ending the job, and knows why
+        self.dead: set[str] = set()
+        self.unfit: set[str] = set()
+
+    def train(self, command: list[str]) -> int:
+        """The exit code of the job."""
+        before, code, start = end_of_journal(self.folder), None, 0
+        while code is None:
+            usable = self.usable()
+            hosts, spare = usable[: self.nodes.most], usable[self.nodes.most :]
+            self.say(f"{self.size.processes} processes on each of {', '.join(hosts)}" + (f"; spare: {', '.join(spare)}" if spare else ""))
+            step = Step(self.slurm, self.job, hosts, self.size, self.silence_seconds, lambda: self.signals)
+            code = self.exit_code(step.run(command, f"{self.job.restarts}.{start}"), stopped_by(self.folder, before))
+            start += 1
+        return code
+
+    def exit_code(self, found: StepEnding, stopped: list[str]) -> int | None:
+        """Of the job; None if there is to be another start, for which it has waited. `stopped`: the signals that a saved training was stopped by."""
+        ending = found.ending
+        if not ending.code:
+            return 0
+        if OUT_OF_TIME in stopped and not self.signals:
+            return self.requeue(ending.code, "its time ran out; saved")
+        if self.signals or not ending.lost:
+            return STOPPED_EARLY if stopped else ending.code
+        self.leave_out(found)
+        if (left := len(self.usable())) < self.nodes.fewest:
+            return self.requeue(
+                ending.code, f"{ending.lost}; {left} nodes left, fewer than {self.nodes.fewest}; resuming from the last checkpoint"
+            )
+        if (pause := self.restarts.pause_after(ending)) is None:
+            return ending.code
+        self.wait(pause)
+        return ending.code if self.signals or self.started_elsewhere() else None
+
+    def usable(self) -> list[str]:
+        return [host for host in self.job.hosts if host not in self.dead | self.unfit]
+
+    def leave_out(self, found: StepEnding) -> None:
+        """Dead nodes are given up: SLURM would end the whole job when it notices them."""
+        self.dead |= set(found.dead)
+        self.unfit |= set(found.unfit)
+        if found.dead:
+            try:
+                self.slurm.shrink(self.job.number, [host for host in self.job.hosts if host not in self.dead])
+            except SlurmError as error:
+                self.say(f"{', '.join(found.dead)} cannot be given up, so SLURM will requeue the job when it notices: {error}")
+
+    def requeue(self, code: int, reason: str) -> int:
+        """`code` is for SLURM to ignore, which ends this start."""
+        if self.started_elsewhere():
+            return code
+        lost = sorted(self.dead | self.unfit)
+        write_json(
+            self.folder / NODES_TO_EXCLUDE, {"job": self.job.number, "nodes": lost}
+        )  # only a pending job can be told: see slurm/monitor.py
+        try:
+            self.slurm.requeue(self.job.number)
+        except SlurmError as error:  # the job fails, and Snakemake retries it
+            self.say(f"{reason}, but it cannot be requeued: {error}")
+            return code
+        self.say(f"{reason}; requeued" + (f", to start without {', '.join(lost)}" if lost else ""))
+        self.wait(SECONDS_UNTIL_ENDED)  # until SLURM ends this start; exiting earlier would count as a failure
+        return code
+
+    def started_elsewhere(self) -> bool:
+        """A script on a node that was cut off may outlive its start of the job."""
+        while not self.signals:
+            try:
+                if self.slurm.allocation(self.job.number).restarts == self.job.restarts:
+                    return False
+                self.say("SLURM has already restarted it elsewhere")
+                return True
+            except SlurmError:  # away; without it nothing can be started either
+                self.wait(SECONDS_BETWEEN_QUESTIONS)
+        return False
+
+    def wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self.signals and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def say(self, message: str) -> None:
+        print(f"job {self.job.number}: {message}", flush=True)

@@ -1,0 +1,150 @@
+"""One start of a training on nodes of its SLURM job: a step of srun with an agent on each node, and why it ended."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snaketrain.launch.endings import Ending
+from snaketrain.launch.interfaces import address_of
+from snaketrain.runtime.exit_codes import FAILED
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+
+if TYPE_CHECKING:
+    from snaketrain.launch.rendezvous import Server
+
+AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
+SECONDS_TO_END = 60  # for srun to end its step
+PAUSED_SECONDS = 5  # between two looks: this process was suspended, and so were the others
+
+
+@dataclass(frozen=True)
+class NodeSize:
+    """What each node runs."""
+
+    processes: int
+    threads: int
+    cpu: bool = False
+    interface: str | None = None  # of the network
+
+
+@dataclass
+class StepEnding:
+    ending: Ending
+    dead: list[str] = field(default_factory=list)  # nodes that start no program
+    unfit: list[str] = field(default_factory=list)  # nodes that do, but cannot run their processes
+
+
+class Step:
+    def __init__(
+        self, slurm: Slurm, job: Allocation, hosts: list[str], size: NodeSize, silence_seconds: float, stopping: Callable[[], object]
+    ):
+        """`silence_seconds`: a node that gives no sign of life for so long is probed. `stopping`: whether SLURM is ending the job."""
+        self.slurm, self.job, self.hosts, self.size = slurm, job, hosts, size
+        self.silence_seconds, self.stopping = silence_seconds, stopping
+
+    def run(self, command: list[str], start: str) -> StepEnding:
+        listening = socket.create_server(("", 0), backlog=4096)
+        here = address_of(self.size.interface) if self.size.interface else self.job.hosts[0]
+        endpoint = f"{here}:{listening.getsockname()[1]}"
+        # a process of an earlier start that lives on where nothing reaches it must not write any more: see runtime/ownership.py
+        environment = os.environ | {"SNAKETRAIN_START": start}
+        srun = subprocess.Popen(srun_command(self.job, self.hosts, self.size, endpoint, command), env=environment)
+
+        from snaketrain.launch.rendezvous import Server  # torch loads while the nodes start
+
+        server = Server(listening)
+        dead = self._wait(srun, Watch(server, self.hosts, self.silence_seconds))
+        endings, present = server.endings(self.hosts), server.present(self.hosts)
+        if not srun.returncode and not any(ending.code for ending in endings.values()):
+            return StepEnding(Ending(0))
+        quiet = [host for host in self.hosts if host not in endings and host not in present]
+        while not dead and quiet and not self.stopping():
+            if (found := dead_nodes(self.slurm, self.job, quiet)) is not None:
+                dead = found
+                break
+            time.sleep(SECONDS_TO_END / 10)
+        unfit = [host for host, ending in endings.items() if ending.node_unfit]
+        return StepEnding(first_cause(srun.returncode, endings, quiet, dead), dead, unfit)
+
+    def _wait(self, srun: "subprocess.Popen[bytes]", watch: "Watch") -> list[str]:
+        """Until srun has ended, or nodes have been found dead, which SLURM itself may take minutes to notice."""
+        while srun.poll() is None:
+            time.sleep(0.5)
+            if (quiet := watch.quiet(time.monotonic())) and (dead := dead_nodes(self.slurm, self.job, quiet)):
+                self._end(srun, watch.server.step())
+                return dead
+        return []
+
+    def _end(self, srun: "subprocess.Popen[bytes]", step: str | None) -> None:
+        try:
+            if step:
+                self.slurm.cancel(f"{self.job.number}.{step}")
+            srun.wait(SECONDS_TO_END)
+        except (SlurmError, subprocess.TimeoutExpired):
+            srun.kill()
+            srun.wait()
+
+
+class Watch:
+    """Which nodes have given no sign of life for a while."""
+
+    def __init__(self, server: "Server", hosts: list[str], silence_seconds: float):
+        self.server, self.hosts, self.silence_seconds = server, hosts, silence_seconds
+        self.signs: dict[str, bytes] = {}
+        self.heard: dict[str, float] = {}
+        self.looked = time.monotonic()
+
+    def quiet(self, now: float) -> list[str]:
+        """A node that never gave a sign is srun's business: it says when it cannot start it."""
+        if now - self.looked > PAUSED_SECONDS:
+            self.heard = dict.fromkeys(self.heard, now)
+        self.looked = now
+        signs = self.server.signs(self.hosts)
+        self.heard |= {host: now for host, sign in signs.items() if self.signs.get(host) != sign}
+        self.signs = signs
+        quiet = [host for host, heard in self.heard.items() if now - heard > self.silence_seconds]
+        self.heard |= dict.fromkeys(quiet, now)  # those that answer are asked again after another silence
+        return quiet
+
+
+def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: str, command: list[str]) -> list[str]:
+    """Sizes are explicit, since Snakemake's job hides SLURM's variables from its shell."""
+    count = len(hosts)
+    options: list[object] = ["--nodes", count, "--ntasks", count, "--ntasks-per-node", 1, "--cpus-per-task", size.threads]
+    # of whole nodes (--exclusive, or by their partition) a step gets no GPU that it does not ask for
+    options += ["--gpus-per-node", job.gpus] if job.gpus else []
+    options += ["--nodelist", ",".join(hosts)]
+    # the first node may still be writing long after the others are done: --wait 0. If one node fails, the others must not wait for it
+    options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered"]
+    agent: list[object] = [sys.executable, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
+    return list(map(str, ["srun", *options, *agent, *options_of(size), "--", *command]))
+
+
+def options_of(size: NodeSize) -> list[str]:
+    """Those that all launching tools share."""
+    return [*(["--cpu"] if size.cpu else []), *(["--interface", size.interface] if size.interface else [])]
+
+
+def dead_nodes(slurm: Slurm, job: Allocation, hosts: Iterable[str]) -> list[str] | None:
+    """Those among the nodes that start no program; None if this node starts none either, so that it is SLURM that does not answer."""
+    here = job.hosts[0]
+    silent = slurm.silent_nodes(job.number, sorted({*hosts, here}))
+    return None if here in silent else silent
+
+
+def first_cause(code: int, endings: Mapping[str, Ending], quiet: list[str], dead: list[str]) -> Ending:
+    """`code` is that of srun; `quiet` are nodes without a report, all of whose processes are gone."""
+    if dead:
+        return Ending(code or FAILED, f"{', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not answer")
+    for host, ending in endings.items():
+        if ending.lost:
+            return replace(ending, lost=f"{ending.lost} on {host}")
+    if quiet:
+        return Ending(code or FAILED, f"the processes on {', '.join(quiet)} ended without a report (srun: exit code {code})")
+    return Ending(max((ending.code for ending in endings.values()), default=0) or code)
