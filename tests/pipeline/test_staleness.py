@@ -15,6 +15,7 @@ from distributed import forking
 
 from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.runtime.job_settings import settings_words
+from snaketrain.slurm.submissions import Submission, Submissions
 
 TRAINS = {"train_model", "select_checkpoint", "evaluate_model"}
 BOTH = ("small", "other")
@@ -187,6 +188,23 @@ def test_deleted_and_changed_results_of_a_run_are_made_again(finished):
     assert "small/evaluation/test_results.json: is missing. evaluate_model runs again." in printed
     assert "other/selection/model/model.safetensors: is not what was written. select_checkpoint runs again." in printed
     assert files(finished) == before, "a dry run changes nothing"
+
+
+def test_what_a_job_wrote_while_no_workflow_ran_is_judged_by_its_manifest(finished):
+    """Snakemake was killed, so it has no record of it, or that of an earlier result."""
+    shutil.rmtree(finished / ".snakemake/metadata")
+    manifest = "results/runs/small/training/manifest.json"
+    submission = Submission("4", "rule_train_model_wildcards_small", "", "4.log", {manifest: None})
+    Submissions(finished).submitted(submission)
+    assert planned(finished) == set()
+    configure(finished, runs__small={"train.learning_rate": 3e-3})
+    printed = dry_run(finished)
+    assert jobs_in(printed) == of(TRAINS, "small")
+    assert (
+        f"{manifest}: was written while no workflow ran, with other settings, code or inputs than now. train_model runs again." in printed
+    )
+    Submissions(finished).ended("4", "COMPLETED")
+    assert planned(finished) == set(), "Snakemake alone would not notice"
 
 
 def test_deleted_runs_are_made_again_but_not_for_checkpoints_that_nobody_needs(finished):

@@ -250,13 +250,36 @@ def test_cancelled_stays_cancelled(workflow):
 
 
 def test_snakemake_is_killed(workflow, undisturbed):
-    """Its job trains on; a new snakemake knows nothing of it."""
+    """Its job goes on, and a new snakemake follows it. One that would ask for other resources ends it, and resumes in another job."""
     first = job_of(workflow.folder)
+    again = killed_and_started_again(workflow)
+    until(lambda: f"goes on as SLURM job {first}" in again.printed(), "it follows the job", workflow=again)
+    assert attempts(workflow.folder) == 1
+    last = killed_and_started_again(again, memory_mb=2100)
+    until(lambda: attempts(workflow.folder) > 1, "it is started again", workflow=last)
+    finished(last)
+    assert job_of(workflow.folder) != first
+    assert_as_undisturbed(workflow.folder, undisturbed, starts=2)
+
+
+def test_what_is_done_while_no_snakemake_runs(workspace):
+    """Counts, whatever Snakemake's own record says, which is of other settings."""
+    workflow = Workflow(configured(workspace, train={"learning_rate": 2e-3}), f"{TRAINING}/manifest.json")
+    well_on_its_way(workflow)
+    kill(workflow)
+    set_pace(workspace, 0)
+    until(lambda: (workspace / TRAINING / "manifest.json").exists() and not slurm("squeue", "--noheader"), "its job is over")
+    again = Workflow(workspace, f"{TRAINING}/manifest.json")
+    assert f"was completed by SLURM job {job_of(workspace)} while no workflow ran" in again.finish()
+    assert attempts(workspace) == 1
+
+
+def killed_and_started_again(workflow: Workflow, **compute) -> Workflow:
+    kill(workflow)
+    return Workflow(configured(workflow.folder, compute=compute), f"{TRAINING}/manifest.json")
+
+
+def kill(workflow: Workflow) -> None:
     os.kill(workflow.process.pid, signal.SIGKILL)
     workflow.process.wait()
     subprocess.run([*workflow.command, "--unlock"], cwd=workflow.folder, check=True, capture_output=True)
-    again = Workflow(workflow.folder, f"{TRAINING}/manifest.json")
-    until(lambda: attempts(workflow.folder) > 1, "it is started again", workflow=again)
-    finished(again)
-    assert job_of(workflow.folder) != first
-    assert_as_undisturbed(workflow.folder, undisturbed, starts=2)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import limits
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm import steady_executor
+from snaketrain.slurm import submitting
+from snaketrain.slurm.client import Slurm
+from snaketrain.slurm.left_over import Left, LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
+from snaketrain.slurm.submissions import Submission, Submissions
 
 AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 SBATCH_AWAY = "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -46,16 +50,17 @@ def executor(monkeypatch):
         array_limit=1000, partition_config=None, efficiency_report=False, delete_logfiles_older_than=0, qos=None, reservation=None,
         keep_going=True,
     )  # fmt: skip
-    monkeypatch.setattr(steady_executor.Executor, "__init__", lambda self: None)
+    monkeypatch.setattr(submitting.Executor, "__init__", lambda self: None)
+    monkeypatch.setattr(SteadyExecutor, "left_over", LeftOver(Slurm(), Submissions(), lambda line: None), raising=False)
     made = SteadyExecutor()
     made.workflow = types.SimpleNamespace(executor_settings=settings, workdir_init=Path.cwd())
-    made.logger, made.lock, made.active_jobs, made.reported = logging.getLogger("executor"), threading.Lock(), [], []
+    made.logger, made.lock, made.active_jobs, made.reported, made.wait = logging.getLogger("executor"), threading.Lock(), [], [], True
     made.status_rate_limiter = contextless()
-    monkeypatch.setattr(steady_executor.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
+    monkeypatch.setattr(submitting.Executor, "report_job_success", lambda self, job: made.reported.append((job.external_jobid, "")))
     monkeypatch.setattr(
-        steady_executor.Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg))
+        submitting.Executor, "report_job_error", lambda self, job, msg, **_: made.reported.append((job.external_jobid, msg))
     )
-    monkeypatch.setattr(steady_executor.Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
+    monkeypatch.setattr(submitting.Executor, "report_job_submission", lambda self, job: made.active_jobs.append(job))
     made.next_seconds_between_status_checks = 20
     made.__post_init__()
     return made
@@ -69,9 +74,17 @@ class contextless:
         return None
 
 
-def submitted(number: str, *output: str) -> SubmittedJobInfo:
-    job = types.SimpleNamespace(output=list(output), attempt=1, restart_times=2)
-    return SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
+@pytest.fixture
+def submitted(executor):
+    """A job that the workflow has submitted."""
+
+    def submit(number: str, *output: str, run: str = "small") -> SubmittedJobInfo:
+        job = types.SimpleNamespace(name="train_model", wildcards=[run], output=list(output), attempt=1, restart_times=2)
+        job_info = SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
+        executor.report_job_submission(job_info)
+        return job_info
+
+    return submit
 
 
 def look(executor, jobs):
@@ -81,7 +94,7 @@ def look(executor, jobs):
     return asyncio.run(kept())
 
 
-def test_jobs_stay_active_while_slurm_does_not_answer(slurm, executor, caplog):
+def test_jobs_stay_active_while_slurm_does_not_answer(slurm, executor, submitted, caplog):
     jobs = [submitted("1"), submitted("2")]
     slurm(squeue=AWAY, scontrol=AWAY, sacct=AWAY)
     for _ in range(3):
@@ -93,10 +106,10 @@ def test_jobs_stay_active_while_slurm_does_not_answer(slurm, executor, caplog):
     assert "SLURM answers again" in caplog.text
 
 
-def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, tmp_path):
+def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, submitted, tmp_path):
     """It ended while Snakemake slept for longer than MinJobAge; its results tell how."""
-    (tmp_path / "manifest.json").touch()
     jobs = [submitted("1", "manifest.json"), submitted("2", "missing.json"), submitted("3")]
+    (tmp_path / "manifest.json").touch()
     slurm(squeue="echo '3|RUNNING'")
     assert look(executor, jobs) == jobs, "it may have been submitted a moment ago"
     assert look(executor, jobs) == jobs[2:]
@@ -105,11 +118,10 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, tmp_path):
     assert number == "2" and "left no result" in message
 
 
-def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, tmp_path):
+def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, submitted, tmp_path):
     """SLURM has lost a job before it began, and the manifest of the last time is still there."""
     (tmp_path / "manifest.json").write_text("old")
     job = submitted("1", "manifest.json")
-    executor.report_job_submission(job)
     for _ in range(2):
         look(executor, [job])
     assert "left no result" in executor.reported[0][1]
@@ -124,7 +136,7 @@ def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, 
         ("FAILED", 1, ""),
     ],
 )
-def test_what_would_end_alike_is_not_retried(slurm, executor, state, attempt, message):
+def test_what_would_end_alike_is_not_retried(slurm, executor, submitted, state, attempt, message):
     job = submitted("1")
     slurm(squeue=f"echo '1|{state}'")
     assert look(executor, [job]) == []
@@ -132,12 +144,12 @@ def test_what_would_end_alike_is_not_retried(slurm, executor, state, attempt, me
     assert message in executor.reported[0][1]
 
 
-def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, monkeypatch):
+def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, submitted, monkeypatch):
     async def failing(self, active_jobs):
         raise ValueError("an answer that it cannot read")
         yield
 
-    monkeypatch.setattr(steady_executor.Executor, "check_active_jobs", failing)
+    monkeypatch.setattr(submitting.Executor, "check_active_jobs", failing)
     jobs = [submitted("1")]
     slurm(squeue="echo '1|RUNNING'")
     assert look(executor, jobs) == jobs
@@ -146,15 +158,16 @@ def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, monkeypa
 @pytest.fixture
 def submission(slurm, executor, monkeypatch):
     """A job that the plugin's own `run_job` submits, with the sbatch of the test; pauses are short."""
-    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(steady_executor, "LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(submitting, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(submitting, "LONGEST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("snakemake_executor_plugin_slurm.get_submit_command", lambda *_, **__: "sbatch")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.set_gres_string", lambda job: "")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.get_job_wildcards", lambda job: "")
     monkeypatch.setattr("snakemake_executor_plugin_slurm.validate_slurm_extra", lambda job: None)
     for name in ("get_account_arg", "get_partition_arg"):
-        monkeypatch.setattr(steady_executor.Executor, name, lambda self, job: iter([""]))
-    monkeypatch.setattr(steady_executor.Executor, "format_job_exec", lambda self, job: "true", raising=False)
+        monkeypatch.setattr(submitting.Executor, name, lambda self, job: iter([""]))
+    monkeypatch.setattr(submitting.Executor, "format_job_exec", lambda self, job: "true", raising=False)
+    monkeypatch.setattr(submitting, "fingerprint", lambda job, settings: "as it is now")
     executor.slurm_logdir = Path("logs")
     return types.SimpleNamespace(
         name="train_model", output=[], jobid=7, wildcards=[], is_group=lambda: False, resources={"runtime": 1, "mem_mb": 1}, rule=types.SimpleNamespace(name="x")
@@ -182,7 +195,7 @@ def test_a_limit_with_no_job_ahead_is_a_failure(slurm, executor, submission):
 
 
 def test_an_outage_without_end_is_a_failure(slurm, executor, submission, monkeypatch):
-    monkeypatch.setattr(steady_executor, "OUTAGE_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(submitting, "OUTAGE_PATIENCE_SECONDS", 0.1)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
     executor.run_job(submission)
     assert "Unable to contact" in executor.reported[0][1]
@@ -195,17 +208,24 @@ def test_another_refusal_is_reported_at_once(slurm, executor, submission):
     assert len(list(Path().glob("called-*"))) == 1
 
 
-def test_a_job_whose_submission_was_not_confirmed_is_cancelled(slurm, executor, submission, tmp_path):
+def test_a_job_whose_submission_was_not_confirmed_is_cancelled(slurm, executor, submission, submitted, tmp_path):
+    """And none of another folder, where a run may have the same name."""
     message = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
-    slurm(sbatch=once_refused(message), squeue="echo '11|rule_train_model'; echo '5|rule_train_model'; echo '6|rule_other'")
-    executor.active_jobs = [submitted("5")]
+    rows = [
+        f"11|PENDING|None|rule_train_model||{tmp_path}",
+        f"5|RUNNING|None|rule_train_model||{tmp_path}",
+        f"6|RUNNING|None|rule_other||{tmp_path}",
+    ]
+    rows += ["7|RUNNING|None|rule_train_model||/elsewhere", f"8|CANCELLED|None|rule_train_model||{tmp_path}"]
+    slurm(sbatch=once_refused(message), squeue="\n".join(f"echo '{row}'" for row in rows))
+    submitted("5")
     executor.run_job(submission)
     assert (tmp_path / "cancelled").read_text() == "11\n"
     assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"]
 
 
 def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypatch):
-    monkeypatch.setattr(steady_executor, "FIRST_PAUSE_SECONDS", 60)
+    monkeypatch.setattr(submitting, "FIRST_PAUSE_SECONDS", 60)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
     thread = threading.Thread(target=executor.run_job, args=(submission,), daemon=True)
     thread.start()
@@ -213,3 +233,142 @@ def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypa
     thread.join(limits.seconds(10))
     assert not thread.is_alive()
     assert executor.active_jobs == executor.reported == []
+
+
+# --- names
+
+
+def test_a_job_has_a_name_that_tells_what_it_is(slurm, executor, submitted, tmp_path):
+    """In plain squeue; the plugin would name all jobs of a workflow by one UUID, and asks for that name."""
+    asked = f'echo "$@" >> {tmp_path / "asked"}; echo "1|RUNNING"'
+    slurm(squeue=asked)
+    jobs = [submitted("1", run="small"), submitted("2", run="a b,c")]
+    look(executor, jobs)
+    assert "--name train_model:a_b_c,train_model:small" in (tmp_path / "asked").read_text()
+
+
+def test_the_name_that_a_job_is_submitted_with(slurm, executor, submission, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "snakemake_executor_plugin_slurm.get_submit_command", lambda job, about, **_: given.append(about["run_uuid"]) or "sbatch"
+    )
+    submission.wildcards = ["large"]
+    slurm(sbatch="echo 12")
+    executor.run_job(submission)
+    executor.workflow.executor_settings.jobname_prefix = "mine"
+    executor.run_job(submission)
+    assert given == ["train_model:large", "mine_train_model:large"]
+
+
+# --- jobs of a killed workflow
+
+
+def left(number: str, is_done: bool = False) -> Left:
+    made = Submission(number, "rule_train_model", "as it is now", f"{number}.log", {"manifest.json": None}, "elsewhere", 1, 1)
+    SteadyExecutor.left_over.submissions.submitted(made)
+    return Left(made, is_done)
+
+
+def test_a_job_that_is_left_over_goes_on(slurm, executor, submission):
+    slurm(sbatch="echo 12")
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["4"]
+    made = executor.submissions.latest()["rule_train_model"]
+    assert (made.number, made.is_ours, made.state) == ("4", True, "")
+    slurm(squeue="echo '4|COMPLETED'")
+    assert look(executor, executor.active_jobs) == []
+    assert executor.reported == [("4", "")] and executor.submissions.latest()["rule_train_model"].state == "COMPLETED"
+
+
+def test_a_job_that_is_left_over_and_fails_is_submitted_when_it_is_tried_again(slurm, executor, submission):
+    slurm(sbatch="echo 12", squeue="echo '4|FAILED'")
+    submission.attempt, submission.restart_times = 1, 2
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    look(executor, executor.active_jobs)
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["4", "12"]
+
+
+def test_a_job_that_is_left_over_and_was_forgotten_by_slurm_is_judged_by_what_was_there_before_it_was_submitted(
+    slurm, executor, submission
+):
+    """It has written its result before this workflow began to follow it."""
+    submission.output = ["manifest.json"]
+    Path("manifest.json").touch()
+    executor.left_over.kept["rule_train_model"] = left("4")
+    executor.run_job(submission)
+    for _ in range(2):
+        look(executor, executor.active_jobs)
+    assert executor.reported == [("4", "")]
+
+
+def test_what_was_done_while_no_workflow_ran_is_not_submitted(slurm, executor, submission):
+    slurm(sbatch="echo 12")
+    executor.left_over.kept["rule_train_model"] = left("4", is_done=True)
+    executor.run_job(submission)
+    assert (executor.active_jobs, executor.reported) == ([], [("4", "")])
+    assert executor.submissions.latest()["rule_train_model"].state == "COMPLETED"
+
+
+def test_an_error_of_ours_while_submitting_fails_the_job(slurm, executor, submission, monkeypatch):
+    """It is raised in a thread that nobody looks at."""
+    monkeypatch.setattr(submitting, "fingerprint", lambda job, settings: Path("missing").read_text())
+    executor.run_job(submission)
+    assert "FileNotFoundError" in executor.reported[0][1]
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_waits_until_the_jobs_have_saved(slurm, executor, submitted, caplog, tmp_path):
+    """Also for jobs that are being looked at, which Snakemake leaves out."""
+    caplog.set_level("INFO")
+    submitted("4"), submitted("5", run="large")
+    slurm(squeue=f"test -e {tmp_path}/asked || echo 4; touch {tmp_path}/asked")
+    executor.cancel_jobs([])
+    assert (tmp_path / "cancelled").read_text() == "4 5\n"
+    assert "Cancelled SLURM jobs 4 (train_model:small), 5 (train_model:large). Waiting until they have saved" in caplog.text
+    assert "All have ended, after 1 seconds." in caplog.text
+    assert not executor.wait, "the end of each would be reported as a failure"
+
+
+def test_a_second_ctrl_c_leaves_at_once(slurm, executor, submitted, caplog, monkeypatch):
+    caplog.set_level("INFO")
+
+    def interrupted(self, numbers):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Slurm, "in_queue", interrupted)
+    submitted("4")
+    executor.cancel_jobs([])
+    assert "Not waiting any longer for SLURM job 4 (train_model:small)" in caplog.text
+
+
+def test_ctrl_c_while_slurm_does_not_answer_says_what_runs_on(slurm, executor, submitted, caplog):
+    submitted("4")
+    slurm(scancel=SBATCH_AWAY)
+    executor.cancel_jobs([])
+    assert "keep running" in caplog.text and "scancel 4" in caplog.text
+
+
+def test_ctrl_c_cancels_a_job_that_is_just_being_submitted(slurm, executor, submission, monkeypatch, tmp_path):
+    slurm(sbatch="echo 12")
+    submit = submitting.Executor.run_job
+
+    def meanwhile(self, job):
+        executor.cancelling.set()
+        submit(self, job)
+
+    monkeypatch.setattr(submitting.Executor, "run_job", meanwhile)
+    executor.run_job(submission)
+    assert (tmp_path / "cancelled").read_text() == "12\n"
+
+
+def test_a_sleep_between_two_looks_ends_with_the_workflow(executor):
+    executor.next_seconds_between_status_checks = 180
+    threading.Timer(0.3, lambda: setattr(executor, "wait", False)).start()
+    began = time.monotonic()
+    asyncio.run(executor.sleep())
+    assert time.monotonic() - began < limits.seconds(10)

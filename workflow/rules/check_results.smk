@@ -1,5 +1,6 @@
 # While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
 from snaketrain.orchestration.repairing import Repairs
+from snaketrain.slurm.submissions import Submissions
 
 
 def as_input(stage, name):
@@ -25,5 +26,5 @@ def check_results(stage):
 
 
 if workflow.is_main_process:
-    repairs = Repairs(pipeline, lambda line: print(line, file=sys.stderr, flush=True))
+    repairs = Repairs(pipeline, lambda line: print(line, file=sys.stderr, flush=True), Submissions().written_unseen())
     pipeline.as_input = as_input

@@ -1,14 +1,18 @@
-# Before the first job: check what the cluster would refuse, and end jobs that a killed workflow left behind. While jobs run, a
-# thread reports why they wait or have ended, and requests a range of nodes again.
+# Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
+# jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
-
-if workflow.is_main_process:
-    checks.use_steady_executor()
+from snaketrain.slurm.left_over import LeftOver, StillFollowed
+from snaketrain.slurm.submissions import Submissions
 
 
 def print_to_stderr(line):
     print(line, file=sys.stderr, flush=True)
+
+
+LEFT_OVER = LeftOver(Slurm(), Submissions(), print_to_stderr)
+if workflow.is_main_process:
+    checks.use_steady_executor(LEFT_OVER)
 
 
 def passed_to_jobs():
@@ -17,9 +21,18 @@ def passed_to_jobs():
     return [*paths, *(workflow.config_settings.config_args or [])]
 
 
+def reads_what_is_there(job):
+    return not any(workflow.dag.needrun(before) for before in workflow.dag.dependencies[job])
+
+
+def is_done(job):
+    name = job.wildcards[0] if job.wildcards else ""
+    return not workflow.dag.reason(job).forced and repairs.is_done(job.rule.name, name)
+
+
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
-    slurm, jobs = Slurm(), list(workflow.dag.needrun_jobs())
+    slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
     computes = {job: pipeline.computes[job.wildcards.run] for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
     try:
         if under_slurm:
@@ -34,10 +47,10 @@ def check_cluster():
         if problems:
             raise ConfigurationError(problems)
         if under_slurm:
-            checks.end_left_over(slurm, submitted, print_to_stderr)
+            LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
             ranges = {checks.comment(job): compute for job, compute in computes.items() if compute.counts.varies}
             folders = {checks.comment(job): Path(job.output[0]).parent for job in computes}
             monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
-    except (ConfigurationError, SlurmError) as error:
+    except (ConfigurationError, SlurmError, StillFollowed) as error:
         raise WorkflowError(str(error)) from None

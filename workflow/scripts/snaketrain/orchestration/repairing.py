@@ -4,7 +4,7 @@ Snakemake by itself sees only that declared files are missing. What a deleted or
 own stage where that comes out the same: data that are fetched or prepared again train nothing again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 
@@ -21,8 +21,9 @@ LATER = ("train_model", "select_checkpoint", "evaluate_model")
 class Repairs:
     """Looks at earlier results, and changes nothing; each is told of once."""
 
-    def __init__(self, pipeline: Pipeline, tell: Callable[[str], None]):
-        self.pipeline, self.tell = pipeline, tell
+    def __init__(self, pipeline: Pipeline, tell: Callable[[str], None], written_unseen: Collection[str] = ()):
+        """`written_unseen`: manifests that jobs wrote while no workflow ran, so that Snakemake does not know with which settings."""
+        self.pipeline, self.tell, self.written_unseen = pipeline, tell, written_unseen
         self.needed, self.current = cache(self._needed), cache(self._current)
 
     def _needed(self, stage: str, name: str) -> bool:
@@ -35,6 +36,9 @@ class Repairs:
         except SystemExit as error:
             self.tell(str(error))
             return True
+        if path in self.written_unseen and not self.current(stage, name):
+            self.tell(f"{path}: was written while no workflow ran, with other settings, code or inputs than now. {stage} runs again.")
+            return True
         found = damage(manifest)
         if not found or self._source_changed(stage, name, manifest):
             return False
@@ -43,6 +47,11 @@ class Repairs:
             return False
         self.tell(f"{described(manifest, found)} {stage} runs again.")
         return True
+
+    def is_done(self, stage: str, name: str) -> bool:
+        """Whether the results are those of now, whatever Snakemake thinks of them."""
+        path = self.pipeline.manifest(stage, name)
+        return self.current(stage, name) and not damage(read_manifest(path))
 
     def comes_out_the_same(self, stage: str, name: str) -> bool:
         """Whether a stage runs again without making anything new, so that its readers need not.

@@ -1,9 +1,9 @@
-"""Before the first job is submitted: what SLURM would refuse, and jobs that a killed workflow left behind."""
+"""Before the first job is submitted: what SLURM would refuse; and how the jobs of workflows in this folder are told from others."""
 
 import os
+import re
 import shlex
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from snakemake.jobs import Job
     from snakemake_executor_plugin_slurm import ExecutorSettings
 
-ENDING_SECONDS = 300  # a training may take this long to save
+    from snaketrain.slurm.left_over import LeftOver
 
 REFUSED = {
     "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
@@ -27,6 +27,7 @@ REFUSED = {
 }
 TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
 ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE")
+NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 # jobs that ended like this would end the same way again
 NOT_RETRIED = {
     "CANCELLED": "was cancelled and is not retried: start snakemake again to resume it",
@@ -40,7 +41,7 @@ def jobs_here(slurm: Slurm) -> list[QueuedJob]:
     return [job for job in slurm.user_jobs() if job.comment.startswith("rule_") and os.path.realpath(job.folder) == here]
 
 
-def use_steady_executor() -> None:
+def use_steady_executor(left_over: "LeftOver") -> None:
     """Have Snakemake create our executor instead of the plugin's. Call it before Snakemake creates one."""
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
@@ -48,6 +49,7 @@ def use_steady_executor() -> None:
     if registry.is_installed("slurm"):
         from snaketrain.slurm.steady_executor import SteadyExecutor  # the plugin takes a while to load
 
+        SteadyExecutor.left_over = left_over
         registry.get_plugin("slurm").executor = SteadyExecutor
 
 
@@ -97,20 +99,6 @@ def comment(job: "Job") -> str:
     return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
 
 
-def end_left_over(slurm: Slurm, jobs: Iterable["Job"], report: Callable[[str], None]) -> None:
-    """End the jobs of a killed workflow, which save, before a new workflow submits the same ones."""
-    wanted = {comment(job) for job in jobs}
-
-    def left() -> list[QueuedJob]:
-        return [job for job in jobs_here(slurm) if job.comment in wanted and job.state not in ENDED_STATES]
-
-    if found := left():
-        report(
-            f"{', '.join(map(str, found))}: left over from an earlier workflow in this folder; ending them. Trainings save and resume in new jobs."
-        )
-        slurm.cancel(*(job.number for job in found))
-        end = time.monotonic() + ENDING_SECONDS
-        while (found := left()) and time.monotonic() < end:
-            time.sleep(1)
-        if found:
-            report(f"{', '.join(map(str, found))}: still running after {ENDING_SECONDS} seconds; new jobs will end them before training.")
+def job_name(job: "Job") -> str:
+    """What plain squeue shows: `train_model:large`. A name has no comma, which separates names in a question, and no blank."""
+    return re.sub(r"[^\w.=+:-]", "_", ":".join([job.name, *job.wildcards]), flags=re.ASCII)[:NAME_LENGTH]

@@ -36,13 +36,23 @@ class QueuedJob:
     nodes: str
     folder: str = ""  # where it was submitted
 
+    @property
+    def stage(self) -> str:
+        return self.comment.removeprefix("rule_").partition("_wildcards_")[0]
+
+    @property
+    def wildcards(self) -> str:
+        return self.comment.partition("_wildcards_")[2]
+
+    @property
+    def title(self) -> str:
+        return f"{self.stage} {self.wildcards}".strip()
+
     def __str__(self) -> str:
-        rule, _, wildcards = self.comment.removeprefix("rule_").partition("_wildcards_")
-        return f"SLURM job {self.number} ({f'{rule} {wildcards}'.strip()})"
+        return f"SLURM job {self.number} ({self.title})"
 
     def log(self, folder: Path) -> Path:
-        rule, _, wildcards = self.comment.partition("_wildcards_")
-        return folder / rule / wildcards / f"{self.number}.log"
+        return folder / f"rule_{self.stage}" / self.wildcards / f"{self.number}.log"
 
 
 @dataclass(frozen=True)
@@ -79,10 +89,6 @@ class Slurm:
     def states(self, name: str) -> dict[str, str]:
         """The state of each job with this name, by number, with those that ended within the last minutes."""
         return self._by_number("--name", name, "--states=all", "--format", "%i|%T")
-
-    def comments(self, name: str) -> dict[str, str]:
-        """The comment of each pending or running job with this name, by number."""
-        return self._by_number("--name", name, "--format", "%i|%k")
 
     def in_queue(self, numbers: Iterable[str], max_age_seconds: float = 0.0) -> set[str]:
         """The jobs among these that are pending or running."""

@@ -1,78 +1,119 @@
-"""The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld and limits on submission.
+"""The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld, limits on submission, and the end of snakemake itself.
 
 On its own the plugin forgets its jobs when SLURM does not answer, waits forever for a job that has left squeue, counts every
-submission that SLURM refuses temporarily as a failed job, which uses up `retries` within seconds, and resubmits jobs that somebody
-has cancelled.
+submission that SLURM refuses temporarily as a failed job, which uses up `retries` within seconds, resubmits jobs that somebody
+has cancelled, and submits once more what a killed workflow has left in the queue.
 """
 
 import asyncio
 import contextlib
 import re
-import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snakemake_executor_plugin_slurm import Executor
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snaketrain.slurm.checks import NOT_RETRIED, comment
-from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.client import SlurmError
+from snaketrain.slurm.ending import wait_for_end
+from snaketrain.slurm.left_over import Left, LeftOver
+from snaketrain.slurm.submissions import Stamp, Submission, stamps
+from snaketrain.slurm.submitting import SubmittingExecutor
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
-    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-OUTAGE = re.compile(
-    "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
-    "transport endpoint|backup controller|temporarily un(able|available)",
-    re.IGNORECASE,
-)
-LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
 STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
-OUTAGE_PATIENCE_SECONDS = 1800
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+WAKING_SECONDS = 0.2
 LOOKS_UNTIL_GONE = 2  # squeue may not list a job yet that was submitted a moment ago
 
 
-class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
+class SteadyExecutor(SubmittingExecutor):
+    left_over: LeftOver  # given to the class, since Snakemake makes the instance
+
     def __init__(self, *arguments: object) -> None:
-        self.slurm = Slurm()
-        self.settled: set[int] = set()  # jobs whose end was reported, by id() of their records
-        self.outputs_before: dict[str, list[tuple[int, int] | None]] = {}  # of each job, when it was submitted
+        self.submissions = self.left_over.submissions
+        self.outputs_before: dict[str, dict[str, Stamp]] = {}  # of each job, when it was submitted
         self.looks_without: dict[str, int] = {}  # how often in a row squeue has not listed a job
         self.silent_since: float | None = None  # SLURM does not answer
-        self.submission = threading.local()  # the outcome of this thread's current submission
-        self.cancelling = threading.Event()
-        super().__init__(*arguments)  # last: it starts the thread that queries states
+        super().__init__(*arguments, slurm=self.left_over.slurm)
 
-    # --- jobs that were submitted
+    # --- jobs that are submitted, or adopted
 
-    def report_job_submission(self, job_info: "SubmittedJobInfo", *args: object, **kwargs: object) -> None:
-        self.outputs_before[job_info.external_jobid] = stamps(job_info)
+    def run_job(self, job: "Job") -> None:
+        try:
+            if left := self.left_over.take(job):
+                self.adopt(job, left)
+            else:
+                self.submit(job)
+        except Exception as error:  # nobody looks at the thread that this runs in
+            self._report_job_error_threadsafe(SubmittedJobInfo(job), f"The job was not submitted: {type(error).__name__}: {error} ")
+
+    def adopt(self, job: "Job", left: Left) -> None:
+        """Go on with a job that an earlier workflow has submitted, or take its results."""
+        earlier = left.submission
+        job_info = SubmittedJobInfo(job, earlier.number, {"slurm_logfile": Path(earlier.log), "adopted": earlier})
+        if left.is_done:
+            self.logger.info(f"Job {job.jobid} was completed by SLURM job {earlier.number} while no workflow ran (log: {earlier.log}).")
+            self.following[earlier.number] = job_info
+            self.report_job_success(job_info)
+        else:
+            self.logger.info(f"Job {job.jobid} goes on as SLURM job {earlier.number} (log: {earlier.log}).")
+            self.report_job_submission(job_info)
+
+    def report_job_submission(self, job_info: SubmittedJobInfo, *args: object, **kwargs: object) -> None:
+        number, job = job_info.external_jobid, job_info.job
+        earlier: Submission | None = job_info.aux.get("adopted")
+        self.outputs_before[number] = earlier.outputs if earlier else stamps(job.output)
+        self.following[number] = job_info
+        self.names.add(self.name_of(job))
         super().report_job_submission(job_info, *args, **kwargs)
+        with self.warning_of_full_disk():
+            if earlier:
+                self.submissions.adopted(number)
+            else:
+                log, known = str(job_info.aux["slurm_logfile"]), self.fingerprints.pop(comment(job), "")
+                self.submissions.submitted(Submission(number, comment(job), known, log, self.outputs_before[number]))
+        if self.cancelling.is_set():  # Ctrl-C came while sbatch was at work
+            self.scancel([job_info])
 
-    def report_job_success(self, job_info: "SubmittedJobInfo") -> None:
-        self.settled.add(id(job_info))
+    def report_job_success(self, job_info: SubmittedJobInfo) -> None:
+        self.forget(job_info, "COMPLETED")
         super().report_job_success(job_info)
 
-    def report_job_error(self, job_info: "SubmittedJobInfo", msg: str | None = None, **kwargs: object) -> None:
-        self.settled.add(id(job_info))
+    def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: object) -> None:
         state = STATE.search(msg or "")
+        self.forget(job_info, state[1] if state else "FAILED")
         if state and (advice := NOT_RETRIED.get(state[1])):
             msg = f"{msg} It {advice}. "
             job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
 
+    def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
+        """The end of a job is known."""
+        number = job_info.external_jobid
+        if self.following.pop(number, None):
+            with self.warning_of_full_disk():
+                self.submissions.ended(number, state)
+
+    @contextlib.contextmanager
+    def warning_of_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.logger.warning(f"{error}. Should snakemake be killed, the next start may end jobs that it could go on with.")
+
     async def check_active_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> AsyncIterator["SubmittedJobInfo"]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
-        self.settled.clear()
         try:
             async for _ in super().check_active_jobs(active_jobs):
                 pass
         except Exception as error:  # or the thread would end and the workflow wait forever
             self.logger.warning(f"The states of the SLURM jobs could not be read; they are queried again: {error}")
-        unsettled = [job_info for job_info in active_jobs if id(job_info) not in self.settled]
+        unsettled = [job_info for job_info in active_jobs if job_info.external_jobid in self.following]
         listed = await self.jobs_in_squeue() if unsettled else None
         for job_info in unsettled:
             if listed is None or not self.has_vanished(job_info, listed):
@@ -110,75 +151,36 @@ class SteadyExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
         self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
         return self.looks_without[number] >= LOOKS_UNTIL_GONE
 
-    def has_written(self, job_info: "SubmittedJobInfo") -> bool:
+    def has_written(self, job_info: SubmittedJobInfo) -> bool:
         """Whether all results exist and none of them dates from before this job was submitted."""
-        found = stamps(job_info)
-        before = self.outputs_before.get(job_info.external_jobid, [None] * len(found))
-        return all(now is not None and now != then for now, then in zip(found, before, strict=True))
+        found, before = stamps(job_info.job.output), self.outputs_before.get(job_info.external_jobid, {})
+        return all(stamp is not None and stamp != before.get(path) for path, stamp in found.items())
 
-    # --- jobs that are being submitted
+    async def sleep(self) -> None:
+        """Between two looks at the jobs, unless the workflow ends meanwhile: the plugin would sleep on, for up to three minutes."""
+        pause = asyncio.ensure_future(super().sleep())
+        while self.wait and not pause.done():
+            await asyncio.wait({pause}, timeout=WAKING_SECONDS)
+        pause.cancel()
 
-    def run_job(self, job: "Job") -> None:
-        """Submit a job, retrying during an outage or at a limit; any other refusal is reported at once."""
-        started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
-        while not self.cancelling.is_set():
-            if reason:
-                self.cancel_unconfirmed(job)
-            self.submission.refusal, self.submission.under_way = None, True
-            try:
-                super().run_job(job)
-            finally:
-                self.submission.under_way = False
-            if (refusal := self.submission.refusal) is None:
-                break
-            before, reason = reason, self.why_wait(refusal[1], time.monotonic() - started)
-            if not reason:
-                super()._report_job_error_threadsafe(*refusal)
-                return
-            if reason != before:
-                self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
-            self.cancelling.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        if reason and not self.cancelling.is_set():
-            self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
+    # --- Ctrl-C
 
-    def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
-        """The plugin calls this in the thread that submits; `run_job` decides whether to try again."""
-        if getattr(self.submission, "under_way", False):
-            self.submission.refusal = (job_info, msg)
-        else:
-            super()._report_job_error_threadsafe(job_info, msg)
-
-    def why_wait(self, message: str, seconds: float) -> str:
-        """Why a refused submission is worth another try; empty if it is not."""
-        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
-            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
-        if LIMIT.search(message) and self.jobs_ahead():
-            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
-        return ""
-
-    def cancel_unconfirmed(self, job: "Job") -> None:
-        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder."""
-        with contextlib.suppress(SlurmError):
-            comments = self.slurm.comments(self.run_uuid)
-            with self.lock:
-                known = {job_info.external_jobid for job_info in self.active_jobs}
-            if lost := [number for number, text in comments.items() if text == comment(job) and number not in known]:
-                self.slurm.cancel(*lost)
-
-    def jobs_ahead(self) -> bool:
-        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
-        try:
-            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
-        except SlurmError:
-            return True
-
-    def cancel_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> None:
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel the jobs and wait until they have saved; a second Ctrl-C stops waiting. `active_jobs` is empty during a look at the jobs."""
         self.cancelling.set()  # waiting submissions give up
-        super().cancel_jobs(active_jobs)
+        with self.lock:
+            self.wait = False  # no more looks: the end of each job would be reported as its failure
+        if self.following and self.scancel(list(self.following.values())):
+            wait_for_end(self.slurm, {number: self.name_of(info.job) for number, info in self.following.copy().items()}, self.logger.info)
 
-
-def stamps(job_info: "SubmittedJobInfo") -> list[tuple[int, int] | None]:
-    """A stamp for each result, which changes whenever it is written; None if it does not exist."""
-    paths = [Path(path) for path in job_info.job.output]
-    return [(path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else None for path in paths]
+    def scancel(self, jobs: list[SubmittedJobInfo]) -> bool:
+        """Whether SLURM has taken the order."""
+        try:
+            super().cancel_jobs(jobs)
+        except WorkflowError as error:
+            numbers = " ".join(str(info.external_jobid) for info in jobs)
+            self.logger.error(
+                f"{error}\nThe jobs keep running, and the next start of snakemake goes on with them. To end them: scancel {numbers}"
+            )
+            return False
+        return True

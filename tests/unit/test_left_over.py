@@ -1,0 +1,180 @@
+"""Which jobs of a killed workflow go on, which are done, and which are ended."""
+
+import os
+import subprocess
+import types
+from pathlib import Path
+
+import pytest
+
+from snaketrain.slurm import ending, left_over
+from snaketrain.slurm.client import Slurm
+from snaketrain.slurm.left_over import LeftOver, StillFollowed
+from snaketrain.slurm.submissions import Submission, Submissions, fingerprint, stamps
+
+COMMENT = "rule_train_model_wildcards_small"
+
+
+class FakeSlurm(Slurm):
+    """`states` are the jobs of this folder; what is cancelled leaves the queue."""
+
+    def __init__(self, **states: str):
+        super().__init__()
+        self.states_by_number, self.cancelled = {name.strip("_"): state for name, state in states.items()}, []
+
+    def _answer(self, command):
+        if command[0] == "scancel":
+            self.cancelled += command[1:]
+            for number in command[1:]:
+                del self.states_by_number[number]
+            return ""
+        if "--format=%A" in command:
+            asked = command[-1].removeprefix("--jobs=").split(",")
+            return "\n".join(set(asked) & set(self.states_by_number))
+        return "".join(f"{number}|{state}|None|{COMMENT}|n1|{os.getcwd()}\n" for number, state in self.states_by_number.items())
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(left_over, "fingerprint", lambda job, settings: job.fingerprint)
+    return types.SimpleNamespace(name="train_model", wildcards=["small"], output=["manifest.json"], fingerprint="now")
+
+
+def settled(job, slurm, is_ready=True, is_done=False) -> tuple[LeftOver, list[str]]:
+    said = []
+    found = LeftOver(slurm, Submissions(), said.append)
+    found.settle([job], None, lambda job: is_ready, lambda job: is_done)
+    return found, said
+
+
+def submitted(number: str, fingerprint: str = "now") -> None:
+    """By a workflow that is no more."""
+    Submissions().submitted(Submission(number, COMMENT, fingerprint, f"{number}.log", {"manifest.json": None}))
+    lines = Submissions().file.read_text().replace(f", {os.getpid()}, ", ", 0, ")
+    Submissions().file.write_text(lines)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED"])
+def test_what_would_be_submitted_now_goes_on(job, state):
+    submitted("4")
+    slurm = FakeSlurm(_4=state)
+    found, said = settled(job, slurm)
+    assert (left := found.take(job)).submission.number == "4" and not left.is_done
+    assert found.take(job) is None, "once"
+    assert slurm.cancelled == [] and "SLURM job 4 (train_model small)" in said[0] and "goes on" in said[0]
+
+
+def test_with_other_settings_it_is_ended(job):
+    submitted("4", fingerprint="before")
+    slurm = FakeSlurm(_4="RUNNING")
+    found, said = settled(job, slurm)
+    assert found.take(job) is None and slurm.cancelled == ["4"]
+    assert "with other settings" in said[0] and "resumes in a new job" in said[0]
+
+
+def test_a_job_of_which_nothing_is_known_is_ended(job):
+    """snakemake was killed before it could note it down."""
+    submitted("3")
+    slurm = FakeSlurm(_4="RUNNING")
+    assert settled(job, slurm)[0].take(job) is None
+    assert slurm.cancelled == ["4"]
+
+
+def test_of_two_jobs_the_one_goes_on_that_is_known(job):
+    submitted("4")
+    slurm = FakeSlurm(_3="RUNNING", _4="PENDING")
+    assert settled(job, slurm)[0].take(job).submission.number == "4"
+    assert slurm.cancelled == ["3"]
+
+
+def test_a_job_whose_input_is_made_anew_is_ended(job):
+    submitted("4")
+    slurm = FakeSlurm(_4="RUNNING")
+    assert settled(job, slurm, is_ready=False)[0].take(job) is None
+    assert slurm.cancelled == ["4"]
+
+
+def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
+    """It was cancelled, and saves; or it is requeued, and goes on."""
+    submitted("4")
+    slurm = FakeSlurm(_4="COMPLETING")
+    monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
+    found, said = settled(job, slurm)
+    assert found.take(job).submission.number == "4" and slurm.cancelled == []
+    assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
+
+
+def test_what_was_done_while_no_workflow_ran_counts(job):
+    submitted("4")
+    found, _ = settled(job, FakeSlurm(), is_done=True)
+    assert found.take(job).is_done
+
+
+def test_what_a_workflow_saw_end_is_not_done_by_it(job):
+    """It is to run again for another reason."""
+    submitted("4")
+    Submissions().ended("4", "COMPLETED")
+    assert settled(job, FakeSlurm(), is_done=True)[0].take(job) is None
+
+
+def test_a_job_that_a_living_workflow_follows_is_left_to_it(job):
+    """Its lock was removed by --unlock while it ran."""
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        submitted("4")
+        ticks = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        own = Submissions().file.read_text()
+        Submissions().file.write_text(own[: own.index(", 0, ")] + f", {other.pid}, {ticks}]" + own[own.index('], "time"') + 1 :])
+        slurm = FakeSlurm(_4="RUNNING")
+        with pytest.raises(StillFollowed, match=f"process {other.pid}.*still follows it"):
+            settled(job, slurm)
+        assert slurm.cancelled == []
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_job_that_does_not_end_is_told(job, monkeypatch):
+    submitted("4", fingerprint="before")
+    slurm = FakeSlurm(_4="RUNNING")
+    monkeypatch.setattr(slurm, "cancel", lambda *numbers: None)
+    monkeypatch.setattr(ending, "ENDING_SECONDS", 0)
+    _, said = settled(job, slurm)
+    assert "Still running: SLURM job 4" in said[-1]
+
+
+def test_the_fingerprint_changes_with_all_that_decides_what_a_job_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("snaketrain.slurm.submissions.submission", lambda job, settings: job.asks)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text("1")
+
+    def of(**changes) -> str:
+        given = {"asks": "sbatch -N2", "params": ["train.epochs=1", "python train_model.py"], "input": [manifest]}
+        return fingerprint(types.SimpleNamespace(**given | changes), None)
+
+    before = of()
+    assert before == of(params=["python train_model.py", "train.epochs=1"])
+    assert len({before, of(asks="sbatch -N3"), of(params=["train.epochs=2", "python train_model.py"]), of(input=[])}) == 4
+    manifest.write_text("2")
+    assert of() != before
+
+
+def test_what_is_written_while_no_workflow_runs_is_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("old").touch()
+    for number, output in enumerate(("old", "missing", "new", "seen"), start=1):
+        Submissions().submitted(Submission(str(number), f"rule_{output}", "", "", stamps([output])))
+    for path in ("new", "seen"):
+        Path(path).touch()
+    Submissions().ended("4", "COMPLETED")
+    assert Submissions().written_unseen() == {"new"}
+
+
+def test_a_line_torn_by_a_crash_loses_no_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Submissions().latest() == {}
+    submitted("4")
+    with open(Submissions().file, "a") as file:
+        file.write('{"event": "subm')
+    assert Submissions().latest()[COMMENT].number == "4"

@@ -1,0 +1,107 @@
+"""Jobs that a killed workflow left behind: those that are what would be submitted go on, the others save and end before new ones start."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snaketrain.slurm.checks import ENDED_STATES, comment, jobs_here
+from snaketrain.slurm.client import QueuedJob, Slurm
+from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
+from snaketrain.slurm.submissions import Submission, Submissions, fingerprint
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+    from snakemake_executor_plugin_slurm import ExecutorSettings
+
+GOING_ON = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "SUSPENDED",
+    "STOPPED",
+)  # a job that completes is cancelled, requeued or done: that is waited for
+
+
+class StillFollowed(Exception):
+    """Another workflow, which is alive, follows the job."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A job that need not be submitted."""
+
+    submission: Submission
+    is_done: bool
+
+
+class LeftOver:
+    def __init__(self, slurm: Slurm, submissions: Submissions, report: Callable[[str], None]):
+        self.slurm, self.submissions, self.report = slurm, submissions, report
+        self.kept: dict[str, Left] = {}  # by comment
+
+    def take(self, job: "Job") -> Left | None:
+        """What is left of this job, once: a job that is tried again is submitted."""
+        return self.kept.pop(comment(job), None)
+
+    def settle(
+        self,
+        jobs: Iterable["Job"],
+        settings: "ExecutorSettings",
+        is_ready: Callable[["Job"], bool],
+        is_done: Callable[["Job"], bool],
+    ) -> None:
+        """Before the first submission. `is_ready`: nothing that the job reads is made anew; `is_done`: its results are those that it would make."""
+        wanted = {comment(job): job for job in jobs}
+        earlier = {name: made for name, made in self.submissions.latest().items() if name in wanted}
+        queued = self._settled_in_queue(set(wanted))
+        self._refuse_if_followed(queued, earlier)
+        to_end = []
+        for row in queued:
+            job, made = wanted[row.comment], earlier.get(row.comment)
+            if made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
+                self.kept[row.comment] = Left(made, is_done=False)
+                self.report(
+                    f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it goes on. Log: {made.log}"
+                )
+            else:
+                to_end.append(row)
+        for name, made in earlier.items():
+            if not made.state and all(row.comment != name for row in queued) and is_ready(wanted[name]) and is_done(wanted[name]):
+                self.kept[name] = Left(made, is_done=True)
+        self._end(to_end)
+
+    def _in_queue(self, comments: set[str]) -> list[QueuedJob]:
+        return [job for job in jobs_here(self.slurm) if job.comment in comments and job.state not in ENDED_STATES]
+
+    def _settled_in_queue(self, comments: set[str]) -> list[QueuedJob]:
+        """Once none of them is about to end, or to be queued again."""
+        end, told = time.monotonic() + ENDING_SECONDS, False
+        while (found := self._in_queue(comments)) and time.monotonic() < end:
+            if not (ending := [row for row in found if row.state not in GOING_ON]):
+                break
+            if not told:
+                self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
+                told = True
+            time.sleep(1)
+        return found
+
+    def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
+        for row in queued:
+            made = earlier.get(row.comment)
+            if made and made.number == row.number and made.is_followed and not made.is_ours:
+                raise StillFollowed(
+                    f"{row}: snakemake (process {made.pid}) still follows it in this folder. End that one first (Ctrl-C, or kill {made.pid}), "
+                    "or let it finish."
+                )
+
+    def _end(self, rows: list[QueuedJob]) -> None:
+        """They save."""
+        if not rows:
+            return
+        self.report(
+            f"{', '.join(map(str, rows))}: left by an earlier workflow in this folder with other settings, resources, code or inputs than now. "
+            "Cancelling; a training saves, and resumes in a new job."
+        )
+        self.slurm.cancel(*(row.number for row in rows))
+        wait_for_end(self.slurm, {row.number: row.title for row in rows}, self.report)

@@ -1,0 +1,118 @@
+"""Submission that outlasts outages of slurmctld and limits on submitted jobs, under names that tell what a job is.
+
+On its own the plugin counts every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds.
+"""
+
+import contextlib
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from snakemake_executor_plugin_slurm import Executor
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+from snaketrain.slurm.checks import ENDED_STATES, comment, job_name, jobs_here
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.submissions import fingerprint
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+
+OUTAGE = re.compile(
+    "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
+    "transport endpoint|backup controller|temporarily un(able|available)",
+    re.IGNORECASE,
+)
+LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+OUTAGE_PATIENCE_SECONDS = 1800
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+
+
+class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no types
+    def __init__(self, *arguments: object, slurm: Slurm) -> None:
+        self.slurm = slurm
+        self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
+        self.names: set[str] = set()  # of all jobs that were followed
+        self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
+        self.submission = threading.local()  # this thread's current submission: its job's name, and its outcome
+        self.cancelling = threading.Event()
+        super().__init__(*arguments)  # last: it starts the thread that queries states
+
+    @property
+    def run_uuid(self) -> str:
+        """What the plugin calls the job that it submits; and the jobs whose states it asks for.
+
+        Its own choice is one name for all jobs of a workflow, a UUID. `--name` takes several, so a job has a name that tells what it is.
+        """
+        submitting: str | None = getattr(self.submission, "name", None)
+        return submitting or ",".join(sorted({self.name_of(info.job) for info in self.following.copy().values()} or self.names)) or "none"
+
+    @run_uuid.setter
+    def run_uuid(self, uuid: str) -> None:
+        """Set by the plugin, and not used."""
+
+    def name_of(self, job: "Job") -> str:
+        prefix = self.workflow.executor_settings.jobname_prefix
+        return f"{prefix}_{job_name(job)}" if prefix else job_name(job)
+
+    def submit(self, job: "Job") -> None:
+        """Retrying during an outage or at a limit; any other refusal is reported at once."""
+        started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
+        self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
+        while not self.cancelling.is_set():
+            if reason:
+                self.cancel_unconfirmed(job)
+            if (refusal := self.try_to_submit(job)) is None:
+                break
+            before, reason = reason, self.why_wait(refusal[1], time.monotonic() - started)
+            if not reason:
+                super()._report_job_error_threadsafe(*refusal)
+                return
+            if reason != before:
+                self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
+            self.cancelling.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        if reason and not self.cancelling.is_set():
+            self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
+
+    def try_to_submit(self, job: "Job") -> tuple[SubmittedJobInfo, str] | None:
+        """What SLURM refuses, and why; None if it has taken the job."""
+        self.submission.refusal, self.submission.name = None, self.name_of(job)
+        try:
+            super().run_job(job)
+        finally:
+            self.submission.name = None
+        refusal: tuple[SubmittedJobInfo, str] | None = self.submission.refusal
+        if refusal and self.cancelling.is_set():  # Ctrl-C ended sbatch itself
+            self.cancel_unconfirmed(job)
+        return refusal
+
+    def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
+        """The plugin calls this in the thread that submits; `submit` decides whether to try again."""
+        if getattr(self.submission, "name", None):
+            self.submission.refusal = (job_info, msg)
+        else:
+            super()._report_job_error_threadsafe(job_info, msg)
+
+    def why_wait(self, message: str, seconds: float) -> str:
+        """Why a refused submission is worth another try; empty if it is not."""
+        if OUTAGE.search(message) and seconds < OUTAGE_PATIENCE_SECONDS:
+            return f"SLURM does not answer; trying again for {OUTAGE_PATIENCE_SECONDS // 60} minutes"
+        if LIMIT.search(message) and self.jobs_ahead():
+            return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
+        return ""
+
+    def cancel_unconfirmed(self, job: "Job") -> None:
+        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder."""
+        with contextlib.suppress(SlurmError):
+            waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
+            if lost := [number for number in waiting if number not in self.following]:
+                self.slurm.cancel(*lost)
+
+    def jobs_ahead(self) -> bool:
+        """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""
+        try:
+            return self.slurm.has_jobs(max_age_seconds=FIRST_PAUSE_SECONDS) or self.slurm.has_jobs()
+        except SlurmError:
+            return True
