@@ -80,6 +80,16 @@ def all_events(path: str | Path) -> Iterator[Event]:
         yield from events
 
 
+def last_attempt(path: Path) -> Event | None:
+    """The line with which the last attempt began, of a journal of any length."""
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.rfind(ATTEMPT)
+    events = read_events(path, start, at_most_bytes=0)[0] if start >= 0 else []
+    return events[0] if events else None
+
+
 def _repair(path: Path) -> int:
     """Cut off a line torn by a crash; the number of attempts so far."""
     if not path.stat().st_size:

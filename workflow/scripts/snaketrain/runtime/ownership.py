@@ -70,6 +70,14 @@ def job_of(folder: Path) -> str | None:
     return _owner(folder).get("job")
 
 
+def living_process(folder: Path) -> int | None:
+    """The process on this machine, in no SLURM job, that writes here now."""
+    owner = _owner(folder)
+    if owner.get("job") or owner.get("host") != platform.node() or owner.get("started") is None:
+        return None
+    return int(owner["pid"]) if start_ticks(owner["pid"]) == owner["started"] else None
+
+
 def _owner(folder: Path) -> JsonObject:
     try:
         owner: JsonObject = json.loads((folder / "owner.json").read_text(encoding="utf-8"))

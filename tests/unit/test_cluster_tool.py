@@ -1,0 +1,207 @@
+"""`cluster.py`: what the runs of a folder are at, by a fake squeue and by their files; their logs; and how one is cancelled."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import limits
+import pytest
+
+import cluster
+from snaketrain.runtime.processes import start_ticks
+from snaketrain.slurm.submissions import Submission, Submissions
+
+SAVES = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit()); print(flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Programs of SLURM that do as a test says; the folder of the workflow is the current one."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "ws").mkdir()
+    monkeypatch.chdir(tmp_path / "ws")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+
+    def says(**programs: str) -> None:
+        for name, script in programs.items():
+            new = tmp_path / "bin" / f"{name}.new"
+            new.write_text(f"#!/bin/sh\n{script}\n")
+            new.chmod(0o755)
+            os.replace(new, tmp_path / "bin" / name)
+
+    says(squeue="true", scancel=f'echo "$@" >> {tmp_path}/cancelled')
+    return says
+
+
+def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0) -> None:
+    """A run that began a moment ago and has taken so many of 100 steps."""
+    folder = Path("results/runs") / run / "training"
+    folder.mkdir(parents=True)
+    began = time.time() - steps * pace
+    events = [{"event": "attempt", "resume_step": 0, "steps": 100, "time": began}]
+    events += [{"event": "train", "step": step, "time": began + step * pace} for step in range(1, steps + 1)]
+    events += [{"event": "end", "step": steps} | end] if end else []
+    (folder / "journal.jsonl").write_text("".join(json.dumps({**event, "attempt": 1}) + "\n" for event in events))
+
+
+def submitted(number: str, comment: str, state: str = "") -> None:
+    Path(f"{number}.log").write_text(f"what job {number} printed\n")
+    Submissions().submitted(Submission(number, comment, "", f"{number}.log", {}))
+    if state:
+        Submissions().ended(number, state)
+
+
+def call(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["cluster.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        cluster.main()
+    if isinstance(ended.value.code, str):
+        raise ended.value
+    return ended.value.code
+
+
+def table(capsys) -> dict[str, str]:
+    """The lines by their first word, with single blanks."""
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+
+
+def rows(*shown: str) -> str:
+    """Of squeue: number, state, reason, comment and nodes."""
+    return "\n".join(f"echo '{row}|{os.getcwd()}'" for row in shown)
+
+
+def test_status_of_runs_in_the_queue(slurm, monkeypatch, capsys):
+    slurm(
+        squeue=rows(
+            "4|RUNNING|None|rule_train_model_wildcards_large|n[1-2]",
+            "5|PENDING|Priority|rule_train_model_wildcards_small|",
+            "6|RUNNING|None|rule_prepare_data_wildcards_words|n3",
+            "3|FAILED|None|rule_train_model_wildcards_large|n1",
+        )
+    )
+    trained("large", 40)
+    Path("results/runs/later").mkdir()
+    submitted("4", "rule_train_model_wildcards_large")
+    assert call(monkeypatch, "status") == 0
+    found = table(capsys)
+    number, of, left = found["large"].split()[3:6], found["large"], found["large"].split()[6]
+    assert of.startswith("train_model 4 RUNNING 40 of 100") and of.endswith("n[1-2] 4.log"), number
+    assert 90 <= sum(int(part) * factor for part, factor in zip(left.split(":"), (3600, 60, 1), strict=True)) <= 121
+    assert found["small"] == "train_model 5 PENDING (Priority) logs/slurm/rule_train_model/small/5.log"
+    assert found["later"] == "train_model not started"
+    assert found["words"].startswith("prepare_data 6 RUNNING n3")
+
+
+def test_status_of_runs_that_nothing_works_on(slurm, monkeypatch, capsys):
+    trained("stopped", 40, {"status": "STOPPED", "signals": ["SIGTERM"]})
+    trained("failed", 7, {"status": "FAILED", "error": "no"})
+    trained("killed", 8)
+    trained("cancelled", 9, {"status": "STOPPED", "signals": ["SIGTERM"]})
+    trained("finished", 100, {"status": "FINISHED"})
+    for stage, folder in (("train_model", "training"), ("evaluate_model", "evaluation")):
+        Path("logs", stage).mkdir(parents=True)
+        Path("logs", stage, "finished.log").touch()
+        Path("results/runs/finished", folder).mkdir(exist_ok=True)
+        Path("results/runs/finished", folder, "manifest.json").touch()
+    os.utime("logs/train_model/finished.log", (0, 0))
+    submitted("9", "rule_train_model_wildcards_cancelled", "CANCELLED")
+    assert call(monkeypatch, "status") == 0
+    found = table(capsys)
+    assert found["stopped"] == "train_model stopped by SIGTERM 40 of 100"
+    assert found["failed"] == "train_model FAILED 7 of 100"
+    assert found["killed"] == "train_model killed, or failed 8 of 100"
+    assert found["cancelled"] == "train_model 9 CANCELLED 9 of 100 9.log"
+    assert found["finished"] == "evaluate_model done 100 of 100 logs/evaluate_model/finished.log"
+
+
+def test_status_for_programs(slurm, monkeypatch, capsys):
+    trained("large", 40, {"status": "FAILED"})
+    trained("small", 1)
+    call(monkeypatch, "status", "--json", "large")
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["state"], found["step"], found["steps"]) == ("large", "FAILED", 40, 100)
+
+
+def test_status_while_slurm_does_not_answer(slurm, monkeypatch, capsys):
+    slurm(squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+    trained("large", 40)
+    submitted("4", "rule_train_model_wildcards_large")
+    assert call(monkeypatch, "status") == 0
+    printed = capsys.readouterr()
+    assert "Unable to contact" in printed.err and "their jobs may be at work" in printed.err
+    assert "large" in printed.out
+
+
+def test_a_run_that_is_not_there(slurm, monkeypatch):
+    trained("large", 40)
+    for words in (["status", "huge"], ["log", "huge"], ["cancel", "large", "huge"]):
+        with pytest.raises(SystemExit, match="no run huge here. There are: large"):
+            call(monkeypatch, *words)
+
+
+def test_the_log_of_a_job(slurm, monkeypatch, capfdbinary):
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n1"))
+    trained("large", 40)
+    submitted("4", "rule_train_model_wildcards_large")
+    Path("4.log").write_text("".join(f"line {number}\n" for number in range(300)))
+    for options, lines in (([], 100), (["-n", "2"], 2), (["--lines", "0"], 300)):
+        assert call(monkeypatch, "log", "large", *options) == 0
+        assert capfdbinary.readouterr().out.splitlines() == [b"line %d" % number for number in range(300 - lines, 300)]
+
+
+def test_following_a_log_ends_with_the_job(slurm, monkeypatch, capfdbinary):
+    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_QUESTIONS", 0.2)
+    slurm(squeue=f"test -e more && exit; echo more >> 4.log; touch more; {rows('4|RUNNING|None|rule_train_model_wildcards_large|n1')}")
+    trained("large", 40)
+    submitted("4", "rule_train_model_wildcards_large")
+    assert call(monkeypatch, "log", "large", "--follow") == 0
+    assert capfdbinary.readouterr().out.splitlines() == [b"what job 4 printed", b"more"]
+
+
+def test_a_run_without_a_log(slurm, monkeypatch):
+    Path("results/runs/later").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="later has no log yet: train_model, not started"):
+        call(monkeypatch, "log", "later")
+
+
+def test_cancel(slurm, monkeypatch, capsys, tmp_path):
+    shown = ["4|RUNNING|None|rule_train_model_wildcards_large|n1", "5|PENDING|None|rule_train_model_wildcards_small|"]
+    slurm(squeue=f"test -e {tmp_path}/cancelled || {{ {rows(*shown)}; }}")
+    trained("large", 40, {"status": "STOPPED", "signals": ["SIGTERM"]})
+    trained("done", 40, {"status": "FAILED"})
+    submitted("4", "rule_train_model_wildcards_large")
+    assert call(monkeypatch, "cancel", "large", "small", "done") == 0
+    assert (tmp_path / "cancelled").read_text() == "4 5\n"
+    printed = capsys.readouterr().out
+    assert "large: saved at step 40 of 100 and ended. Start snakemake again to resume it." in printed
+    assert "small: removed from the queue, where it was waiting." in printed
+    assert "done: nothing to cancel (train_model: FAILED)." in printed
+    assert call(monkeypatch, "cancel", "done") == 1
+
+
+def test_cancel_while_slurm_does_not_answer(slurm, monkeypatch):
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n1"), scancel="echo away >&2; exit 1")
+    submitted("4", "rule_train_model_wildcards_large")
+    with pytest.raises(SystemExit, match="away\nNothing is cancelled"):
+        call(monkeypatch, "cancel", "large")
+
+
+def test_a_run_on_this_machine(slurm, monkeypatch, capsys):
+    training = subprocess.Popen([sys.executable, "-c", SAVES], stdout=subprocess.PIPE)
+    training.stdout.readline()
+    try:
+        trained("large", 40)
+        owner = {"job": None, "host": os.uname().nodename, "pid": training.pid, "started": start_ticks(training.pid)}
+        Path("results/runs/large/training/owner.json").write_text(json.dumps(owner))
+        call(monkeypatch, "status")
+        assert table(capsys)["large"].startswith(f"train_model process {training.pid} RUNNING 40 of 100")
+        assert call(monkeypatch, "cancel", "large") == 0
+        assert training.wait(limits.seconds(10)) == 0
+        assert "large: ended without saving; its last checkpoint stays." in capsys.readouterr().out
+    finally:
+        training.send_signal(signal.SIGKILL)
+        training.wait()
