@@ -5,7 +5,7 @@ It only reads files, so training neither knows of it nor waits for it. If the ML
 
 import argparse
 import contextlib
-import fcntl
+import math
 import os
 import re
 import shlex
@@ -19,10 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.orchestration.follower import NOTE, command
 from snaketrain.runtime.credentials import has_password, hidden
+from snaketrain.runtime.exit_codes import FAILED, WORTH_ANOTHER_START
+from snaketrain.runtime.lease import STILL_SECONDS, Lease, LeaseLost
 from snaketrain.runtime.processes import Process
 from snaketrain.tracking.registrar import Registrar
 
-WAIT_FOR_OTHER_SECONDS = 60
+LEASE = ".follower.lease"  # in the results: one follower at a time
+WAIT_FOR_OTHER_SECONDS = STILL_SECONDS + 30
 LONGEST_PAUSE_SECONDS = 15
 LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
 stopping: list[int] = []  # signals received
@@ -59,31 +62,50 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
+    watched = Process(args.while_pid) if args.while_pid else None
+    lease = Lease(results / LEASE)
     try:
         results.mkdir(parents=True, exist_ok=True)
-        lock = open(results / ".follower.lock", "w")  # noqa: SIM115 - held until the end
+        other = lease.acquire(*waiting(args, watched, results))
     except OSError as error:
-        return warn(f"{results}: cannot be written to ({error}); MLflow is not updated.")
-    if not locked(lock, WAIT_FOR_OTHER_SECONDS if args.once else 0):
-        return print(f"Another follower is already running for {results}; nothing to do.")
+        warn(f"{results}: cannot be written to ({error}); MLflow is not updated.")
+        sys.exit(FAILED)
+    if other:
+        return print(f"Another follower is already running for {results}: {other}. Nothing to do.")
     try:
-        follow(results, uri, args)
+        follow(results, uri, args, watched, lease)
+    except LeaseLost as lost:
+        warn(str(lost))
+        sys.exit(WORTH_ANOTHER_START)
     finally:
-        (results / NOTE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if lease.is_ours():
+                (results / NOTE).unlink(missing_ok=True)
+        lease.release()
 
 
-def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
+def waiting(args: argparse.Namespace, watched: Process | None, results: Path):
+    """How long to wait for another follower, when to stop waiting, and what to do if there is one."""
+    seconds = math.inf if watched else WAIT_FOR_OTHER_SECONDS if args.once else 0
+    return seconds, lambda: is_over(watched), lambda owner: warn(f"another follower is running for {results}: {owner}; waiting for it")
+
+
+def is_over(watched: Process | None) -> bool:
+    return bool(stopping) or (watched is not None and not watched.is_alive())
+
+
+def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process | None, lease: Lease) -> None:
     follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
-    watched = Process(args.while_pid) if args.while_pid else None
     while True:
         # checked before the pass, so that the last pass sees everything the process wrote before it ended
-        last = args.once or bool(stopping) or (watched is not None and not watched.is_alive())
+        last = args.once or is_over(watched)
         try:
+            lease.check()
             if follower is None:
                 note(results, f"connecting to {uri}")
-                follower = connect(results, uri)
+                follower = connect(results, uri, lease)
             if follower.store.is_replaced():
-                restart(last)
+                restart(last, lease)
             if follower.has_lost_its_runs(look_now=last):
                 follower.forget()
                 registrar.forget()
@@ -96,6 +118,9 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
                 problem = Problem(failed, "See that log") if failed else problem
             else:
                 registrar.start(due)
+        except LeaseLost:
+            registrar.stop()
+            raise
         except Exception as error:  # whatever it is must not affect the runs
             problem = problem_with(uri, error)
             if follower:
@@ -113,16 +138,17 @@ def follow(results: Path, uri: str, args: argparse.Namespace) -> None:
         print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
 
 
-def connect(results: Path, uri: str):
+def connect(results: Path, uri: str, lease: Lease):
     from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
     from snaketrain.tracking.mlflow_store import Store
 
-    return Follower(results, Store(uri))
+    return Follower(results, Store(uri, lease.check))
 
 
-def restart(last: bool) -> None:
+def restart(last: bool, lease: Lease) -> None:
     """The database was deleted or replaced: MLflow keeps its connections to the old one and cannot be made to drop them."""
     warn("the database was deleted or replaced: starting again with everything that is in the files")
+    lease.release()
     os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
 
 
@@ -157,21 +183,9 @@ def full_pass(follower, note) -> Problem | None:
     return problem
 
 
-def locked(lock, wait_seconds: float) -> bool:
-    end = time.monotonic() + wait_seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if time.monotonic() >= end or stopping:
-                return False
-            time.sleep(0.2)
-
-
 def pause(seconds: float, watched: Process | None) -> None:
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not stopping and (watched is None or watched.is_alive()):
+    while (left := end - time.monotonic()) > 0 and not is_over(watched):
         time.sleep(min(left, 0.5))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class Process:
-    """A process as it is now: a later one with the same number is not taken for it."""
+    """A process as it is now, not a later one with the same number."""
 
     def __init__(self, pid: int):
         self.pid, self.started = pid, start_ticks(pid)
@@ -23,6 +23,14 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return None if state in "ZX" else int(fields[18])
+
+
+def process_space() -> str | None:
+    """Where a PID names the same process: until the next boot, in one PID namespace, which containers on one host may not share."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
 
 
 def answers(pid: int) -> bool:

@@ -92,6 +92,7 @@ class Follower:
                 self.unregistered.add(training.parent)
         finally:
             if asdict(sent) != before:
+                self.store.check()
                 write_json(training / ".mlflow.json", asdict(sent))
 
     def show(self, ui: str) -> list[str]:
@@ -157,6 +158,7 @@ class Follower:
             high_water = dict(sent.high_water)
             self.store.points(sent.run_id, points(events, high_water))
             sent.high_water, sent.standing, sent.offset = high_water, standing(events, sent.standing), offset
+            self.store.check()
             write_json(training / ".mlflow.json", asdict(sent))
             if left and (job := job_of(training)):
                 self.jobs.doubt(job)

@@ -1,12 +1,11 @@
 """The few operations on MLflow that we need, each of them safe to repeat."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
@@ -33,6 +32,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.lease import Lease
 from snaketrain.runtime.manifests import digest
 from snaketrain.tracking.tracked import Point
 
@@ -57,17 +57,24 @@ class ExperimentDeleted(Exception):
 
 
 class Store:
-    def __init__(self, uri: str):
+    def __init__(self, uri: str, check: Callable[[], None] = lambda: None):
+        """`check` raises where nothing may be written any more."""
         for name in ("mlflow", "alembic"):  # they log every table they create; errors reach us as exceptions
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self.uri = uri
+        self.uri, self.check = uri, check
         mlflow.set_tracking_uri(uri)  # functions of the module mlflow must use it too
         with alone(uri):
-            self.client = MlflowClient(uri)
-            self.client.search_experiments(max_results=1)
+            self._client = MlflowClient(uri)
+            self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str | None] = {}
         self._opened = self._file()
+
+    @property
+    def client(self) -> MlflowClient:
+        """Checked at each use, since a process may be suspended between any two."""
+        self.check()
+        return self._client
 
     def forget(self) -> None:
         """Look up all ids again: somebody may have deleted what they named, or restored a database."""
@@ -208,8 +215,7 @@ def alone(uri: str) -> Iterator[None]:
     if not uri.startswith(SQLITE):
         yield
         return
-    with open(f"{uri.removeprefix(SQLITE)}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with Lease(Path(f"{uri.removeprefix(SQLITE)}.lease")).held():
         yield
 
 

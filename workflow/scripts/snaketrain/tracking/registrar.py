@@ -40,6 +40,12 @@ class Registrar:
             return f"the best model could not be registered: {last[:300]} (full log: {self.log})"
         return None
 
+    def stop(self) -> None:
+        """Another follower registers the models now."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def _wait(self, note: Callable[[str], None]) -> int:
         if self.process is None:
             return 0

@@ -62,5 +62,6 @@ class SharedRuns:
             for file in files:
                 self.store.artifact(run_id, made.folder / file)
             self.store.status(run_id, "FINISHED", made.finished)
+            self.store.check()
             write_json(made.folder / ".mlflow.json", current)
         return run_id

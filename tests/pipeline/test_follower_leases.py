@@ -1,0 +1,86 @@
+"""One follower at a time on any file system: without file locks, and after one was suspended."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import limits
+import no_locks
+from unit.workspace import make_workspace
+
+from pipeline.test_follower_faults import losses, write
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+# the tool with a lease that is given up for lost after two seconds
+QUICK = """
+import sys
+from snaketrain.runtime import lease
+lease.BEAT_SECONDS, lease.STILL_SECONDS = 0.1, 2.0
+import follow_runs
+follow_runs.main()
+"""
+
+
+def command(results: Path, uri: str, *options: str) -> list[str]:
+    return [sys.executable, "-c", QUICK, "--results", str(results), "--uri", uri, "--interval", "0.2", *options]
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS / "tools")])}
+
+
+def sent(results: Path) -> int:
+    """The last step that MLflow has."""
+    state = results / "runs/first/training/.mlflow.json"
+    return json.loads(state.read_text())["high_water"].get("train/loss", 0) if state.exists() else 0
+
+
+def test_results_on_a_file_system_without_locks(tmp_path, tmp_path_factory):
+    results = make_workspace(tmp_path / "lustre", {"first": {}})
+    environment = no_locks.environment(tmp_path / "lustre", errno.ENOLCK, tmp_path_factory.mktemp("library")) | {
+        "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]
+    }
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    done = subprocess.run(command(results, uri, "--once"), capture_output=True, text=True, env=environment, timeout=limits.seconds(60))
+    assert (done.returncode, done.stderr) == (0, "") and "up to date with 1 runs" in done.stdout
+    assert losses(uri) == [*range(5, 65, 5)]
+
+
+def suspended_between_writes(follower: subprocess.Popen, folder: Path) -> bool:
+    """Within one, SQLite's own lock would keep all others from the database."""
+    follower.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    if idle := not (folder / "mlflow.db-journal").exists():
+        return idle
+    follower.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    return False
+
+
+def test_a_suspended_follower_loses_its_place_and_writes_no_more(tmp_path):
+    results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
+    workflow = subprocess.Popen(["sleep", "infinity"])
+    words = command(results, uri, "--while-pid", str(workflow.pid))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
+    first = subprocess.Popen(words, **pipes)
+    try:
+        limits.until(lambda: sent(results) == 60)
+        limits.until(lambda: suspended_between_writes(first, tmp_path))
+        write(results, range(61, 100))
+        second = subprocess.Popen(words, **pipes)
+        limits.until(lambda: sent(results) == 99)
+        first.send_signal(signal.SIGCONT)
+        error = first.communicate(timeout=limits.seconds(30))[1]
+        assert first.returncode == 76 and f"process {second.pid} on " in error and "may write now, and this one ends" in error
+        write(results, range(100, 120))
+    finally:
+        first.kill()
+        workflow.kill()
+        workflow.wait()
+    told, error = second.communicate(timeout=limits.seconds(60))
+    assert (second.returncode, error.count(f"another follower is running for {results}: process {first.pid} on ")) == (0, 1)
+    assert losses(uri) == [*range(5, 65, 5), *range(61, 120)]
