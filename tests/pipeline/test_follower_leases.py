@@ -13,7 +13,10 @@ import limits
 import no_locks
 from unit.workspace import make_workspace
 
+from pipeline import workspace
 from pipeline.test_follower_faults import losses, write
+from snaketrain.runtime.journal import read_events
+from snaketrain.tracking.mlflow_store import Store
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # the tool with a lease that is given up for lost after two seconds
@@ -84,3 +87,22 @@ def test_a_suspended_follower_loses_its_place_and_writes_no_more(tmp_path):
     told, error = second.communicate(timeout=limits.seconds(60))
     assert (second.returncode, error.count(f"another follower is running for {results}: process {first.pid} on ")) == (0, 1)
     assert losses(uri) == [*range(5, 65, 5), *range(61, 120)]
+
+
+def test_a_follower_that_is_killed_beside_a_workflow(tmp_path):
+    """The workflow starts another one, and all curves arrive."""
+    workspace.make_workspace(tmp_path, runs={"small": {}})
+    words = [sys.executable, "-m", "snakemake", "--snakefile", workspace.REPOSITORY / "Snakefile", "--directory", tmp_path, "--cores", "2"]
+    workflow = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "results/runs/small/training/journal.jsonl"
+    limits.until(journal.exists, 120, process=workflow)
+    (lease,) = (tmp_path / "results").glob(".follower.lease.*")
+    os.kill(json.loads(lease.read_text())["pid"], signal.SIGKILL)
+    told = workflow.communicate(timeout=limits.seconds(300))[1]
+    assert workflow.returncode == 0
+    assert "the follower, which updates MLflow, was killed by SIGKILL. Nothing is lost; starting it again in 2 seconds." in told
+    steps = [event["step"] for event in read_events(journal)[0] if event["event"] == "train"]
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    (run,) = store.client.search_runs([store.experiment("words")], "attributes.run_name = 'small'")
+    assert [point.step for point in store.client.get_metric_history(run.info.run_id, "train/loss")] == steps != []
+    assert run.info.status == "FINISHED" and "test/accuracy" in run.data.metrics

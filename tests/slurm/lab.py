@@ -47,7 +47,7 @@ def make(folder: Path, pace: float = 0.0, steps: int = STEPS, evaluate_every: in
 
 def untrained(finished: Path, folder: Path) -> Path:
     """Another workspace with its data prepared and nothing trained yet, as soon as all nodes are idle."""
-    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.lease.*", ".mlflow.json", "snakemake.out")
+    of_results = ("runs", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.*", ".mlflow.json", "snakemake.out")
     shutil.copytree(finished, folder, ignore=shutil.ignore_patterns(*of_results))
     until(lambda: set(slurm("sinfo", "--noheader", "--Node", "--format=%t").split()) == {"idle"}, "all nodes are idle")
     return set_pace(folder, 0.3)  # a step takes long enough to be disturbed

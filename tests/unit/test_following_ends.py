@@ -1,4 +1,4 @@
-"""How long a workflow that has ended waits for MLflow, and what it says meanwhile."""
+"""The follower beside a workflow: restarted when it dies, and waited for at the end, with what the workflow says about it."""
 
 import os
 import shlex
@@ -13,10 +13,10 @@ import pytest
 
 from snaketrain.config.schema import Tracking
 from snaketrain.orchestration import follower
-from snaketrain.orchestration.follower import NOTE, FollowerProcess
+from snaketrain.orchestration.follower import MOST_DEATHS, NOTE, FollowerProcess
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# as one whose registration takes long: told to end, it goes on
+# ignores SIGTERM, as if a registration took long
 SLOW = """
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2], ".follower.doing").write_text("registering the best model of small"))
@@ -93,3 +93,79 @@ def test_a_follower_that_ends_at_once_is_not_worth_a_word(tmp_path, monkeypatch,
     quick.process.wait()
     quick.finish()
     assert capfd.readouterr().err == "" and not (tmp_path / NOTE).exists()
+
+
+# notes each start; the first so many end as the last argument says, the others run until SIGTERM
+DYING = """
+import os, pathlib, signal, subprocess, sys, time
+starts = pathlib.Path(sys.argv[2], "starts")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with open(starts, "a") as file:
+    file.write(" ".join([str(os.getpid()), *sys.argv[3:]]) + "\\n")
+if len(starts.read_text().splitlines()) <= DEATHS:
+    print("Traceback (most recent call last):\\nModuleNotFoundError: No module named 'mlflow'", file=sys.stderr)
+    sys.exit(1)
+child = subprocess.Popen(["sleep", "600"])
+pathlib.Path(sys.argv[2], "child").write_text(str(child.pid))
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def dying(tmp_path, monkeypatch):
+    """A follower that dies at so many of its starts; its starts so far."""
+
+    def dying(deaths: int) -> FollowerProcess:
+        (tmp_path / "follow_runs.py").write_text(DYING.replace("DEATHS", str(deaths)))
+        return FollowerProcess(tmp_path, Tracking())
+
+    monkeypatch.setattr(follower, "SCRIPT", tmp_path / "follow_runs.py")
+    monkeypatch.setattr(follower, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(follower, "PAUSE_FACTOR", 1.5)
+    return dying
+
+
+def starts(folder: Path) -> list[list[str]]:
+    return [line.split() for line in (folder / "starts").read_text().splitlines()] if (folder / "starts").exists() else []
+
+
+def test_a_killed_follower_is_started_again_and_its_children_end(tmp_path, dying, capfd):
+    followed = dying(deaths=0)
+    followed.start()
+    limits.until((tmp_path / "child").exists)
+    child = int(limits.until((tmp_path / "child").read_text))
+    os.kill(int(starts(tmp_path)[0][0]), signal.SIGKILL)
+    limits.until(lambda: len(starts(tmp_path)) == 2)
+    assert not lives(child)
+    followed.finish()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == "the follower, which updates MLflow, was killed by SIGKILL. Nothing is lost; starting it again in 0.1 seconds."
+    assert len(starts(tmp_path)) == 2
+
+
+def test_a_follower_that_dies_at_each_start_is_given_up_and_named_at_the_end(tmp_path, dying, capfd):
+    followed = dying(deaths=99)
+    followed.start()
+    limits.until(lambda: not followed._watching.is_alive())
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("the follower")]
+    died = "the follower, which updates MLflow, ended with exit code 1 (ModuleNotFoundError: No module named 'mlflow')."
+    assert [line.startswith(died) for line in lines] == [True] * MOST_DEATHS
+    assert [line.rpartition(" in ")[2] for line in lines[:-1]] == ["0.1 seconds.", "0.15 seconds.", "0.225 seconds.", "0.3375 seconds."]
+    command = shlex.join([sys.executable, str(tmp_path / "follow_runs.py"), "--results", str(tmp_path), "--once"])
+    assert f"It died {MOST_DEATHS} times in a row" in lines[-1] and lines[-1].endswith(f"To update MLflow earlier: {command}")
+    followed.finish()
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last.startswith("MLflow is not up to date: the follower ended with exit code 1 (ModuleNotFoundError") and last.endswith(command)
+    assert len(starts(tmp_path)) == MOST_DEATHS + 1 and starts(tmp_path)[-1][1:] == ["--once"]
+
+
+def test_its_warnings_are_shown_once_without_passwords_and_outlive_the_workflow(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "lang-und-geheim")
+    (tmp_path / "follow_runs.py").write_text("import sys; print('refused: lang-und-geheim', file=sys.stderr)")
+    monkeypatch.setattr(follower, "SCRIPT", tmp_path / "follow_runs.py")
+    (tmp_path / follower.LOG).write_text("of an earlier workflow\n")
+    followed = FollowerProcess(tmp_path, Tracking())
+    followed.start()
+    limits.until(lambda: not followed._watching.is_alive())
+    assert capfd.readouterr().err == "refused: ***\n"
