@@ -64,6 +64,7 @@ localrules:
     all,
     fetch_model,
     fetch_data,
+    select_checkpoint,
     compare_runs,
 
 

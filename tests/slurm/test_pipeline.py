@@ -12,8 +12,12 @@ from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, make, set_pace, st
 
 def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
     logs = {path.parent.parent.name: path for path in undisturbed.glob("logs/slurm/*/*/*.log")}
-    assert sorted(logs) == ["rule_evaluate_model", "rule_prepare_data", "rule_select_checkpoint", "rule_train_model"]
-    assert len({path.stem for path in logs.values()}) == 4  # the jobs' numbers
+    assert sorted(logs) == [
+        "rule_evaluate_model",
+        "rule_prepare_data",
+        "rule_train_model",
+    ]  # all others are light enough for the login node
+    assert len({path.stem for path in logs.values()}) == 3  # the jobs' numbers
     for stage in ("train_model", "evaluate_model"):
         assert "2 processes on each of train1, train2" in logs[f"rule_{stage}"].read_text()
     assert [event["processes"] for event in events(undisturbed, "attempt")] == [4]

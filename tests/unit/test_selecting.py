@@ -1,12 +1,20 @@
 """The winner is chosen by what the checkpoints themselves say, whatever the journal tells of evaluations that were lost."""
 
 import json
+import subprocess
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.evaluation.curves import curves, points
+from snaketrain.runtime import integrity
+from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.manifests import Manifest, file_digest, read_manifest, write_manifest
 
 KEPT = {8: 0.70, 12: 0.75}
 
@@ -86,3 +94,41 @@ def test_a_follower_that_has_told_the_lost_one_tells_the_other_too():
     before, after = points(JOURNAL[:4], high_water), points(JOURNAL[4:], high_water)
     assert [point[1:] for point in before] == [(0.72, 104.0, 4), (0.90, 108.0, 8)]
     assert [point[1:] for point in after] == [(0.70, 208.0, 8), (0.75, 212.0, 12)]
+
+
+@pytest.fixture
+def finished(training) -> dict[str, Path]:
+    """The manifests of a finished training, with weights in its checkpoints, and of its data."""
+    (training / "description").mkdir()
+    (training / "description/config.json").write_text("{}")
+    for step in KEPT:
+        (training / f"checkpoints/step-{step:08d}/model.safetensors").write_bytes(bytes([step]) * 1000)
+        (training / f"checkpoints/step-{step:08d}/task.memory.pt").touch()
+    data = training / "data"
+    (data / "tokenizer").mkdir(parents=True)
+    (data / "tokenizer/tokenizer.json").write_text("{}")
+    for folder, stage, facts in ((training, "train_model", {"run": "small", "metrics": {"accuracy": "max"}}), (data, "prepare_data", {})):
+        names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".pt")]
+        names = [name for name in names if not name.startswith("data/")]
+        write_manifest(folder / "manifest.json", Manifest(stage, "1", [], {}, digests(folder, names), facts))
+    return {"training": training / "manifest.json", "data": data / "manifest.json"}
+
+
+def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished, tmp_path, monkeypatch):
+    """On a login node, under SLURM: the copy has the digest of what it was copied from."""
+    read = []
+    monkeypatch.setattr(integrity, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
+    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
+    select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, **finished))
+    made = read_manifest(tmp_path / "selection/manifest.json")
+    assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "tokenizer.json"]
+    assert made.files["model/model.safetensors"] == file_digest(tmp_path / "selection/model/model.safetensors")
+    assert integrity.damage(made) == {}
+    (tmp_path / "selection/model/model.safetensors").write_bytes(b"x" * 1000)
+    assert integrity.damage(made) == {"model/model.safetensors": integrity.CHANGED}
+
+
+def test_selecting_loads_nothing_large():
+    loaded = "import select_checkpoint, sys; print({'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules))"
+    scripts = Path(select_checkpoint.__file__).parent
+    assert subprocess.run([sys.executable, "-c", loaded], cwd=scripts, capture_output=True, text=True).stdout == "set()\n"

@@ -1,4 +1,5 @@
-# Selects a checkpoint by the metrics that the training logged; changing `select` does not train again.
+# Selects a checkpoint by the metrics stored in it; changing `select` does not train again. A local rule: it copies one checkpoint
+# and computes nothing.
 
 
 rule select_checkpoint:

@@ -1,4 +1,4 @@
-"""Choose the best checkpoint by the development metrics that each contains, and export it as a folder that other tools load directly."""
+"""Select the best checkpoint by the development metrics stored in each, and export it as a folder that other tools load directly."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ from typing import TypedDict
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.integrity import adopt, verify
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest, write_json
 from snaketrain.tasks.metric_modes import mode_of
@@ -50,14 +50,17 @@ def main(args: Namespace) -> None:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     checkpoint = training.folder / winner["path"]
     files = export(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
+    weights = {
+        Path(name).name: digest
+        for name, digest in training.files.items()
+        if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
+    }
+    adopt(folder, {f"model/{name}": digest for name, digest in weights.items()})
     why = explain(winner, ranking, select.metric, mode)
     write_json(
         folder / "selection.json",
         {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
     )
-    weights = {
-        Path(name).name: sha for name, sha in training.files.items() if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
-    }
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
     job.finish({"training": training.content}, ["selection.json", *files], facts, started)
     print(f"{training.facts['run']}: {why}")

@@ -4,10 +4,10 @@ A digest is taken once and kept beside the manifest, in `.digests.json`, until t
 verifies what it reads; the workflow looks at all results when it starts, and makes again what is missing or was changed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.digest_cache import Remembered, stamp
 from snaketrain.runtime.manifests import Manifest, file_digest
 
 MISSING, CHANGED = "is missing", "is not what was written"
@@ -20,6 +20,14 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     remembered.found = {name: entry for name, entry in remembered.found.items() if name in found}
     remembered.save()
     return found
+
+
+def adopt(folder: Path, known: Mapping[str, str]) -> None:
+    """Remember digests of files that were just copied from verified ones, so that nobody reads the copies again."""
+    remembered = kept_in(folder)
+    remembered.found.update({name: [stamp((folder / name).stat()), digest] for name, digest in known.items()})
+    remembered.changed = True
+    remembered.save()
 
 
 def verify(*manifests: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> None:
