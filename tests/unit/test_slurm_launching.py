@@ -99,6 +99,15 @@ def test_a_training_asks_for_cores_on_each_of_its_nodes():
     assert not any("gpu" in word for word in found)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "asked", "trains_on", "varies"), [("4", "-N4", [4], False), ("2-4", "-N2-4", [2, 3, 4], True), ("4+1", "-N5", [4], True)]
+)
+def test_spares_are_asked_for_like_other_nodes(nodes, asked, trains_on, varies):
+    compute = Compute(nodes=nodes, threads=4)
+    assert asked in submitted(compute)
+    assert list(compute.node_counts) == trains_on and compute.counts.varies == varies
+
+
 def test_an_evaluation_is_not_told_that_its_time_runs_out():
     assert not any(word.startswith("--signal") for word in submitted(Compute(), saves=False))
 

@@ -40,9 +40,10 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     cpu = " --cpu" if compute.device == "cpu" else ""
     if launcher == "srun":
         size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads}"
-        return f"{here} {tool('launch_slurm.py')} {size} --restarts {compute.restarts}{cpu} --"
+        interface = f" --interface {shlex.quote(compute.interface)}" if compute.interface else ""
+        return f"{here} {tool('launch_slurm.py')} {size} --restarts {compute.restarts}{cpu}{interface} --"
     if compute.processes == 1:
-        return python(compute.threads)
+        return here
     if launcher == "env":
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"

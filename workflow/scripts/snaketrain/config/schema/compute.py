@@ -55,6 +55,11 @@ class Compute(Section):
         description="for the launcher `env`: what stands in front of python, as shell text: `$NAME` and quotes mean there what they mean in a shell",
         min_length=1,
     )
+    interface: str | None = Field(
+        None,
+        description="network interface over which the nodes of a SLURM job exchange, such as ib0; none: the system chooses",
+        min_length=1,
+    )
     memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
@@ -112,6 +117,8 @@ class Compute(Section):
             yield f"`processes` ({self.processes}) need a GPU each, and `gpus` is {self.gpus}: make them equal"
         if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
             yield f"`launch_command` is for the `launcher` env, and that is {self.launcher}: set it to env, or remove `launch_command`"
+        if self.interface and self.launcher in ("torchrun", "env"):
+            yield f"`interface` is for the `launcher` srun, and that is {self.launcher}: remove `interface`"
         if self.save_before_limit_seconds >= self.minutes * 60:
             yield (
                 f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is no shorter than the job itself (`minutes`: {self.minutes}): "
