@@ -12,6 +12,7 @@ from typing import Any
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime import stages
+from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.job_settings import JobSettings
@@ -38,6 +39,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
+    bind(Ranks.of_environment())
     folder = job.folder
     evaluate = Evaluate.model_validate(from_strings(job.given.settings)["evaluate"])
     training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
+from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
 from snaketrain.runtime.goodput import Clock
 from snaketrain.runtime.integrity import verify
@@ -79,6 +80,7 @@ def arguments() -> argparse.Namespace:
 
 def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
+    bind(Ranks.of_environment())
     job = stages.Job(args.output, args.settings)
     folder, sections = job.folder, from_strings(job.given.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])

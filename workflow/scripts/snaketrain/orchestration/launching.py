@@ -10,6 +10,7 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
+from snaketrain.runtime.binding import VARIABLE as BIND
 from snaketrain.runtime.stopping import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
@@ -36,7 +37,8 @@ def keep_log() -> str:
 def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
-    here = f"{environment(threads_each(compute))} {shlex.quote(sys.executable)}"
+    bound = f" {BIND}={compute.bind}" if compute.bind != "none" else ""
+    here = f"{environment(threads_each(compute))}{bound} {shlex.quote(sys.executable)}"
     cpu = " --cpu" if compute.device == "cpu" else ""
     if launcher == "srun":
         size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads}"
@@ -48,7 +50,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
-        return f"{environment(threads_each(compute))} {ranks} {start} {shlex.quote(sys.executable)}"
+        return f"{environment(threads_each(compute))}{bound} {ranks} {start} {shlex.quote(sys.executable)}"
     return f"{here} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
 
 

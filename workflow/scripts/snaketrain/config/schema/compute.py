@@ -60,6 +60,9 @@ class Compute(Section):
         description="network interface over which the nodes of a SLURM job exchange, such as ib0; none: the system chooses",
         min_length=1,
     )
+    bind: Literal["none", "numa"] = Field(
+        "none", description="`numa` binds each process to cores of its own, of the NUMA node of its GPU; without GPUs to an equal share"
+    )
     memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
