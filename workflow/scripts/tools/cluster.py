@@ -66,15 +66,19 @@ def states(wanted: list[str] | None = None) -> list[RunState]:
     return [each for each in found if not wanted or each.run in wanted]
 
 
-def queue() -> list[QueuedJob]:
+def queue() -> list[QueuedJob] | None:
+    """None if SLURM does not answer."""
     slurm = Slurm()
     if not slurm.is_installed():
         return []
     try:
         return jobs_here(slurm)
     except SlurmError as error:
-        print(f"{str(error).splitlines()[-1]}\nSo this is only what the runs have written; their jobs may be at work.", file=sys.stderr)
-        return []
+        print(
+            f"{str(error).splitlines()[-1]}\nSo this is what the runs have written; jobs whose state is unknown may be at work.",
+            file=sys.stderr,
+        )
+        return None
 
 
 # --- status

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -46,9 +46,11 @@ class Progress:
     end: Event | None  # of the last attempt
 
 
-def run_states(folder: Path, queue: Iterable[QueuedJob], submissions: Mapping[str, Submission]) -> list[RunState]:
-    """One line for each run, and one for each other job in the queue, such as the preparation of data."""
-    waiting = [row for row in queue if row.state not in ENDED_STATES]
+def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Mapping[str, Submission]) -> list[RunState]:
+    """One line for each run, and one for each other job in the queue, such as the preparation of data. None: SLURM does not answer."""
+    if queue is None:
+        submissions = {name: made if made.state else replace(made, state="unknown") for name, made in submissions.items()}
+    waiting = [row for row in queue or () if row.state not in ENDED_STATES]
     of_runs = {row.wildcards: row for row in waiting if row.stage in FOLDERS}
     names = {path.name for path in (folder / "results/runs").glob("*") if path.is_dir()} | set(of_runs)
     found = [of_run(folder, run, of_runs.get(run), submissions) for run in sorted(names)]
