@@ -22,6 +22,7 @@ from snaketrain.runtime.credentials import has_password, hidden
 from snaketrain.runtime.exit_codes import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.lease import STILL_SECONDS, Lease, LeaseLost
 from snaketrain.runtime.processes import Process
+from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
 from snaketrain.tracking.registrar import Registrar
 
 LEASE = ".follower.lease"  # in the results: one follower at a time
@@ -43,6 +44,12 @@ def main() -> None:
         "--results", type=Path, default=Path("results"), metavar="FOLDER", help="results folder of the workflow (default: results)"
     )
     parser.add_argument("--uri", help="MLflow server or database (default: mlflow.db beside the results folder)")
+    parser.add_argument(
+        "--local-store",
+        type=Path,
+        metavar="FOLDER",
+        help="a folder on a local disk, where the database is written and from where it is copied to its place every minute and at the end",
+    )
     parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
     parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
     parser.add_argument("--while-pid", type=int, metavar="PID", help="keep MLflow up to date until this process has ended")
@@ -57,7 +64,9 @@ def main() -> None:
             "--uri holds a password: remove it from the address, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
         )
     results = args.results.resolve()
-    uri = args.uri or f"sqlite:///{results.parent / 'mlflow.db'}"
+    uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
+    if args.local_store and not uri.startswith(SQLITE):
+        parser.error("--local-store has no use with a server, which keeps its own database")
     # Ctrl-C reaches the workflow too, which then lets its jobs end: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -95,7 +104,10 @@ def is_over(watched: Process | None) -> bool:
 
 
 def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process | None, lease: Lease) -> None:
-    follower, failures, registrar = None, 0, Registrar(uri, results / ".register_model.log")
+    follower, failures, registrar, local = None, 0, Registrar(uri, results / ".register_model.log"), None
+    folder, warning = folder_for(Path(uri.removeprefix(SQLITE)), args.local_store) if uri.startswith(SQLITE) else (None, None)
+    if warning:
+        warn(warning)
     while True:
         # checked before the pass, so that the last pass sees everything the process wrote before it ended
         last = args.once or is_over(watched)
@@ -103,7 +115,10 @@ def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process |
             lease.check()
             if follower is None:
                 note(results, f"connecting to {uri}")
-                follower = connect(results, uri, lease)
+                if folder:
+                    local = LocalDatabase(Path(uri.removeprefix(SQLITE)), folder, results, lease.check)
+                    registrar.uri = local.uri
+                follower = connect(results, uri, local, lease)
             if follower.store.is_replaced():
                 restart(last, lease)
             if follower.has_lost_its_runs(look_now=last):
@@ -118,6 +133,8 @@ def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process |
                 problem = Problem(failed, "See that log") if failed else problem
             else:
                 registrar.start(due)
+            if local and (warning := local.copy(complete=True) if last else local.copy_when_due()):
+                warn(warning)
         except LeaseLost:
             registrar.stop()
             raise
@@ -127,7 +144,7 @@ def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process |
                 follower.forget()
         failures = failures + 1 if problem else 0
         if problem and (failures == 1 or last):
-            later = f"{problem.advice}; then: {shlex.join(command(results, uri, not args.no_models, '--once'))}"
+            later = f"{problem.advice}; then: {shlex.join(command(results, uri, args.local_store, not args.no_models, '--once'))}"
             warn(f"{problem.what}. {later if last else 'Nothing is lost; trying again.'}")
         if last:
             break
@@ -136,13 +153,15 @@ def follow(results: Path, uri: str, args: argparse.Namespace, watched: Process |
     if not failures and (args.once or follower.runs()):
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look(uri)}")
         print(*follower.show(uri.rstrip("/") if uri.startswith("http") else LOCAL_UI), sep="\n")
+    if local:
+        local.remove()
 
 
-def connect(results: Path, uri: str, lease: Lease):
+def connect(results: Path, uri: str, local: LocalDatabase | None, lease: Lease):
     from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
     from snaketrain.tracking.mlflow_store import Store
 
-    return Follower(results, Store(uri, lease.check))
+    return Follower(results, Store(local.uri, lease.check, local.artifacts) if local else Store(uri, lease.check))
 
 
 def restart(last: bool, lease: Lease) -> None:

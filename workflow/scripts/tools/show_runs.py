@@ -11,6 +11,10 @@ import urllib.request
 import webbrowser
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+from snaketrain.tracking.local_database import readable
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -18,14 +22,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=5000, help="port of the web pages on 127.0.0.1 (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="print the addresses without opening a browser")
     args = parser.parse_args()
-    store, ui = args.uri or f"sqlite:///{Path('mlflow.db').resolve()}", f"http://127.0.0.1:{args.port}"
-    command = [Path(sys.executable).with_name("mlflow"), "server", "--host", "127.0.0.1", "--port", str(args.port), "--workers", "1"]
+    with readable(args.uri or f"sqlite:///{Path('mlflow.db').resolve()}") as store:
+        serve(store, args.port, browser=not args.no_browser)
+
+
+def serve(store: str, port: int, browser: bool) -> None:
+    ui = f"http://127.0.0.1:{port}"
+    command = [Path(sys.executable).with_name("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     server = subprocess.Popen([*command, "--backend-store-uri", store], env=environment, stdout=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     try:
         if started(server, ui):
-            show(store, ui, browser=not args.no_browser)
+            show(store, ui, browser)
         server.wait()
     except KeyboardInterrupt:
         server.terminate()
@@ -39,9 +48,6 @@ def started(server: subprocess.Popen[bytes], ui: str) -> bool:
             return urllib.request.urlopen(f"{ui}/health", timeout=5).status == 200
         time.sleep(0.5)
     return False
-
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 
 def show(uri: str, ui: str, browser: bool) -> None:

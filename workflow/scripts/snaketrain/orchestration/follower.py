@@ -24,8 +24,8 @@ STEADY_SECONDS = 600  # after running for so long, earlier deaths do not count
 LOOK_EVERY_SECONDS = 0.2
 
 
-def command(results: Path, uri: str | None, models: bool, *options: str) -> list[str]:
-    where = [f"--uri={uri}"] if uri else []
+def command(results: Path, uri: str | None, local_store: str | Path | None, models: bool, *options: str) -> list[str]:
+    where = [*([f"--uri={uri}"] if uri else []), *([f"--local-store={local_store}"] if local_store else [])]
     return [sys.executable, str(SCRIPT), "--results", str(results), *where, *([] if models else ["--no-models"]), *options]
 
 
@@ -165,7 +165,7 @@ class FollowerProcess:
         return self._command("--while-pid", str(os.getpid()))
 
     def _command(self, *options: str) -> list[str]:
-        return command(self.results, self.tracking.uri, self.tracking.register_models, *options)
+        return command(self.results, self.tracking.uri, self.tracking.local_store, self.tracking.register_models, *options)
 
 
 def end_all_of(process: subprocess.Popen[bytes]) -> None:

@@ -152,7 +152,7 @@ def readable(data: Data) -> list[str]:
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:
     """One follower brings all runs to one place."""
-    for name in ("uri", "register_models"):
+    for name in ("uri", "local_store", "register_models"):
         given = {getattr(run.tracking, name): run_name for run_name, run in runs.items()}
         if len(given) > 1:
             told = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())

@@ -34,12 +34,12 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.lease import Lease
 from snaketrain.runtime.manifests import digest
+from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.tracked import Point
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
 RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
-SQLITE = "sqlite:///"
 TEXTS, LONGEST_TEXT_BYTES = (
     (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
     20_000_000,
@@ -57,11 +57,12 @@ class ExperimentDeleted(Exception):
 
 
 class Store:
-    def __init__(self, uri: str, check: Callable[[], None] = lambda: None):
-        """`check` raises where nothing may be written any more."""
+    def __init__(self, uri: str, check: Callable[[], None] = lambda: None, artifacts: Path | None = None):
+        """`check` raises where nothing may be written any more; `artifacts`: the folder of those of a database (default: beside it)."""
         for name in ("mlflow", "alembic"):  # they log every table they create; errors reach us as exceptions
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri, self.check = uri, check
+        self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
         mlflow.set_tracking_uri(uri)  # functions of the module mlflow must use it too
         with alone(uri):
             self._client = MlflowClient(uri)
@@ -111,7 +112,7 @@ class Store:
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
             place = None
             if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
-                place = str(Path(self.uri.removeprefix(SQLITE)).parent / "mlartifacts" / folder_name(name))
+                place = str(self.artifacts / folder_name(name))
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 

@@ -1,5 +1,8 @@
 """The section `tracking`."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import LARGEST, Positive, Section
@@ -10,6 +13,11 @@ class Tracking(Section):
     """What MLflow and the progress bar show, and where. Changing it makes nothing stale."""
 
     uri: str | None = Field(None, description="an MLflow server or database; none: `mlflow.db` beside the results")
+    local_store: str | None = Field(
+        None,
+        description="a folder on a local disk of the machine where snakemake runs: MLflow's database is written there and copied to its place "
+        "every minute and at the end; for a place on Lustre, NFS and the like",
+    )
     experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
     notes: str = Field("", description="free text, shown with the run in MLflow")
     register_models: bool = Field(
@@ -32,3 +40,14 @@ class Tracking(Section):
                 "start set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
         return uri
+
+    @field_validator("local_store")
+    @classmethod
+    def _is_absolute(cls, folder: str | None) -> str | None:
+        if folder is not None and not Path(folder).is_absolute():
+            raise ValueError(f"{folder!r} is not absolute: write a folder such as /local/scratch/me")
+        return folder
+
+    def contradictions(self) -> Iterator[str]:
+        if self.local_store and self.uri and not self.uri.startswith("sqlite:"):
+            yield "tracking.local_store has no use with a server, which keeps its own database: leave it out, or leave out tracking.uri"
