@@ -207,3 +207,20 @@ def test_without_locks_a_temporary_folder_is_used_and_pages_show_a_copy(tmp_path
     assert "changes to it are lost at the end" in copied and uri.startswith(f"sqlite:///{environment['TMPDIR']}/")
     with readable(f"sqlite:///{tmp_path}/mlflow.db") as here:
         assert here == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_downloads_from_the_hub_need_no_locks(tmp_path, tmp_path_factory, code):
+    environment = no_locks.environment(tmp_path, code, tmp_path_factory.mktemp("library")) | {"PYTHONPATH": str(SCRIPTS)}
+    subprocess.run([sys.executable, "-c", HUB, str(tmp_path)], env=environment, check=True)
+
+
+HUB = """
+import sys
+from pathlib import Path
+from huggingface_hub.utils import WeakFileLock
+from snaketrain.runtime.file_systems import let_hub_do_without_locks
+let_hub_do_without_locks(Path(sys.argv[1]))
+with WeakFileLock(Path(sys.argv[1], "lock"), timeout=30):
+    pass
+"""

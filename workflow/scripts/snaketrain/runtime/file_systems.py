@@ -53,3 +53,12 @@ def has_locks(folder: Path) -> bool:
     except OSError as error:  # a folder that does not exist or cannot be written to is reported by whoever writes to it
         return error.errno not in NO_LOCKS
     return True
+
+
+def let_hub_do_without_locks(folder: Path) -> None:
+    """`huggingface_hub` locks the files that it downloads to `folder`. Without locks it uses lock files, but only after ENOSYS."""
+    if not has_locks(folder):
+        import filelock
+        from huggingface_hub.utils import _fixes
+
+        _fixes.FileLock = filelock.SoftFileLock  # type: ignore[attr-defined]  # not public; there is no other way

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
+from snaketrain.runtime.file_systems import let_hub_do_without_locks
 from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.manifests import file_digest
 
@@ -146,6 +147,7 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
     """Download the wanted files of a hub repository; an interrupted download resumes."""
     import huggingface_hub
 
+    let_hub_do_without_locks(building)
     try:
         listed = huggingface_hub.HfApi().list_repo_files(repo_id=repository, repo_type=source.hub_type, revision=source.revision)
         wanted = _wanted(source, [name for name in listed if _is_content(name)])
