@@ -165,14 +165,14 @@ def connect(results: Path, uri: str, local: LocalDatabase | None, lease: Lease):
 
 
 def restart(last: bool, lease: Lease) -> None:
-    """The database was deleted or replaced: MLflow keeps its connections to the old one and cannot be made to drop them."""
+    """The database was deleted or replaced. MLflow keeps connections to the old one and has no way to drop them."""
     warn("the database was deleted or replaced: starting again with everything that is in the files")
     lease.release()
     os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
 
 
 def full_pass(follower, note) -> Problem | None:
-    """Update all runs; damaged files of one do not keep the others from MLflow. Returns what went wrong."""
+    """Update all runs; one with damaged files does not stop the others. Returns what went wrong."""
     from mlflow.exceptions import MlflowException
 
     from snaketrain.tracking.mlflow_store import ExperimentDeleted
@@ -187,7 +187,7 @@ def full_pass(follower, note) -> Problem | None:
             problem = Problem(str(error), error.advice)
         except MlflowException as error:
             if error.error_code not in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"):
-                raise  # the store is away, for all other runs as well
+                raise  # MLflow is unreachable, for the other runs as well
             follower.forget()
             problem = Problem(f"{training}: MLflow refused it: {first_line(error)}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -217,7 +217,7 @@ def look(uri: str) -> str:
 
 
 def problem_with(uri: str, error: Exception) -> Problem:
-    """What an error of the store means, and what can be done about it."""
+    """What an error of MLflow means, and what can be done about it."""
     text = str(error)
     if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
         return Problem(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
@@ -235,7 +235,7 @@ def first_line(error: Exception) -> str:
 
 
 def note(results: Path, text: str) -> None:
-    """Tell the workflow what the follower is doing, so that it can say what it waits for."""
+    """Note what the follower is doing, so that the workflow can say what it waits for."""
     with contextlib.suppress(OSError):
         (results / NOTE).write_text(text, encoding="utf-8")
 

@@ -15,7 +15,7 @@ from snaketrain.config.schema import Tracking
 from snaketrain.runtime.credentials import hidden
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"
-NOTE = ".follower.doing"  # in the results: what it is at
+NOTE = ".follower.doing"  # in the results: what it is doing
 LOG = ".follower.log"  # in the results: its warnings, which the workflow shows
 QUIET_SECONDS = 2  # a shorter wait is not announced
 MOST_DEATHS = 5  # in a row; then it is not started again
@@ -82,7 +82,7 @@ class FollowerProcess:
         self._watching.start()
 
     def finish(self) -> None:
-        """It has a last look at everything and ends; where that takes too long, say how to finish it later."""
+        """Let it make its last pass and end; if that takes too long, say how to finish it later."""
         if self.process is None or self._watching is None:
             return
         self._finishing.set()
@@ -169,7 +169,7 @@ class FollowerProcess:
 
 
 def end_all_of(process: subprocess.Popen[bytes]) -> None:
-    """With what it started, which is in the same session."""
+    """Kill it with everything it started, which is in the same session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """Brings MLflow up to date with the files of the runs, at any time and any number of times, without disturbing a training.
 
-The files are the truth. What has been sent is noted in `.mlflow.json` beside them. If that is lost, everything is sent again and
-nothing changes: runs are found by their key, and identical points stay one point.
+The files are authoritative. `.mlflow.json` beside them records what was sent. If it is lost, everything is sent again and nothing
+changes: runs are found by their key, and MLflow keeps identical points once.
 """
 
 import time
@@ -26,7 +26,7 @@ from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import TrainingRow
 
 LOOK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
-FEW = 5  # so many runs are listed one by one
+FEW = 5  # up to this many runs are listed one by one
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Sent:
     high_water: dict[str, int] = field(default_factory=dict)
     standing: JsonObject | None = None
     status: str | None = None
-    done: dict[str, str] = field(default_factory=dict)  # what is sent once, with a digest of its content
+    done: dict[str, str] = field(default_factory=dict)  # by what is sent once: a digest of its content
 
 
 class Follower:
@@ -60,7 +60,7 @@ class Follower:
         self._views.clear()
 
     def has_lost_its_runs(self, look_now: bool = False) -> bool:
-        """Whether somebody has emptied the store or deleted experiments. Checked now and then, and at the end."""
+        """Whether somebody has emptied the store or deleted experiments. Checked every LOOK_EVERY_SECONDS, and at the end."""
         if not look_now and time.monotonic() - self._looked < LOOK_EVERY_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -77,7 +77,7 @@ class Follower:
         experiment = run.get("experiment") or "snaketrain"
         prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
         run_id = training_run(self.results, run, self.store)
-        if run_id is None:  # deleted in MLflow, so it is not wanted there
+        if run_id is None:  # deleted in MLflow on purpose: it is not created again
             return
         selection = tracked.read_json(training.parent / "selection/selection.json") or {}
         row = TrainingRow(run_id, by_key(run["settings"]), selection.get("metric"), selection.get("mode"))
@@ -130,7 +130,7 @@ class Follower:
     # --- the training
 
     def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
-        """Again for each attempt, which may run elsewhere. `data`: the experiment and the run of its preparation."""
+        """Sent again for each attempt, which may run on another machine. `data`: the experiment and the run of its preparation."""
         reasons = read_reasons(training.parent / "reasons.json")
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
             return
@@ -149,7 +149,7 @@ class Follower:
         sent.done["described"] = token
 
     def _curves(self, training: Path, sent: Sent) -> None:
-        # checked first: a process that is gone has written everything it ever will
+        # checked before reading: a process that has ended writes nothing more
         journal, left = training / "journal.jsonl", None if has_ended(training, asdict(sent)) else gone(training, self.jobs.is_over)
         while True:
             events, offset = read_events(journal, sent.offset, CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""The few operations on MLflow that we need, each of them safe to repeat."""
+"""The operations on MLflow that the follower needs, each safe to repeat."""
 
 import contextlib
 import logging
@@ -43,7 +43,7 @@ RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
 TEXTS, LONGEST_TEXT_BYTES = (
     (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
     20_000_000,
-)  # in which a password may stand
+)  # may contain a password
 TAIL_BYTES = 100_000
 
 
@@ -63,7 +63,7 @@ class Store:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.uri, self.check = uri, check
         self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
-        mlflow.set_tracking_uri(uri)  # functions of the module mlflow must use it too
+        mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
         with alone(uri):
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
@@ -78,7 +78,7 @@ class Store:
         return self._client
 
     def forget(self) -> None:
-        """Look up all ids again: somebody may have deleted what they named, or restored a database."""
+        """Look up all ids again: somebody may have deleted what they refer to, or restored a database."""
         self._experiments.clear()
         self._runs.clear()
 
@@ -111,7 +111,7 @@ class Store:
             if found and found.lifecycle_stage == "deleted":
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
             place = None
-            if self.uri.startswith(SQLITE):  # MLflow would put them below the current folder
+            if self.uri.startswith(SQLITE):  # MLflow would put artifacts below the current folder
                 place = str(self.artifacts / folder_name(name))
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
@@ -152,7 +152,7 @@ class Store:
         return self.client.get_run(run_id)
 
     def params(self, run_id: str, params: dict[str, str]) -> None:
-        """Log params that are not there yet: MLflow refuses to change one."""
+        """Log the params that MLflow does not have yet: it refuses to change one."""
         known = self.get(run_id).data.params
         new = [Param(k[:LONGEST_KEY], cut(v, LONGEST_PARAM)) for k, v in params.items() if k[:LONGEST_KEY] not in known]
         for start in range(0, len(new), PARAMS_AT_ONCE):
@@ -162,7 +162,7 @@ class Store:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
     def points(self, run_id: str, points: list[Point], model_id: str | None = None) -> None:
-        """(name, value, time, step); a point that is already there stays one point. With a model, they belong to the model too."""
+        """(name, value, time, step); MLflow keeps identical points once. With a model, they belong to the model too."""
         metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])

@@ -17,7 +17,7 @@ class Registrar:
         self.registering: list[Path] = []
 
     def forget(self) -> None:
-        """What was registered may no longer be there."""
+        """Registered models may have been deleted."""
         self.asked.clear()
 
     def start(self, due: set[Path]) -> None:

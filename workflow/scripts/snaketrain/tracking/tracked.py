@@ -10,7 +10,7 @@ from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.setting_strings import by_key
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
-SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long must have been killed
+SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is considered killed
 Point = tuple[str, float, float, int]
 
 
@@ -141,7 +141,7 @@ def follows(later: Manifest, earlier: Manifest) -> bool:
 
 
 def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str]:
-    """The status in MLflow's words and the reason in ours; `gone` says why nobody writes the journal any more."""
+    """The status in MLflow's words and the reason in ours; `gone`: why nobody writes to the journal any more."""
     found = STATUSES.get(standing["status"], "FAILED")
     if found != "RUNNING":
         return found, standing["why"]
