@@ -1,4 +1,4 @@
-"""For regression_regularised.yaml: an angle is read from noisy sensors around a circle, and predicted as its sine and cosine."""
+"""For regression_regularised.yaml: predicts the sine and cosine of an angle from noisy sensors around a circle."""
 
 import math
 
@@ -34,5 +34,5 @@ class TwoHeads(nn.Module):
 
 
 def on_the_circle(cosine: Tensor, sine: Tensor) -> Tensor:
-    """How far a predicted pair is from the circle, for each example; its arguments are found by their names, in any order."""
+    """How far a predicted pair is from the circle, for each example; predictions are passed by the names of its arguments."""
     return (sine.square() + cosine.square() - 1).square()

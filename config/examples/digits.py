@@ -7,8 +7,8 @@ from torch.nn.functional import pad
 
 
 class Digits(torch.utils.data.Dataset):
-    label_names = [str(digit) for digit in range(10)]  # noqa: RUF012 - told with the results
-    training = False  # set by the trainer: True for the batches that are learnt from
+    label_names = [str(digit) for digit in range(10)]  # noqa: RUF012 - shown with the results
+    training = False  # set by the trainer: True for training batches
 
     def __init__(self, shift: int = 0):
         images, labels = load_digits(return_X_y=True)
@@ -20,7 +20,7 @@ class Digits(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
-        if self.training and self.shift:  # by a few pixels; what is drawn depends on seed, epoch and index only
+        if self.training and self.shift:  # by a few pixels; random numbers depend only on seed, epoch and index
             down, right = torch.randint(2 * self.shift + 1, (2,)).tolist()
             image = pad(image, [self.shift] * 4)[:, down : down + 8, right : right + 8]
         return image, int(self.labels[index])

@@ -1,4 +1,4 @@
-"""For gan.yaml: two modules that learn against each other. A task of one's own, with its data, in one file."""
+"""For gan.yaml: a generator and a discriminator. A custom task with its data, in one file."""
 
 import math
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ MODES, NOISE = 8, 8
 
 
 class Ring(torch.utils.data.Dataset):
-    """Points around eight places on a circle, each with noise to make another one of.
+    """Points around eight modes on a circle, each with noise as the generator's input.
 
-    The noise is drawn anew in each epoch, and is the same on any number of processes, as all that a dataset draws.
+    The noise is new in each epoch, and the same on any number of processes, like everything that a dataset draws.
     """
 
     def __init__(self, count: int):
@@ -37,7 +37,7 @@ def perceptron(before: int, width: int, after: int) -> nn.Sequential:
 
 
 class Gan(Task):
-    metrics: Mapping[str, str] = {"distance": "min"}  # less is better
+    metrics: Mapping[str, str] = {"distance": "min"}  # lower is better
 
     def build(self, model: dict[str, Any], folder: Path | None, data: dict[str, Any]) -> Modules:
         width = model["arguments"]["width"]
@@ -46,7 +46,7 @@ class Gan(Task):
         return {"generator": perceptron(NOISE, width, 2), "discriminator": perceptron(2, width, 1)}
 
     def objectives(self, modules: Modules) -> list[Objective]:
-        """With each batch the discriminator learns first, then the generator; a module learns only from its own loss."""
+        """For each batch the discriminator is updated first, then the generator; each learns only from its own loss."""
         return [(self.discriminate, ["discriminator"]), (self.generate, ["generator"])]
 
     def discriminate(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ class Gan(Task):
         made = modules["generator"](batch["noise"])
         return {"generator": softplus(-modules["discriminator"](made)).sum()}
 
-    # how far what is made is from what is real: waves of many directions and lengths, averaged over either, must agree
+    # the distance between generated and real points: the difference of their mean random Fourier features
 
     def outputs(self, modules: Modules, batch: Batch) -> Tensor:
         return modules["generator"](batch["noise"])

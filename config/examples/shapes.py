@@ -7,7 +7,7 @@ BACKGROUND, DISC, FRAME = range(3)
 
 
 class Shapes(torch.utils.data.Dataset):
-    """Picture `index` is always the same one, whoever asks for it."""
+    """Picture `index` is the same in every process and epoch."""
 
     def __init__(self, count: int, size: int = 20, noise: float = 0.3):
         self.count, self.size, self.noise = count, size, noise
@@ -24,13 +24,13 @@ class Shapes(torch.utils.data.Dataset):
             down, right = self.rows - row, self.columns - column
             distance = torch.maximum(down.abs(), right.abs())
             mask[down.square() + right.square() <= radius**2 if kind == DISC else (distance <= radius) & (distance > radius - 2)] = kind
-        # both are equally bright: only their form tells them apart
+        # both are equally bright: only their shapes differ
         picture = (mask != BACKGROUND).float() + self.noise * torch.randn(mask.shape, generator=draw)
         return {"picture": picture[None], "mask": mask}
 
 
 class SmallUnet(nn.Module):
-    """Down to a quarter of the size and up again, beside a short way that keeps the outlines."""
+    """Down to a quarter of the size and up again, with a skip connection that keeps the outlines."""
 
     def __init__(self, channels: int = 8, classes: int = 3):
         super().__init__()

@@ -16,7 +16,7 @@ from snaketrain.orchestration.preflight import examine
 ROOT = Path(__file__).parents[2]
 DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
 BASE = {"data": DATASET, "model": {"use": "transformers.BertForSequenceClassification"}}
-NAME = ("cannot be a name", "use letters, digits and . _ - = + only")
+NAME = ("cannot be a name", "use only letters, digits and . _ - = +")
 
 HEIRS = """
 import mine
@@ -51,15 +51,15 @@ BAD = [
     ({"sweeps": {"s": {"trian.seed": [1, 2]}}}, "sweeps.s.trian.seed: no such setting. Did you mean 'train'?"),
     ({"datasets": {"imdb": {"tran": 1}}}, "datasets.imdb.tran: no such setting. Did you mean 'train'?"),
     # wrong types and sizes
-    ({"compute/nodes": "1-4"}, "compute: of `nodes` 1-4 with 2 `threads` SLURM gives no more than 2"),
+    ({"compute/nodes": "1-4"}, "compute: of `nodes` 1-4 with 2 `threads` SLURM allocates no more than 2"),
     ({"train/seed": "some"}, "train.seed: expects a valid integer", 'not "some"'),
     ({"train/batch_size": 0}, "train.batch_size: expects a number greater than 0, not 0."),
     ({"train/batch_size": -3}, "train.batch_size: expects a number greater than 0, not -3."),
     ({"train/batch_size": 2.5}, "train.batch_size: expects a valid integer", "not 2.5"),
-    ({"train/batch_size": True}, "train.batch_size: a switch (true) makes no sense here"),
-    ({"train/epochs": False}, "train.epochs: a switch (false) makes no sense here"),
+    ({"train/batch_size": True}, "train.batch_size: true makes no sense here"),
+    ({"train/epochs": False}, "train.epochs: false makes no sense here"),
     ({"train/learning_rate": float("nan")}, "train.learning_rate: expects a finite number, not NaN"),
-    ({"train/warmup": 1.5}, "train.warmup: 1.5 is neither a share of the steps, below 1, nor a whole number"),
+    ({"train/warmup": 1.5}, "train.warmup: 1.5 is neither a share of the steps (below 1) nor a whole number"),
     ({"data/max_length": 0}, "data.max_length: expects a number greater than 0, not 0"),
     ({"data/text": []}, "data.text: expects a list of at least 1 item"),
     ({"data/labels": ["bad", "good"]}, "data.labels: expects names with their values below it"),
@@ -70,7 +70,7 @@ BAD = [
     ({"train": [1]}, "train: expects its settings (task, strategy", "not [1]"),
     ({"select": "accuracy"}, "select: expects its settings (metric, mode) below it", 'not "accuracy"'),
     ({"data": None}, "data: is missing", "See config/README.md"),
-    ({"data/tokenizer": None}, "data: `tokenizer` is missing, and text is nothing without it: name a folder"),
+    ({"data/tokenizer": None}, "data: `tokenizer` is missing, and text needs one: name a folder"),
     ({"data/train": "train.csv"}, "data.train: expects its settings (path, package", 'not "train.csv"'),
     # names of runs and sweeps
     *(({"runs": {name: {}}}, f"runs.{name}: {name!r}".replace("\n", "\\n"), *NAME) for name in ("../x", "a b", "$(touch x)", "a;b", "", "..", "a/b", "a\n", "-a")),
@@ -89,7 +89,7 @@ BAD = [
     ({"data/label_kind": "classes"}, "select.metric: the task logs no 'accuracy' where data.label_kind is classes", "micro_f1, macro_f1, exact_match."),
     ({"data/label_kind": "clases"}, 'data.label_kind: "clases" is not one of', "Did you mean 'classes'?"),
     ({"data/label_kind": "number", "data/labels": {0: "bad"}}, "data: `labels` names classes, but `label_kind` is number: remove one"),
-    ({"data/label_kind": "classes", "data/label": None}, "data: `label_kind` is classes, but `label` names no column: give one"),
+    ({"data/label_kind": "classes", "data/label": None}, "data: `label_kind` is classes, but `label` is null: name a column"),
     ({"train/task": {"use": "heir.py:Heir"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
     ({"train/task": {"use": "heir.py:Own"}, "select/metric": "macro-f1"}, "select.metric: the task logs no 'macro-f1'. Did you mean 'macro_f1'?"),
     ({"train/task": {"use": "heir.py:Mixed"}}, "select.metric: the task logs no 'accuracy'", "It logs: loss, blue"),
@@ -105,7 +105,7 @@ BAD = [
     ({"train/strategy": {"use": "hsdp", "arguments": {"shard": 3}}, "compute/processes": 4}, "train.strategy.arguments.shard is 3", "compute.processes (4)"),
     ({"train/strategy": {"use": "tensor_parallel", "arguments": {"tensor": 3}}, "compute/processes": 4}, "train.strategy.arguments.tensor is 3", "compute.processes (4)"),
     ({"train/strategy": {"use": "tensor_parallel", "arguments": {"tensor": 4, "shard": True}}, "compute/processes": 4}, "train.strategy.arguments.shard is set", "takes all of compute.processes (4)", "a smaller `tensor`"),
-    ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, and compute.device is cpu: use `fsdp`"),
+    ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
     ({"train/strategy": {"use": "fsdp", "arguments": {"cpu_ofload": True}}}, "train.strategy.arguments.cpu_ofload: no such argument. Did you mean 'cpu_offload'?", "It takes: reshard_after_forward, cpu_offload"),
     ({"train/strategy": {"use": "hsdp", "arguments": {}}}, "train.strategy.arguments.shard: is missing. Give it a value."),
     ({"train/strategy": {"use": "single", "arguments": {"bucket_mb": 1}}}, "train.strategy.arguments.bucket_mb: no such argument. It takes none."),
@@ -126,17 +126,17 @@ BAD = [
     ({"model/use": "transformers.BertForSequenceClasification"}, "model.use: `transformers` has no", "Did you mean `BertForSequenceClassification`?"),
     ({"model/use": "transformers.AutoModelForSequenceClassification"}, "model.source: is missing", "Name pretrained weights"),
     # what does not go together
-    ({"train/accumulate": 64}, "train: `accumulate` (64) cuts a batch of 32 into more pieces than it has examples"),
+    ({"train/accumulate": 64}, "train: `accumulate` (64) cuts a batch of 32 into more microbatches than it has examples"),
     ({"compute/processes": 40}, "compute.processes (40) times train.accumulate (1) is more than a batch has", "use fewer processes"),
     ({"compute/processes": 8, "train/accumulate": 8}, "compute.processes (8) times train.accumulate (8)", "or a larger batch"),
-    ({"compute/processes": 2, "train/strategy": "single"}, "train.strategy `single` is one process", "use `ddp` or `auto`"),
+    ({"compute/processes": 2, "train/strategy": "single"}, "train.strategy `single` runs in one process", "use `ddp` or `auto`"),
     ({"data/dev_fraction": 0.6, "data/test_fraction": 0.5}, "data: `dev_fraction` and `test_fraction` together leave nothing to train on"),
     ({"data/max_length": None}, "data: `max_length` is null, which is for language modelling", "give a number of tokens"),
     ({"data/end_token": "[SEP]"}, "data: `end_token` is for language modelling, but `label` names a column (label): remove one"),
     ({"train/packing": True, "train/block_length": 4}, "train: `packing` keeps texts whole, and `block_length` cuts them: keep one"),
     ({"train/block_length": 4}, "train.block_length is for language models, but the data has labels (data.label: label)", "set data.label: null"),
     ({"train/packing": True, "data/train": {"use": "mine.py:Mine"}}, "train.packing is for language models, but the data has a dataset class"),
-    ({"train/block_length": 4, "data/label": None, "data/text": ["a", "b"]}, "train.block_length would part answers", "use train.packing"),
+    ({"train/block_length": 4, "data/label": None, "data/text": ["a", "b"]}, "train.block_length would separate answers", "use train.packing"),
     # sources and what is in them
     ({"data/train": {}}, "data.train: names nothing: give `path`, `package` or `hub`"),
     ({"data/train": {"hub": "a/b"}}, "data.train: `revision` is missing: pin the commit"),
@@ -153,9 +153,9 @@ BAD = [
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
     ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0" * 64}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
     ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0" * 64}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
-    ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' holds no `.safetensors` file"),
+    ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' contains no `.safetensors` file"),
     ({"model/initial_weights": {"source": {"path": "run"}}}, "model.initial_weights.source: path 'run': no file there", "Correct the path"),
-    ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' holds no `tokenizer.json`. Name the folder that does"),
+    ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' contains no `tokenizer.json`. Name the folder that does"),
     ({"data/train": {"path": "empty.csv"}}, "data.train: no rows in", "Is it the right file"),
     ({"data/train": {"path": "one_class.csv"}}, "data.label: all rows of train are of one class, '1'. Check `label`"),
     ({"data/text": "txt"}, "data.text: train file", "has no column 'txt'. It has: text, label. Did you mean 'text'?"),
@@ -209,7 +209,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
 
 
 @pytest.mark.parametrize(("changes", "words"), [(change, words) for change, *words in BAD], ids=[words[0][:60] for _, *words in BAD])
-def test_problem_and_remedy_are_told(folder, changes, words):
+def test_problem_and_remedy_are_reported(folder, changes, words):
     found = problems_of(changes)
     told = [problem for problem in found if problem.startswith(words[0])]
     assert told, found

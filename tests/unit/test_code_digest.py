@@ -27,7 +27,7 @@ LAYOUT = "RATE=3\nclass A:\n\n  # another comment\n  def f(self,\n      x): retu
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    code_digest._reading.cache_clear()
+    code_digest._cached_read.cache_clear()
 
 
 def digests(path) -> dict[str, str]:
@@ -36,7 +36,7 @@ def digests(path) -> dict[str, str]:
 
 def digest_of(path, text) -> str:
     path.write_text(text)
-    code_digest._reading.cache_clear()
+    code_digest._cached_read.cache_clear()
     return digests(path)[str(path)]
 
 
@@ -90,7 +90,7 @@ def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
     before = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
     assert {f"code.{mine}", f"code.{beside}", "code.snaketrain.tasks.text_classification"} <= before.keys()
     beside.write_text("SIZE = 2\n")
-    code_digest._reading.cache_clear()
+    code_digest._cached_read.cache_clear()
     after = dict(string.rsplit("=", 1) for string in code_strings(SCRIPTS / "train_model.py", mine))
     assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
 
@@ -131,8 +131,8 @@ def test_a_stage_depends_on_what_it_uses_of_a_kind_of_label(kind, tmp_path, monk
     monkeypatch.setattr(code_digest, "LABELS", tmp_path)
 
     def digests() -> dict[str, str]:
-        code_digest._reading.cache_clear()
-        return {stage: code_digest._reading(file, stage)[0] for stage in ("prepare_data", "train_model", "evaluate_model")}
+        code_digest._cached_read.cache_clear()
+        return {stage: code_digest._cached_read(file, stage)[0] for stage in ("prepare_data", "train_model", "evaluate_model")}
 
     before = digests()
     for member, stages in {

@@ -17,12 +17,12 @@ from snaketrain.orchestration.preflight import examine
 ROOT = Path(__file__).parents[2]
 
 WRITTEN = [
-    (b"data: {name: x}\ntrain:\n  seed: 1\ndata: {name: y}\n", "lines 1 and 4: `data` stands twice"),
-    (b"train:\n  seed: 1\n  epochs: 2\n  seed: 2\n", "lines 2 and 4: `train.seed` stands twice"),
-    (b"runs:\n  a: {}\n  b: {}\n  a: {train.seed: 2}\n", "lines 2 and 4: `runs.a` stands twice"),
-    (b"train: {groups: [{match: a, match: b}]}\n", "lines 1 and 1: `train.groups.0.match` stands twice"),
-    (b"data: {labels: {1: a, 0x1: b}}\n", "`data.labels.1` stands twice"),
-    (b'{"train": {"seed": 1,\n"seed": 2}}', "lines 1 and 2: `train.seed` stands twice"),
+    (b"data: {name: x}\ntrain:\n  seed: 1\ndata: {name: y}\n", "lines 1 and 4: `data` is given twice"),
+    (b"train:\n  seed: 1\n  epochs: 2\n  seed: 2\n", "lines 2 and 4: `train.seed` is given twice"),
+    (b"runs:\n  a: {}\n  b: {}\n  a: {train.seed: 2}\n", "lines 2 and 4: `runs.a` is given twice"),
+    (b"train: {groups: [{match: a, match: b}]}\n", "lines 1 and 1: `train.groups.0.match` is given twice"),
+    (b"data: {labels: {1: a, 0x1: b}}\n", "`data.labels.1` is given twice"),
+    (b'{"train": {"seed": 1,\n"seed": 2}}', "lines 1 and 2: `train.seed` is given twice"),
     (b"data:\n  name: x\n\tseed: 1\n", "line 3, column 1: not YAML"),
     (b"data: {name: x\ntrain: 1\n", "line 2"),
     (b"data: *nothing\n", "line 1, column 7: not YAML: found undefined alias"),
@@ -35,12 +35,12 @@ WRITTEN = [
     (b"? [a, b]\n: 1\n", "line 1, column 3: not YAML: found unhashable key"),
     (b"a: !!python/object:os.system {}\n", "line 1, column 4: not YAML: could not determine a constructor"),
     (b"a: 1\n---\nb: 2\n", "line 2, column 1: not YAML"),
-    (b"train: {since: 2024-13-45}\n", "holds a value that is none"),
+    (b"train: {since: 2024-13-45}\n", "contains an invalid value"),
 ]
 
 
 @pytest.mark.parametrize(("written", "told"), WRITTEN)
-def test_mistakes_in_the_writing_are_told_with_their_line(tmp_path, written, told):
+def test_syntax_errors_are_reported_with_their_line(tmp_path, written, told):
     (tmp_path / "my.yaml").write_bytes(written)
     with pytest.raises(ConfigurationError) as error:
         read_configuration([tmp_path / "my.yaml"])
@@ -74,7 +74,7 @@ def test_the_command_line_is_read_as_yaml_and_comes_last(tmp_path):
         "select": None,
         "model": {"arguments": {"hidden_size": 128}},
     }
-    with pytest.raises(ConfigurationError, match=r"--config train, lines 1 and 1: `train.seed` stands twice"):
+    with pytest.raises(ConfigurationError, match=r"--config train, lines 1 and 1: `train.seed` is given twice"):
         read_configuration([], ["train={seed: 1, seed: 2}"])
 
 
@@ -121,12 +121,12 @@ def test_expanding_takes_as_long_as_there_are_points(axes):
 @pytest.mark.parametrize(
     ("name", "written", "told"),
     [
-        ("config/config.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "config/config.yaml, lines 1 and 2: `train` stands twice"),
+        ("config/config.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "config/config.yaml, lines 1 and 2: `train` is given twice"),
         ("config/config.yaml", b"data: {name: caf\xe9}\n", "config/config.yaml, line 1: byte 0xe9 is not UTF-8"),
-        ("my.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "my.yaml, lines 1 and 2: `train` stands twice"),
+        ("my.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "my.yaml, lines 1 and 2: `train` is given twice"),
     ],
 )
-def test_snakemake_tells_it_without_a_traceback(tmp_path, name, written, told):
+def test_snakemake_reports_errors_without_a_traceback(tmp_path, name, written, told):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(written)
     command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]

@@ -177,7 +177,7 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
     (here / "loss.py").write_text("def f(x): return x\n")
 
     def strings(stage):
-        code_digest._reading.cache_clear()
+        code_digest._cached_read.cache_clear()
         pipeline = Pipeline(config)
         examine(config)
         (dataset,) = pipeline.datasets

@@ -152,7 +152,7 @@ def test_data_with_nothing_to_learn(prepared, cells, kind, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label": None, "label_kind": "number"}, "`label_kind` is number, but `label` names no column"),
+        ({"label": None, "label_kind": "number"}, "`label_kind` is number, but `label` is null"),
         ({"label_kind": "number", "labels": {"0": "bad"}}, "`labels` names classes, but `label_kind` is number"),
     ],
 )

@@ -309,8 +309,8 @@ WRONG = [
     ({"losses": {}}, "train.task.arguments.losses: expects names with values below them, at least 1 item"),
     ({"losses": {"output": {"use": "a.b", "targt": "y"}}}, "train.task.arguments.losses.output.targt: no such argument. Did you mean 'target'?"),
     ({"losses": LOSSES, "metric": {}}, "train.task.arguments.metric: no such argument. Did you mean 'metrics'?"),
-    ({"losses": {"y": "torch.nn.MSELoss"}}, "train.task.arguments: losses.y: `predictions` names no 'y'. It has: output."),
-    ({"losses": LOSSES, "metrics": {"m": {"use": "mine.py:Ratio", "prediction": "outptu"}}}, "Did you mean 'output'? It has: output"),
+    ({"losses": {"y": "torch.nn.MSELoss"}}, "train.task.arguments: losses.y: there is no prediction 'y'. `predictions` has: output."),
+    ({"losses": LOSSES, "metrics": {"m": {"use": "mine.py:Ratio", "prediction": "outptu"}}}, "Did you mean 'output'? `predictions` has: output"),
     ({"losses": LOSSES, "regularisers": [{"use": "mine.py:apart"}, {"use": "mine.py:apart"}]}, "two parts of the loss are named 'apart'"),
     ({"losses": LOSSES, "metrics": {"loss": "mine.py:Ratio"}}, "metrics: 'loss' is the name of a loss: call the metric something else"),
     ({"losses": LOSSES, "metrics": {"ratio": "mine.py:Rato"}}, "train.task.arguments.metrics.ratio.use: `mine.py:Rato`: mine.py has no `Rato`. Did you mean `Ratio`?"),
@@ -322,7 +322,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("arguments", "words"), [(arguments, words) for arguments, *words in WRONG], ids=[words[0][:60] for _, *words in WRONG]
 )
-def test_mistakes_show_before_any_job(arguments, words):
+def test_errors_show_before_any_job(arguments, words):
     with pytest.raises(ConfigurationError) as error:
         examine(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}})
     told = [problem for problem in error.value.problems if words[0] in problem]

@@ -62,7 +62,7 @@ class Misspelt(Ddp):
 class OfALibrary(nn.Module):
     pass
 """
-ONE_PROCESS = "is one process, but compute.processes is 2: use `ddp` or `auto`"
+ONE_PROCESS = "runs in one process, but compute.processes is 2: use `ddp` or `auto`"
 TAKES_ALL = "times train.accumulate (5) is more than a batch has examples"
 # class, arguments, other settings, and what is said
 CASES = [
@@ -74,10 +74,10 @@ CASES = [
         {"nodes": "1-4", "threads": 4},
         "which does not divide compute.processes (1): the processes are arranged in groups",
     ),
-    ("Rings", {}, {"device": "cuda"}, "runs on the CPU only, and compute.device is cuda: set it to cpu"),
+    ("Rings", {}, {"device": "cuda"}, "runs only on CPUs, but compute.device is cuda: set it to cpu"),
     ("OnGpus", {}, {"processes": 2}, None),
-    ("OnGpus", {}, {"device": "cpu"}, "needs GPUs, and compute.device is cpu: use `fsdp`"),
-    ("Heir", {}, {"processes": 2, "device": "cpu"}, "needs GPUs, and compute.device is cpu: use `fsdp`"),
+    ("OnGpus", {}, {"device": "cpu"}, "needs GPUs, but compute.device is cpu: use `fsdp`"),
+    ("Heir", {}, {"processes": 2, "device": "cpu"}, "needs GPUs, but compute.device is cpu: use `fsdp`"),
     ("Alone", {}, {}, None),
     ("Alone", {}, {"processes": 2}, ONE_PROCESS),
     ("Stages", {}, {"processes": 8}, None),  # all work on the same examples

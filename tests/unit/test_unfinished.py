@@ -75,7 +75,7 @@ def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
         ("Traceback\nmy.Error: so\n  more\nE1122 19:12:58.633000 25319 api.py:1002] failed (exitcode: 1)\n", "my.Error: so"),
         ("2026-11-22 19:12:58,475 disk full\nsrun: error: a1: task 0: Exited with exit code 1\n", "disk full"),
         ("slurmstepd: error: Detected 1 oom_kill event\n", "slurmstepd: error: Detected 1 oom_kill event"),
-        ("", "{log} says nothing"),
+        ("", "{log} is empty"),
         (None, "it left no {log}; Snakemake's own messages say why"),
     ],
 )

@@ -4,9 +4,9 @@ from snaketrain.slurm.submissions import Submissions
 
 
 def as_input(stage, name):
-    """A manifest that will come out the same counts as old, so that its readers do not run."""
+    """A manifest that will be reproduced unchanged is marked `ancient`, so that stages that read it do not rerun."""
     manifest = pipeline.manifest(stage, name)
-    return ancient(manifest) if repairs.comes_out_the_same(stage, name) else manifest
+    return ancient(manifest) if repairs.reproduces_its_results(stage, name) else manifest
 
 
 def check_results(stage):
@@ -15,9 +15,9 @@ def check_results(stage):
     def check(wildcards):
         name = wildcards[0] if wildcards else ""
         if repairs.needed(stage, name):
-            # Snakemake would not run the requested rules that depend on a stage whose results come out the same
-            if workflow.dag_settings.forcerun and repairs.comes_out_the_same(stage, name):
-                repairs.tell(f"{stage} waits for the next start, since other stages were asked for.")
+            # Snakemake would not run the requested rules that depend on a stage whose results are reproduced unchanged
+            if workflow.dag_settings.forcerun and repairs.reproduces_its_results(stage, name):
+                repairs.report(f"{stage} will rerun at the next start, since other stages were requested now.")
             else:
                 workflow.dag.forcefiles.add(pipeline.manifest(stage, name))
         return []

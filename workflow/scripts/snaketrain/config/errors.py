@@ -1,4 +1,4 @@
-"""What a user reads when the configuration is wrong: where, what, and what to do."""
+"""Error messages for a wrong configuration: where, what, and what to do."""
 
 import difflib
 import functools
@@ -35,7 +35,7 @@ class ConfigurationError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Without what would break the line or move the cursor, and no longer than can be read; values are the user's."""
+    """Without line breaks and control characters, and of readable length: values come from the user."""
     text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode() for letter in text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST * 2 // 3]} ... {text[-LONGEST // 3 :]}"
 
@@ -66,7 +66,7 @@ def problem(item: ErrorDetails) -> str:
 
 
 def expectation(item: ErrorDetails) -> str:
-    """What pydantic finds wrong with a value, in plainer words."""
+    """Pydantic's message about a value, in plainer words."""
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
     expected = item["msg"].removeprefix("Input should be ")
@@ -76,7 +76,7 @@ def expectation(item: ErrorDetails) -> str:
 
 
 def fields_at(location: Sequence[int | str]) -> list[str]:
-    """The settings known at a place of the configuration."""
+    """The names of the settings at a place of the configuration."""
     model: type[Section] = Settings
     for part in location:
         if isinstance(part, int) or part.isdecimal():
@@ -96,7 +96,7 @@ def shown(value: object) -> str:
 
 
 def _short(value: object) -> object:
-    """No more of a value than is shown, in characters that can be printed."""
+    """The beginning of a value, in printable characters."""
     if isinstance(value, dict):
         return {str(_short(key)): _short(inner) for key, inner in itertools.islice(value.items(), 20)}
     if isinstance(value, list | tuple | set):
@@ -125,12 +125,12 @@ def near(key: object, known: Iterable[object]) -> list[str]:
 
 @functools.cache
 def _names() -> TypeAdapter[str]:
-    return TypeAdapter(Name)  # making it takes longer than all names of a large sweep
+    return TypeAdapter(Name)  # building the adapter takes longer than checking all names of a large sweep
 
 
 def bad_name(name: str) -> str | None:
     try:
         _names().validate_python(name)
     except ValidationError:
-        return f"{name!r} cannot be a name: it names a folder, so use letters, digits and . _ - = + only, beginning with a letter or digit."
+        return f"{name!r} cannot be a name: it is used as a folder name, so use only letters, digits and . _ - = +, beginning with a letter or digit."
     return None

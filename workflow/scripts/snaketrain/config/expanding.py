@@ -1,4 +1,4 @@
-"""From the `runs` and `sweeps` of a configuration to what each single run changes."""
+"""Expands the `runs` and `sweeps` of a configuration into what each run changes."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ MOST_RUNS = 10_000  # unless `max_runs` says otherwise
 
 
 class Change(NamedTuple):
-    """What a run changes of the common sections, and where in the file it says so."""
+    """A run's changes of the common sections, and where in the file they are."""
 
     run: str
     where: str
@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
 
 def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
-    """Of every run by its name; and what is wrong with names and number."""
+    """The changes of every run by its name, and problems with names and number of runs."""
     problems: list[str] = []
     entries = {kind: config.get(kind) for kind in ("runs", "sweeps")}
     for kind, given in entries.items():
@@ -32,10 +32,10 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
     most, more = _most_runs(config)
     problems += more
     for sweep, axes in (entries["sweeps"] or {}).items():
-        found = _mistakes(str(sweep), axes)
+        found = _sweep_errors(str(sweep), axes)
         if not found and len(changes) + math.prod(map(len, axes.values())) > most:
             found = [_too_many(str(sweep), axes, len(changes), most)]
-            axes = {key: values[:1] for key, values in axes.items()}  # so that what else is wrong shows
+            axes = {key: values[:1] for key, values in axes.items()}  # so that other errors show as well
             changes += _points(str(sweep), axes)
         elif not found:
             changes += _points(str(sweep), axes)
@@ -62,18 +62,18 @@ def _too_many(sweep: str, axes: dict[str, list[Json]], others: int, most: int) -
     product = f" ({' x '.join(map(str, counts))})" if len(counts) > 1 else ""
     beside = f" beside {others} other runs" if others else ""
     return (
-        f"sweeps.{sweep}: makes {math.prod(counts):,} runs{product}{beside}, and more than {most:,} are taken for a mistake. "
+        f"sweeps.{sweep}: makes {math.prod(counts):,} runs{product}{beside}, and more than {most:,} are treated as an error. "
         "Give fewer values, or set max_runs."
     )
 
 
 def _by_name(changes: list[Change]) -> tuple[dict[str, Change], list[str]]:
     named: dict[str, Change] = {}
-    lower: dict[str, str] = {}  # file systems and eyes do not tell Wide from wide
+    lower: dict[str, str] = {}  # some file systems, and readers, do not distinguish Wide from wide
     problems = []
     for change in changes:
         if change.run in ("None", "True", "False"):
-            problems.append(f"{change.where}: YAML takes this name for a value and not for a text. Put it in quotes, or name it otherwise.")
+            problems.append(f"{change.where}: YAML reads this name as a value, not as text. Put it in quotes, or use another name.")
         elif message := bad_name(change.run):
             problems.append(f"{shown(change.where)[1:-1]}: {message}")
         elif not isinstance(change.settings, dict):
@@ -88,7 +88,7 @@ def _by_name(changes: list[Change]) -> tuple[dict[str, Change], list[str]]:
     return named, problems
 
 
-def _mistakes(sweep: str, axes: Json) -> list[str]:
+def _sweep_errors(sweep: str, axes: Json) -> list[str]:
     where = f"sweeps.{sweep}"
     if message := bad_name(sweep):
         return [f"{shown(where)[1:-1]}: {message}"]
@@ -114,7 +114,7 @@ def _points(sweep: str, axes: dict[str, list[Json]]) -> list[Change]:
 
 
 def _labels(key: str, values: list[Json]) -> list[str]:
-    """Of each value of a sweep, in a run's name: the value, or its place in the list where it makes no good name."""
+    """What stands for each value of a sweep in a run's name: the value, or its position in the list if it is not fit for a name."""
     texts = [str(value) for value in values]
     names = [text if re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text) else str(place) for place, text in enumerate(texts)]
     return [f"{str(key).rpartition('.')[2]}={name}" for name in names]

@@ -1,6 +1,6 @@
-"""Reads configuration files and what the command line changes, and says of each mistake in which line it stands.
+"""Reads configuration files and `--config` from the command line, and reports each error with its line.
 
-Snakemake by itself takes the last of two equal keys without a word, and every value of `--config` for a text.
+Snakemake by itself silently uses the last of two equal keys, and reads every value of `--config` as text.
 """
 
 import json
@@ -15,7 +15,7 @@ from snaketrain.config.plain_values import DEEPEST
 from snaketrain.runtime.json_types import Json, JsonObject
 
 LONGEST_NAME = 100
-# of two such settings each says what the other says: where one is given, it takes the place of the other in what it changes
+# two ways to set the same thing: a run or file that gives one of them replaces the other
 ALTERNATIVES = {
     "train.steps": "train.epochs",
     "train.evaluate_every": "train.evaluations_per_epoch",
@@ -24,13 +24,13 @@ ALTERNATIVES = {
 
 
 def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] | None = None) -> JsonObject:
-    """All files together, a later one over an earlier one, and `name=value` of the command line over them."""
+    """All files merged, later ones over earlier ones, and `name=value` of the command line over them."""
     config: JsonObject = {}
     problems: list[str] = []
     for file in files:
         where = _short(str(file))
-        text, told = _read(Path(file), where)
-        found, more = _parsed(text, where) if text is not None else ({}, told)
+        text, unreadable = _read(Path(file), where)
+        found, more = _parsed(text, where) if text is not None else ({}, unreadable)
         problems += more
         config = overridden(config, found)
     for entry in command_line or ():
@@ -44,13 +44,13 @@ def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] 
 
 
 def overridden(old: JsonObject, new: JsonObject) -> JsonObject:
-    """The old settings with new ones over them, and without the alternatives of these."""
+    """The old settings with the new ones merged over them, and without alternatives of the new ones."""
     both: JsonObject = merged(without_alternatives(old, new), new)
     return both
 
 
 def without_alternatives(old: JsonObject, new: JsonObject) -> JsonObject:
-    """The old settings but those which a new one takes the place of."""
+    """The old settings without those that a new one is an alternative of."""
     for pair in ALTERNATIVES.items():
         for given, other in (pair, pair[::-1]):
             if value_at(new, given) is not None and value_at(new, other) is None and value_at(old, other) is not None:
@@ -60,7 +60,7 @@ def without_alternatives(old: JsonObject, new: JsonObject) -> JsonObject:
 
 
 def value_at(config: Json, path: str) -> Json:
-    """What stands at a dotted place, if anything does."""
+    """The value at a dotted path, or None."""
     for name in path.split("."):
         config = config.get(name) if isinstance(config, dict) else None
     return config
@@ -73,7 +73,7 @@ def merged(old: Json, new: Json) -> Json:
 
 
 def _short(file: str) -> str:
-    """A path as messages name it: from here, if it is below, and its end if it is long."""
+    """A path for messages: relative to the current folder if it is below it, and only its end if it is long."""
     name = file.removeprefix(f"{os.getcwd()}/")
     return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
 
@@ -92,12 +92,12 @@ def _read(file: Path, where: str) -> tuple[str | None, list[str]]:
 
 
 def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
-    """What a text says, and what is wrong with how it is written."""
+    """The settings in a text, and its syntax errors."""
     try:
         found = _json(text)
-        loader = yaml.SafeLoader(text if found is None else text.replace("\t", " "))  # which JSON may have between its values
+        loader = yaml.SafeLoader(text if found is None else text.replace("\t", " "))  # JSON allows tabs between values, YAML does not
         node = loader.get_single_node()
-        problems = [f"{where}, {problem}" for problem in _twice(node, loader)] if node else []
+        problems = [f"{where}, {problem}" for problem in _duplicate_keys(node, loader)] if node else []
         if found is None and not problems:
             found = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
@@ -105,28 +105,28 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         what = " ".join(filter(None, (error.problem, error.context)))
         return {}, [f"{where}, {place}not YAML: {what}. Correct the line, or one shortly before it (indent with spaces, not tabs)."]
-    except yaml.YAMLError as error:  # a character that may stand in no YAML file
+    except yaml.YAMLError as error:  # a character that YAML does not allow
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return {}, [f"{where}, line {line}: not YAML: {str(error).splitlines()[0]}. Remove the character."]
     except RecursionError:
         return {}, [f"{where}: is nested deeper than {DEEPEST} levels. Write it flatter."]
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as 2024-13-45, a date that is none
-        return {}, [f"{where}: holds a value that is none: {error}. Put it in quotes."]
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as 2024-13-45, which looks like a date
+        return {}, [f"{where}: contains an invalid value: {error}. Put it in quotes."]
     if not problems and not isinstance(found, dict):
         return {}, [f"{where}: expects settings with their values, such as `train:`, at the top level, not {shown(found)}."]
     return found, problems
 
 
 def _json(text: str) -> Json:
-    """What it says as JSON, whose escapes and exponents YAML reads otherwise; None where it is none."""
+    """The text as JSON, or None if it is not JSON; YAML would read JSON's escapes and exponents differently."""
     try:
         return json.loads(text)
     except ValueError:
         return None
 
 
-def _twice(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
-    """Keys that stand more than once in the same place."""
+def _duplicate_keys(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
+    """Keys that occur more than once in the same mapping."""
     waiting: list[tuple[tuple[str, ...], yaml.Node]] = [((), root)]
     seen: set[int] = set()
     while waiting:
@@ -140,11 +140,11 @@ def _twice(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
             first: dict[Hashable, int] = {}
             for key, inner in node.value:
                 if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
-                    continue  # what is merged in may be there already
+                    continue  # a merged mapping may repeat keys
                 name = loader.construct_object(key)
                 waiting.append(((*place, str(name)), inner))
                 line = key.start_mark.line + 1
                 if name in first:
                     path = ".".join((*place, str(name)))
-                    yield f"lines {first[name]} and {line}: `{path}` stands twice, and one would be ignored. Remove one."
+                    yield f"lines {first[name]} and {line}: `{path}` is given twice, and one would be ignored. Remove one."
                 first.setdefault(name, line)

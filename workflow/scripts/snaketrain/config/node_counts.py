@@ -14,7 +14,9 @@ class NodeCounts:
     def of(cls, text: str) -> "NodeCounts":
         number = "([1-9][0-9]{0,4})"
         if not (found := re.fullmatch(rf"{number}(?:-{number}|\+{number})?", text)):
-            raise ValueError(f"{text!r} is no number of machines: write one such as 2, a range such as 1-4, or 4+1 for four and a spare")
+            raise ValueError(
+                f"{text!r} is not a number of nodes: write a number such as 2, a range such as 1-4, or 4+1 for four and a spare"
+            )
         fewest, most, spares = (int(group) if group else None for group in found.groups())
         counts = cls(fewest or 0, most or fewest or 0, spares or 0)
         if counts.most < counts.fewest:

@@ -1,6 +1,6 @@
-"""Turns a name in the configuration into the object it names, or says what is wrong with the name.
+"""Turns a name in the configuration into the object it names, or reports what is wrong with the name.
 
-`find` looks at files only and imports nothing, so that a misspelt name shows before any job starts.
+`find` looks at files only and imports nothing, so that a misspelt name is reported before any job starts.
 """
 
 import ast
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class NotFound(Exception):
-    """A name in the configuration that leads nowhere; the message says where it stopped and what was near."""
+    """A name in the configuration that refers to nothing; the message says which part is unknown, and what is similar."""
 
 
 def load(name: str, short_names_in: str | None = None) -> Any:  # only the caller knows what it is
@@ -43,7 +43,7 @@ def load(name: str, short_names_in: str | None = None) -> Any:  # only the calle
 
 @functools.cache
 def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str]:
-    """The file that defines the name (None: a library's own business) and the attribute in it."""
+    """The file that defines the name (None: it cannot be told without importing a library) and the attribute in it."""
     if ":" in name or name.endswith(".py"):
         path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
         if not path or not attribute:
@@ -79,7 +79,7 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
 
 
 def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
-    if not os.path.isfile(path):  # which takes a name that is too long for one of no file
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
     try:
         names = _top_level_names(path.resolve())
@@ -94,7 +94,7 @@ def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
 
 @functools.cache
 def module_file(module: str, name: str) -> Path | None:
-    """The file of an installed module; `name` is what is asked for, for messages."""
+    """The file of an installed module; `name` is the full name, for messages."""
     top, *rest = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # only locates a top-level package, never imports it
@@ -117,7 +117,7 @@ def module_file(module: str, name: str) -> Path | None:
 
 @functools.cache
 def _top_level_names(path: Path) -> set[str] | None:
-    """Names that a module defines or imports; None where that cannot be told by reading it."""
+    """Names that a module defines or imports; None if its source does not tell."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -134,7 +134,7 @@ def _top_level_names(path: Path) -> set[str] | None:
         elif isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
             if any(isinstance(target, ast.Name) and target.id == "_import_structure" for target in node.targets):
-                return None  # a lazy package, as transformers is
+                return None  # a lazily importing package such as transformers
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
     return None if "__getattr__" in names else names
@@ -151,7 +151,7 @@ def _imported_file(statement: ast.ImportFrom, path: Path) -> Path | None:
 
 
 def _names_below(folder: Path, wanted: str) -> set[str]:
-    """All names of a lazy package such as transformers, or enough of them to hold the wanted one."""
+    """The names in a lazily importing package such as transformers, up to the wanted one."""
     names: set[str] = set()
     for file in itertools.chain(likely_files(folder, wanted), folder.rglob("*.py")):
         names |= set(re.findall(r"^(?:class |def )?(\w+)(?=[(:]| =)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
@@ -161,19 +161,19 @@ def _names_below(folder: Path, wanted: str) -> set[str]:
 
 
 def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
-    """Those of folders that the wanted name begins with, `models/bert` for BertModel: listing thousands of files takes a while."""
+    """Files in folders whose name the wanted name begins with, `models/bert` for BertModel: listing all takes a while."""
     for below in folder.glob("*/*/"):
         if wanted.lower().startswith(below.name.replace("_", "")):
             yield from below.glob("*.py")
 
 
 def _module_from(file: Path) -> ModuleType:
-    """Import a user's own file; the modules beside it can be imported by it."""
+    """Import a user's own file, which can import the modules beside it."""
     if str(file.parent.resolve()) not in sys.path:
         sys.path.append(str(file.parent.resolve()))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise NotFound(f"{file}: is no Python module. Name a file that ends with .py")
+        raise NotFound(f"{file}: is not a Python module. Name a file that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)

@@ -1,6 +1,6 @@
-"""From the configuration file to the settings of every run, or to a list of all that is wrong with it.
+"""Reads the settings of every run from the configuration, or lists all errors in it.
 
-Runs start from the common sections and change some of them; a sweep makes one run of each combination of its values.
+Runs start from the common sections and change some settings; a sweep makes one run of each combination of its values.
 """
 
 import copy
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from snaketrain.config.errors import ConfigurationError, bad_name, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
-from snaketrain.config.plain_values import Endless, dotted, not_plain, without
+from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.credentials import conceal, reveal
@@ -20,11 +20,11 @@ from snaketrain.runtime.setting_strings import flattened, nested
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "max_runs")
-CORRECTABLE = ("missing", "value_error")  # what depends on several settings, so that a run can make it right
+CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
 
 
 class Reading(NamedTuple):
-    """A configuration as far as it can be read."""
+    """A configuration as far as it is valid."""
 
     runs: dict[str, Validated]
     problems: list[str]
@@ -43,10 +43,10 @@ def settings_of(runs: dict[str, Validated]) -> dict[str, Settings]:
 
 
 def read(config: JsonObject) -> Reading:
-    """The settings of every run, without those that are wrong, and all that is wrong with them."""
+    """The settings of every run without the invalid ones, and all errors."""
     try:
         strange = list(not_plain(config))
-    except Endless as error:
+    except TooLarge as error:
         return Reading({}, [str(error)])
     if strange:
         config = without(config, {place for place, _ in strange})
@@ -54,31 +54,35 @@ def read(config: JsonObject) -> Reading:
     problems += [
         f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
     ]
-    datasets, mistakes = _datasets(config)
+    datasets, dataset_errors = _datasets(config)
     changes, found = changes_by_run(config)
     common = _with_named_data({key: config[key] for key in SECTIONS if config.get(key) is not None}, datasets)
     runs: dict[str, Validated] = {}
     for run, change in changes.items():
         raw, more = _changed(common, change, datasets)
         runs[run] = validated(raw)
-        runs[run].problems.update(dict.fromkeys(_doubly_told(raw), "value_error"))
+        runs[run].problems.update(dict.fromkeys(_conflicting_alternatives(raw), "value_error"))
         found += more
     alone = validated(common)
-    alone.problems.update(dict.fromkeys(_doubly_told(common), "value_error"))
-    known = {f"data{problem.partition(name)[2]}" for name in datasets for problem in mistakes if problem.startswith(f"datasets.{name}.")}
-    problems += mistakes + found + _told_once(alone, runs, changes, known)
+    alone.problems.update(dict.fromkeys(_conflicting_alternatives(common), "value_error"))
+    known = {
+        f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
+    }
+    problems += dataset_errors + found + _without_repeats(alone, runs, changes, known)
     return Reading(runs or {"default": alone}, problems)
 
 
-def _told_once(alone: Validated, runs: dict[str, Validated], changes: dict[str, Change], known: set[str]) -> list[str]:
-    """A mistake in the common sections is told once, not for every run; but what a run corrects or completes there is none."""
+def _without_repeats(alone: Validated, runs: dict[str, Validated], changes: dict[str, Change], known: set[str]) -> list[str]:
+    """Reports an error in the common sections once instead of for every run, and not for runs that correct it."""
     everywhere = set.intersection(*(set(found.problems) for found in runs.values())) if runs else None
     common = {p for p, kind in alone.problems.items() if kind not in CORRECTABLE or everywhere is None or p in everywhere}
-    told = [p for p in alone.problems if p in common and p not in known]
-    return told + [f"{changes[run].where}.{p}" for run, found in runs.items() for p in found.problems if p not in common and p not in known]
+    shared = [p for p in alone.problems if p in common and p not in known]
+    return shared + [
+        f"{changes[run].where}.{p}" for run, found in runs.items() for p in found.problems if p not in common and p not in known
+    ]
 
 
-def _doubly_told(raw: JsonObject) -> list[str]:
+def _conflicting_alternatives(raw: JsonObject) -> list[str]:
     return [
         f"{one}: is given instead of {other}, which is given as well. Keep one of the two."
         for one, other in ALTERNATIVES.items()
@@ -87,22 +91,22 @@ def _doubly_told(raw: JsonObject) -> list[str]:
 
 
 def strings(name: str, section: Section) -> list[str]:
-    """A section as one `name.key=json` string per setting: what Snakemake compares, stages receive and MLflow records; without passwords."""
+    """A section as one `name.key=json` string per setting, without passwords: Snakemake compares them, stages receive them, MLflow records them."""
     return list(_strings(name, json.dumps(section.model_dump(mode="json"))))
 
 
-@functools.cache  # the points of a sweep differ in one section, if at all
+@functools.cache  # most runs of a sweep share most sections
 def _strings(name: str, section: str) -> tuple[str, ...]:
     return tuple(conceal(key, value) for key, value in flattened(name, json.loads(section)))
 
 
 def from_strings(items: list[str]) -> JsonObject:
-    """The nested sections again, from their `name.key=json` strings, with their passwords."""
+    """The nested sections, from their `name.key=json` strings, with passwords."""
     return nested(map(reveal, items))
 
 
 def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]) -> tuple[JsonObject, list[str]]:
-    """The common sections with a run's changes: a dotted key replaces what stands there, nested ones are merged in."""
+    """The common sections with a run's changes: a dotted key replaces a value, nested ones are merged."""
     problems: list[str] = []
     own: JsonObject = {}
     for key, value in change.settings.items():
@@ -122,7 +126,7 @@ def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]
 
 
 def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:
-    """Put a value where its key says."""
+    """Set the value at its dotted key."""
     key, value = setting
     *parents, last = key.split(".")
     place = raw
@@ -130,13 +134,13 @@ def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:
         if not isinstance(place.get(parent), dict):
             place[parent] = {}
         place = place[parent]
-    # a copy, since a later key may change it, and the points of a sweep share it
+    # a copy, since a later key may change it, and the runs of a sweep share it
     place[last] = copy.deepcopy(value) if parents else merged(place.get(last), copy.deepcopy(value))
     return raw
 
 
 def _datasets(config: JsonObject) -> tuple[dict[str, JsonObject], list[str]]:
-    """The `datasets` by name, and what is wrong with them, used or not; what is missing shows where one is used."""
+    """The `datasets` by name, and their errors, used or not; missing settings are reported where a dataset is used."""
     entries = config.get("datasets") or {}
     if not isinstance(entries, dict):
         return {}, [f"datasets: expects names with the settings of a `data` section below them, not {shown(entries)}."]

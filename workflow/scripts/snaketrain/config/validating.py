@@ -1,4 +1,4 @@
-"""Validates the settings of a run as far as they go: what is wrong is told and left out, so that it hides nothing else."""
+"""Validates the settings of a run: invalid ones are reported and left out, so that they do not hide other errors."""
 
 import copy
 import re
@@ -13,14 +13,18 @@ from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.runtime.json_types import JsonObject
 
-ROUNDS = 20  # what is left out may bring up something else
-STAND_IN = {"train": {"use": "of_nothing.Known"}, "label": None, "max_length": None}  # for a `data` section of which too little is known
+ROUNDS = 20  # leaving a setting out may cause another error
+STAND_IN = {
+    "train": {"use": "of_nothing.Known"},
+    "label": None,
+    "max_length": None,
+}  # stands in for a `data` section that is too incomplete to validate
 
 
 class Validated(NamedTuple):
-    settings: Settings | None  # with what is wrong left out
-    problems: dict[str, str]  # each with its kind
-    wrong: set[str]  # the places; what is found there, or below, only follows
+    settings: Settings | None  # without the invalid ones
+    problems: dict[str, str]  # each with pydantic's type of error
+    wrong: set[str]  # their places; errors there or below are only consequences
 
 
 def validated(raw: JsonObject) -> Validated:
@@ -45,23 +49,23 @@ def validated(raw: JsonObject) -> Validated:
     for path, text in contradictions(settings):
         if not follows(path, wrong) and not mentions(text, wrong):
             problems[f"{path}: {text}." if path else f"{text}."] = "value_error"
-            wrong |= {path} if path.count(".") else set()  # of a whole section the rest may be right
+            wrong |= {path} if path.count(".") else set()  # the rest of the section may be right
     return Validated(settings, problems, wrong)
 
 
 def follows(path: str, wrong: set[str]) -> bool:
-    """Whether a place is one that is known to be wrong, or is below one."""
+    """Whether a place is known to be wrong, or is below one that is."""
     return any(path == place or path.startswith(f"{place}.") for place in wrong)
 
 
 def mentions(text: str, wrong: set[str]) -> bool:
-    """Whether a message is about settings of which one is known to be wrong."""
+    """Whether a message mentions a setting that is known to be wrong."""
     words = {word for path in wrong for word in _words(path)}
     return not words.isdisjoint(re.findall(r"\w+", text))
 
 
 def contradictions(section: Section, path: str = "") -> Iterator[tuple[str, str]]:
-    """Of a section and of all that is in it, each with its place."""
+    """The contradictions of a section and of all sections in it, each with its place."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else [(None, value)]
@@ -72,7 +76,7 @@ def contradictions(section: Section, path: str = "") -> Iterator[tuple[str, str]
 
 
 def _leave_out(raw: JsonObject, item: ErrorDetails) -> set[str]:
-    """Take away the nearest that there is to what is wrong, so that its default counts; where nothing could be told of it any more."""
+    """Remove an invalid value, or the nearest section that exists, so that the default applies; returns the places that this affects."""
     place, last = raw, None
     for key in item["loc"]:
         if not isinstance(place, dict) or key not in place:
@@ -87,6 +91,6 @@ def _leave_out(raw: JsonObject, item: ErrorDetails) -> set[str]:
 
 
 def _words(path: str) -> set[str]:
-    """What a contradiction would call a setting that is wrong: its name, or the one that was meant."""
+    """The names by which a message may mention a wrong setting: its own, or the one that was probably meant."""
     *parents, name = path.split(".")
     return {name} | set(near(name, fields_at(tuple(parents)))[:1])

@@ -8,7 +8,7 @@ from torch import nn
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
-from snaketrain.config.schema import OF_LOADING
+from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":
 
 def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
     """An unknown field would be kept, and have no effect."""
-    known = {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *OF_LOADING}
+    known = {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *LOADING_ARGUMENTS}
     for name in arguments:
         if name not in known:
             raise SystemExit(f"model.arguments.{name}: {type(config).__name__} has no such field{nearest(name, known)}")

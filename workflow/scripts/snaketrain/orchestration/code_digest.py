@@ -1,7 +1,7 @@
-"""Digests of what code means, so that only a change of meaning makes results stale.
+"""Digests of code without comments and layout, so that only changes of what it does make results stale.
 
 A stage's result depends on its script and on all project modules that the script imports, directly or not. Each of
-them is digested without comments, docstrings and layout. Packages of which nothing can change a result are left out.
+them is digested without comments, docstrings and layout. Packages that cannot affect results are left out.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 from snaketrain.runtime.digest_cache import Remembered
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-# records, starts and reports, or is settings, whose values are compared one by one: none of it changes a result
+# they record, launch and report, or declare settings, whose values are compared one by one: none of it affects results
 WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.runtime",
     "snaketrain.config",
@@ -25,7 +25,7 @@ WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.training.journals",
 )
 
-# a kind of label is one file, whose classes matter to some stages only: by the endings of their names
+# a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
 LABEL_CLASSES_USED = {"prepare_data": ("Parser", "Tally"), "train_model": ("Head",), "evaluate_model": ("Head", "Report", "Panel")}
@@ -39,9 +39,9 @@ def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
         path = waiting.pop()
         name = module_name(path)
         if name not in digests and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
-            digests[name], imported = _reading(path.resolve(), Path(script).stem)
+            digests[name], imported = _cached_read(path.resolve(), Path(script).stem)
             waiting += imported
-    _remembered().save()
+    _cached().save()
     return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
 
 
@@ -52,27 +52,27 @@ def module_name(path: Path) -> str:
     if path.is_relative_to(SCRIPTS):
         parts = path.relative_to(SCRIPTS).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    here = Path.cwd()  # relative where it can be, so that a project that was moved is not stale
+    here = Path.cwd()  # relative if possible, so that moving a project does not make it stale
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @functools.cache
-def _reading(path: Path, stage: str) -> tuple[str, list[Path]]:
+def _cached_read(path: Path, stage: str) -> tuple[str, list[Path]]:
     """A file's digest and the project files it imports, without the classes that the stage does not use."""
     used = LABEL_CLASSES_USED.get(stage, LABEL_CLASSES) if path.parent == LABELS else LABEL_CLASSES
     unused = tuple(ending for ending in LABEL_CLASSES if ending not in used)
-    digest, names = _remembered().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
+    digest, names = _cached().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
     return digest, [found for name in names if (found := project_file(name, path.parent))]
 
 
 @functools.cache
-def _remembered() -> Remembered:
-    own = Path(__file__).stat()  # another way to digest has other digests
+def _cached() -> Remembered:
+    own = Path(__file__).stat()  # a changed digest algorithm invalidates the cache
     return Remembered(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
 
 
 def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """A file's digest and the names of all that it imports, without top-level classes whose names end in `unused`."""
+    """A file's digest and the names of everything it imports, without top-level classes whose names end in `unused`."""
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
@@ -97,7 +97,7 @@ def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
 
 @functools.cache
 def project_file(name: str, beside: Path) -> Path | None:
-    """The file of a module of the project, or of one beside a user's own file; None for a library's, as most are."""
+    """The file of a module of the project, or of one beside a user's own file; None for a library's."""
     if own := _own_modules().get(name):
         return own
     if name.partition(".")[0] not in _importable_from(beside):

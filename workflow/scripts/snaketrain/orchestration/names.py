@@ -1,4 +1,4 @@
-"""The folder names of data and models: readable, and with a digest that tells apart what differs in any setting."""
+"""The folder names of data and models: readable, and with a digest that differs if any setting does."""
 
 import re
 from pathlib import Path

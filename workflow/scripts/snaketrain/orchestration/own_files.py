@@ -46,19 +46,19 @@ def content(source: Source) -> str:
 
 
 def file_digests(source: Source) -> dict[str, str]:
-    """Of each file of a source; a file is read again only if it has changed."""
-    remembered, found = _digests(), {}
+    """The digest of each file of a source; a file is read again only if it has changed."""
+    cached, found = _digests(), {}
     for name, file in named_files(source).items():
         try:
-            found[name] = remembered.of(file, file_digest)
+            found[name] = cached.of(file, file_digest)
         except OSError as error:
-            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Mend the file, or name another one."]) from None
-    remembered.save()
+            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Repair the file, or name another one."]) from None
+    cached.save()
     return found
 
 
 @functools.cache
 def _digests() -> Remembered:
     store = Path(".snakemake/snaketrain-files.json").absolute()
-    store.parent.mkdir(exist_ok=True)  # at the first start Snakemake has not made it yet
+    store.parent.mkdir(exist_ok=True)  # Snakemake has not created it yet at the first start
     return Remembered(store, "sha256")

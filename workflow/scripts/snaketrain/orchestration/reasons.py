@@ -1,4 +1,4 @@
-"""Why Snakemake runs a stage again, kept beside the run for whoever looks at it later."""
+"""Records why Snakemake reruns a stage, beside the run's results."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from snaketrain.runtime.manifests import write_json
 
 
 def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
-    """Of all jobs when a workflow starts: `runs/<run>/reasons.json` holds the latest reason of each stage."""
+    """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage."""
     by_run: dict[str, JsonObject] = {}
     for job in jobs:
         if run := dict(job.wildcards.items()).get("run"):

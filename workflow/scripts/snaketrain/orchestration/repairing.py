@@ -1,7 +1,7 @@
-"""Results that are no longer what their manifests promise: the stage that made them runs again at the next start.
+"""Detects results that are missing or damaged according to their manifests: the stage that made them reruns at the next start.
 
-Snakemake by itself sees only that declared files are missing. What a deleted or changed file makes necessary is no more than its
-own stage where that comes out the same: data that are fetched or prepared again train nothing again.
+Snakemake by itself notices only missing declared files. If rerunning a stage reproduces its results, later stages do not rerun:
+restoring deleted data does not retrain anything.
 """
 
 from collections.abc import Callable, Collection
@@ -19,44 +19,44 @@ LATER = ("train_model", "select_checkpoint", "evaluate_model")
 
 
 class Repairs:
-    """Looks at earlier results, and changes nothing; each is told of once."""
+    """Checks earlier results without changing anything, and reports each problem once."""
 
-    def __init__(self, pipeline: Pipeline, tell: Callable[[str], None], written_unseen: Collection[str] = ()):
+    def __init__(self, pipeline: Pipeline, report: Callable[[str], None], written_unseen: Collection[str] = ()):
         """`written_unseen`: manifests that jobs wrote while no workflow ran, so that Snakemake does not know with which settings."""
-        self.pipeline, self.tell, self.written_unseen = pipeline, tell, written_unseen
+        self.pipeline, self.report, self.written_unseen = pipeline, report, written_unseen
         self.needed, self.current = cache(self._needed), cache(self._current)
 
     def _needed(self, stage: str, name: str) -> bool:
-        """Whether a stage is to run again for what lies in its folder, whatever Snakemake thinks of it."""
+        """Whether a stage has to rerun because its results are damaged, even if they are up to date for Snakemake."""
         path = self.pipeline.manifest(stage, name)
-        if not Path(path).exists():  # Snakemake sees that by itself
+        if not Path(path).exists():  # Snakemake notices that by itself
             return False
         try:
             manifest = read_manifest(path)
         except SystemExit as error:
-            self.tell(str(error))
+            self.report(str(error))
             return True
         if path in self.written_unseen and not self.current(stage, name):
-            self.tell(f"{path}: was written while no workflow ran, with other settings, code or inputs than now. {stage} runs again.")
+            self.report(f"{path}: was written while no workflow ran, with other settings, code or inputs than now. {stage} runs again.")
             return True
         found = damage(manifest)
         if not found or self._source_changed(stage, name, manifest):
             return False
         if stage == "train_model" and set(found.values()) == {MISSING} and self._selected(name, manifest):
-            self.tell(f"{described(manifest, found)} What was selected is whole, so that nothing is trained again for it.")
+            self.report(f"{described(manifest, found)} The selected checkpoint is intact, so the training does not rerun.")
             return False
-        self.tell(f"{described(manifest, found)} {stage} runs again.")
+        self.report(f"{described(manifest, found)} {stage} runs again.")
         return True
 
     def is_done(self, stage: str, name: str) -> bool:
-        """Whether the results are those of now, whatever Snakemake thinks of them."""
+        """Whether the results are up to date and intact, whether or not Snakemake considers them so."""
         path = self.pipeline.manifest(stage, name)
         return self.current(stage, name) and not damage(read_manifest(path))
 
-    def comes_out_the_same(self, stage: str, name: str) -> bool:
-        """Whether a stage runs again without making anything new, so that its readers need not.
+    def reproduces_its_results(self, stage: str, name: str) -> bool:
+        """Whether a stage reruns and reproduces the same results, so that stages that read them need not rerun.
 
-        Only if nothing else is to be done: Snakemake does not ask whether a stage is stale that is below one which runs.
+        Only if no other stage has to run: Snakemake does not check whether a stage is stale if it depends on one that runs.
         """
         return stage in PREPARING and self.needed(stage, name) and self.current(stage, name) and self._all_is_done()
 
@@ -65,7 +65,7 @@ class Repairs:
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:
-        """Whether settings, code and all that is read, from the first stage on, are those by which the stage ran."""
+        """Whether settings, code and inputs of this and all earlier stages are unchanged since the stage ran."""
         path, strings = self.pipeline.manifest(stage, name), self.pipeline.strings(stage, name)
         try:
             manifest = read_manifest(path)
@@ -81,21 +81,21 @@ class Repairs:
         )
 
     def _source_changed(self, stage: str, name: str, manifest: Manifest) -> bool:
-        """Whether the user's own files are not those that were fetched: that is compared as a param, and shown as such."""
+        """Whether the user's own files have changed since they were fetched: Snakemake compares and reports that as a param."""
         sources = self._sources(stage, name).values()
         return any(source.is_local for source in sources) and not self._same_files(stage, name, manifest)
 
     def _same_files(self, stage: str, name: str, manifest: Manifest) -> bool:
         found: dict[str, str] = {}
         for folder, source in self._sources(stage, name).items():
-            if source.hub:  # at a commit, whose files do not change
+            if source.hub:  # pinned to a commit, whose files do not change
                 found |= {file: sha for file, sha in manifest.files.items() if file.startswith(f"{folder}/")}
             else:
                 found |= {f"{folder}/{file}": sha for file, sha in file_digests(source).items()}
         return found == manifest.files
 
     def _sources(self, stage: str, name: str) -> dict[str, Source]:
-        """By the folder that the stage puts their files in."""
+        """The stage's sources, by the folder that it puts their files in."""
         if stage == "fetch_model":
             return {"files": self.pipeline.models[name]}
         if stage != "fetch_data":
@@ -103,7 +103,7 @@ class Repairs:
         return {split: source for split, source in of_splits(self.pipeline.datasets[name]).items() if not source.use}
 
     def _selected(self, run: str, training: Manifest) -> bool:
-        """Whether what was selected from a training is there: its checkpoints may be gone, to save space."""
+        """Whether the checkpoint selected from a training is intact: the training's own may have been deleted to save space."""
         path = self.pipeline.manifest("select_checkpoint", run)
         if not Path(path).exists():
             return False

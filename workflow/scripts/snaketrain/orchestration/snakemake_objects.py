@@ -1,11 +1,11 @@
-"""As much of Snakemake's objects as is used here; Snakemake has no types of its own."""
+"""The parts of Snakemake's objects that are used here; Snakemake has no type annotations."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 
 class Wildcards(Protocol):
-    run: str  # of the jobs of one run
+    run: str  # only for jobs of one run
 
     def __iter__(self) -> Iterator[str]: ...
     def items(self) -> Iterable[tuple[str, str]]: ...

@@ -1,7 +1,7 @@
-"""After a failure: the runs that have a result are compared, and of the others it is told why they have none.
+"""After a failure: compares the runs that have a result, and reports why the others have none.
 
-Snakemake runs no job of which an input is missing, so the workflow's comparison waits for all runs. This one leaves no manifest:
-the next start of the workflow compares all of them.
+Snakemake does not run a job whose inputs are missing, so the workflow's comparison waits for all runs. This one writes no
+manifest: the next start of the workflow compares all runs.
 """
 
 import re
@@ -14,14 +14,14 @@ from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
 from snaketrain.orchestration.stage_commands import comparison_without
 from snaketrain.runtime.journal import read_events
 
-FROM_LAUNCHERS = re.compile(r"\[?[EWI]\d{4}[ :]|srun: error: |[=-]+$")  # which end the other processes after an error
+FROM_LAUNCHERS = re.compile(r"\[?[EWI]\d{4}[ :]|srun: error: |[=-]+$")  # messages of launchers that end the other processes after an error
 EXCEPTION = re.compile(r"(?!torch\.distributed\.elastic)[\w.]*(Error|Exception|Interrupt|NotFound)\b")
-LAST_BYTES = 65_536  # of a journal, which may be long
+LAST_BYTES = 65_536  # read from the end of a journal, which may be long
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 
 
 def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None:
-    """If a comparison was wanted. The DAG and the scheduler are Snakemake's, once no job runs any more."""
+    """Compares the finished runs if a comparison was requested. The DAG and the scheduler are Snakemake's, after its last job."""
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
     unfinished = unfinished_runs(dag, scheduler)
@@ -33,7 +33,7 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
 
 
 def unfinished_runs(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
-    """By run: `train_model failed: RuntimeError: ...`."""
+    """The reason by run: `train_model failed: RuntimeError: ...`."""
     left = set(dag.needrun_jobs())
     last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
     return {run: _why(_with_all_before(job, dag, left), scheduler) for run, job in sorted(last.items())}
@@ -55,7 +55,7 @@ def _why(jobs: list[Job], scheduler: Scheduler) -> str:
 
 
 def last_error(log: Path, folder: Path) -> str:
-    """What a job ended with, by its log, and by the journal where that is a training."""
+    """The error that a job ended with, from its log, or from the journal of a training."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -64,12 +64,12 @@ def last_error(log: Path, folder: Path) -> str:
     events = read_events(journal, max(0, journal.stat().st_size - LAST_BYTES))[0] if journal.is_file() else []
     if events and events[-1]["event"] == "end":
         end = events[-1]
-        told = _one_line(end.get("error") or f"stopped by {', '.join(end.get('signals', []))} at step {end['step']}")
-        if told.removesuffix("...") in text:  # else it is of an earlier start
-            return told
-    lines = [TIME.sub("", line) for line in text.splitlines()[1:]]  # the first one is the command
-    said = [line for line in lines if line.strip() and not FROM_LAUNCHERS.match(line)]
-    return _one_line(next((line for line in reversed(said) if EXCEPTION.match(line)), said[-1] if said else f"{log} says nothing"))
+        reason = _one_line(end.get("error") or f"stopped by {', '.join(end.get('signals', []))} at step {end['step']}")
+        if reason.removesuffix("...") in text:  # otherwise it is from an earlier attempt
+            return reason
+    lines = [TIME.sub("", line) for line in text.splitlines()[1:]]  # the first line is the command
+    messages = [line for line in lines if line.strip() and not FROM_LAUNCHERS.match(line)]
+    return _one_line(next((line for line in reversed(messages) if EXCEPTION.match(line)), messages[-1] if messages else f"{log} is empty"))
 
 
 def _one_line(text: str) -> str:

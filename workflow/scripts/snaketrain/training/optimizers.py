@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import OF_THEIR_OWN, Train
+from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train
 from snaketrain.training.parameters import NamedGroup
 
 Group = dict[str, Any]  # as optimizers take it: parameters and their options
@@ -24,9 +24,9 @@ def optimizer_of(
     """The optimizer of parameters under their names in the plain module; or `sharded`, which takes its groups, class and arguments."""
     members: list[Group] = [{**group, "params": [parameters[key] for key in group["params"]]} for group in groups]
     made, given = load(train.optimizer.use), train.optimizer.arguments
-    for name in OF_THEIR_OWN:
+    for name in ARGUMENTS_WITH_SETTINGS:
         if name in given:
-            raise SystemExit(f"train.optimizer.arguments.{name}: is set by {OF_THEIR_OWN[name]}. Set that instead.")
+            raise SystemExit(f"train.optimizer.arguments.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead.")
     arguments = {"lr": train.learning_rate, **given}
     if made in FUSED and not {"fused", "foreach"} & set(given):  # all parameters in one call, which torch by itself does not choose
         members, arguments = by_mesh(members), {"fused": True, **arguments}

@@ -1,6 +1,6 @@
-"""The sections of the configuration as classes: what may be set, what it means, and what it is by default.
+"""The sections of the configuration as classes: every setting with its meaning and default.
 
-`config/README.md` is generated from these files; a setting exists here once and nowhere else.
+`config/README.md` is generated from these files; each setting is declared here and nowhere else.
 """
 
 import math
@@ -10,15 +10,15 @@ from snaketrain.config.schema.base import LARGEST, Name, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Evaluate, Select
-from snaketrain.config.schema.model import OF_LOADING, InitialWeights, Model
+from snaketrain.config.schema.model import LOADING_ARGUMENTS, InitialWeights, Model
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.config.schema.tracking import Tracking
-from snaketrain.config.schema.train import OF_THEIR_OWN, Train
+from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Train
 
 __all__ = [
+    "ARGUMENTS_WITH_SETTINGS",
     "LARGEST",
-    "OF_LOADING",
-    "OF_THEIR_OWN",
+    "LOADING_ARGUMENTS",
     "Compute",
     "Data",
     "Evaluate",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Settings(Section):
-    """All that one run is made of."""
+    """All settings of one run."""
 
     data: Data
     model: Model = Model()
@@ -49,41 +49,41 @@ class Settings(Section):
 
     def contradictions(self) -> Iterator[str]:
         yield from self._missing_splits()
-        yield from self._misfit_of_layout()
-        yield from self._misfit_of_processes()
-        yield from self._misfit_of_steps()
+        yield from self._layout_problems()
+        yield from self._process_problems()
+        yield from self._step_problems()
 
     def _missing_splits(self) -> Iterator[str]:
         for split in ("dev", "test"):
             if getattr(self.data, split) is None and getattr(self.data, f"{split}_fraction") == 0:
                 yield (
-                    f"data.{split} is not given and data.{split}_fraction is 0: give one of them, since a checkpoint is chosen and judged by both"
+                    f"data.{split} is not given and data.{split}_fraction is 0: give one of them, since a checkpoint is selected on one and evaluated on the other"
                 )
 
-    def _misfit_of_layout(self) -> Iterator[str]:
-        """Texts that are cut, or share a row, can no longer be told apart by those who want an answer for each."""
+    def _layout_problems(self) -> Iterator[str]:
+        """Blocks and packed rows hold parts of several texts, so labels and examples of a class cannot be assigned to them."""
         name = "packing" if self.train.packing else None if self.train.block_length is None else "block_length"
         if name and (self.data.by_class or self.data.label is not None):
             kind = "a dataset class" if self.data.by_class else f"labels (data.label: {self.data.label})"
             yield f"train.{name} is for language models, but the data has {kind}: set data.label: null, or remove train.{name}"
         if name == "block_length" and len(self.data.text) == 2:
-            yield "train.block_length would part answers from their prompts (data.text names two columns): use train.packing, or one column"
+            yield "train.block_length would separate answers from their prompts (data.text names two columns): use train.packing, or one column"
 
-    def _misfit_of_processes(self) -> Iterator[str]:
-        """Of processes and their strategy; see also `strategy_errors` in orchestration/inspection."""
+    def _process_problems(self) -> Iterator[str]:
+        """Launcher, nodes and precision; see also `strategy_errors` in orchestration/inspection."""
         compute = self.compute
         if compute.launcher in ("env", "torchrun") and compute.nodes != "1":
             where = "this machine" if compute.launcher == "torchrun" else "wherever compute.launch_command says"
             yield f"compute.launcher `{compute.launcher}` starts processes on {where}: set compute.nodes: 1, or launcher: auto"
         if self.train.precision == "tf32" and compute.device == "cpu":
-            yield "train.precision is tf32, which GPUs alone compute in, and compute.device is cpu: use fp32 or bf16"
+            yield "train.precision is tf32, which only GPUs support, but compute.device is cpu: use fp32 or bf16"
 
-    def _misfit_of_steps(self) -> Iterator[str]:
+    def _step_problems(self) -> Iterator[str]:
         train, data = self.train, self.data
         if train.steps is None and train.batch_tokens is None and train.block_length is None and data.limit_train is not None:
             most = math.ceil(train.epochs * math.ceil(data.limit_train / train.batch_size))
             if train.warmup >= max(most, 2):
                 yield (
                     f"train.warmup is {train.warmup:g} steps, but train.epochs ({train.epochs:g}) of data.limit_train ({data.limit_train}) examples in "
-                    f"batches of {train.batch_size} are {most} at most: warm up for fewer, or give a share below 1"
+                    f"batches of {train.batch_size} are at most {most} steps: use fewer warm-up steps, or a share below 1"
                 )

@@ -1,4 +1,4 @@
-"""What all sections of the configuration are made of."""
+"""The base class of all sections of the configuration, and types that they share."""
 
 import re
 from collections.abc import Iterator
@@ -8,16 +8,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from snaketrain.runtime.json_types import Json, JsonObject
 
-LARGEST = 10**9  # of whole numbers: beyond it a slip of the hand is likelier than a wish, and what computes with it may overflow
+LARGEST = 10**9  # whole numbers beyond it are more likely typos, and arithmetic with them may overflow
 Positive = Annotated[int, Field(gt=0, le=LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy's generators take it
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that numpy's generators accept
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=100)]
 
 
 def with_numbers(value: Json) -> Json:
-    """YAML 1.1 takes `1e-8` for a text, and where anything is allowed pydantic cannot know better."""
+    """YAML 1.1 reads `1e-8` as text, and pydantic does not convert it where any type is allowed."""
     if isinstance(value, dict):
         return {key: with_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -39,16 +39,16 @@ class Section(BaseModel):
     def _true_is_not_one(cls, value: Json, info: ValidationInfo) -> Json:
         # pydantic would read `epochs: yes` as 1
         if isinstance(value, bool) and "bool" not in str(cls.model_fields[str(info.field_name)].annotation):
-            raise ValueError(f"a switch ({str(value).lower()}) makes no sense here")
+            raise ValueError(f"{str(value).lower()} makes no sense here")
         return value
 
     def contradictions(self) -> Iterator[str]:
-        """What does not go together, each with what to do about it."""
+        """Settings that contradict each other, each with what to do about it."""
         return iter(())
 
     @model_validator(mode="after")
     def _goes_together(self, info: ValidationInfo) -> Self:
-        # the workflow looks for contradictions by itself, so that what else is wrong does not hide them
+        # the workflow checks for contradictions separately, so that other errors do not hide them
         if info.context != CONTRADICTIONS_LATER:
             for problem in self.contradictions():
                 raise ValueError(problem)
@@ -56,7 +56,7 @@ class Section(BaseModel):
 
 
 class Use(Section):
-    """Names a class or function, and the arguments it is called with."""
+    """A class or function, and the arguments it is called with."""
 
     use: str = Field(description="a short name, `package.module.Class`, or `path/to/file.py:Class`")
     arguments: Arguments = Field({}, description="keyword arguments for it")

@@ -25,62 +25,66 @@ SBATCH_SETTINGS = {
 
 
 class Profile(Section):
-    """Which steps `torch.profiler` traces, one file per rank, into the training's folder `profile`."""
+    """Which steps `torch.profiler` traces, one file per rank, in the training's folder `profile`."""
 
-    first_step: Positive = Field(20, description="the first of them; behind those that warm up")
-    steps: Positive = Field(5, description="how many")
+    first_step: Positive = Field(20, description="the first step traced, after warm-up effects")
+    steps: Positive = Field(5, description="how many steps are traced")
 
 
 class Compute(Section):
-    """Where and on how much it runs. Changing it makes nothing stale."""
+    """Where stages run, and on how much hardware. Changing it makes nothing stale."""
 
     nodes: str = Field(
         "1",
-        description="machines of a training under SLURM; `1-4` takes as many as there are, each time that its job starts; `4+1` trains on four, "
-        "and a spare one steps in when one is lost",
+        description="nodes of a training under SLURM; `1-4` takes as many as are free each time its job starts; `4+1` trains on four, "
+        "and a spare one replaces a lost one",
     )
-    processes: Positive = Field(1, description="training processes on each node; several are started by torchrun's agent")
-    threads: Positive = Field(2, description="CPU cores of a training on each node, shared by its processes, and of a preparation")
-    gpus: NotNegative = Field(0, description="GPUs on each node, to be asked of SLURM; one for each process")
+    processes: Positive = Field(1, description="training processes per node; more than one are started by torchrun")
+    threads: Positive = Field(2, description="CPU cores per node for a training, shared by its processes; also for `prepare_data`")
+    gpus: NotNegative = Field(0, description="GPUs per node, requested from SLURM; one for each process")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="`auto` takes a GPU where there is one, and insists on one where `gpus` or `sbatch` ask for GPUs"
+        "auto", description="`auto` uses a GPU if there is one, and requires one if `gpus` or `sbatch` request GPUs"
     )
     launcher: Literal["auto", "torchrun", "srun", "env"] = Field(
         "auto",
-        description="`srun` starts torchrun on each node of a SLURM job, and `auto` does so inside of one; with `env`, `launch_command` starts the "
-        "processes, which find their ranks in the environment, as under mpiexec or aprun",
+        description="`srun` starts torchrun on each node of a SLURM job, and `auto` does so inside a job; with `env`, `launch_command` starts the "
+        "processes, which read their ranks from the environment, as under mpiexec or aprun",
     )
     launch_command: str = Field(
         "mpiexec -n {processes}",
-        description="for the launcher `env`: what stands in front of python, as shell text: `$NAME` and quotes mean there what they mean in a shell",
+        description="for the launcher `env`: the command in front of python, as shell text: `$NAME` and quotes work as in a shell",
         min_length=1,
     )
     interface: str | None = Field(
         None,
-        description="network interface over which the nodes of a SLURM job exchange, such as ib0; none: the system chooses",
+        description="network interface for the communication between nodes of a SLURM job, such as ib0; null: the system chooses",
         min_length=1,
     )
     bind: Literal["none", "numa"] = Field(
-        "none", description="`numa` binds each process to cores of its own, of the NUMA node of its GPU; without GPUs to an equal share"
+        "none",
+        description="`numa` binds each process to its own cores on the NUMA node of its GPU; without GPUs, to an equal share of the cores",
     )
-    memory_mb: Positive = Field(4000, description="memory of a training on each node, to be asked of SLURM")
-    minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is queued again and goes on")
-    save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is queued again")
-    partition: str | None = Field(None, description="of SLURM, for training and evaluation; none: the one in the profile", min_length=1)
+    memory_mb: Positive = Field(4000, description="memory per node for a training, requested from SLURM")
+    minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is requeued and resumes")
+    save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is requeued")
+    partition: str | None = Field(
+        None, description="SLURM partition for training and evaluation; null: the one in the profile", min_length=1
+    )
     sbatch: str = Field(
-        "", description="further options of sbatch, `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed"
+        "",
+        description="further options of sbatch, such as `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed",
     )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
-        1800, description="a training or an evaluation in which nothing moves for so long says which process is where, and ends"
+        1800, description="a training or evaluation that makes no progress for so long logs the stack of every process and ends"
     )
     restarts: NotNegative = Field(
         3,
-        description="how often in a row, without a new checkpoint, a training of several processes is started again on the spot, also within a SLURM job, "
-        "when one was lost",
+        description="how often in a row, without a new checkpoint in between, a training of several processes is restarted within its job after "
+        "one of them was lost, also under SLURM",
     )
     profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; none: no trace")
     reduce_batch_on_oom: bool = Field(
-        False, description="work off each batch in more pieces when the memory runs out; the result is the same"
+        False, description="split batches into more microbatches when memory runs out; the result is the same"
     )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
     checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
@@ -104,14 +108,14 @@ class Compute(Section):
             raise ValueError(f"is not what a shell takes: {error}") from None
         for word in words:
             if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
-                raise ValueError(f"`{word.partition('=')[0]}` is asked for by {setting}: use that instead")
+                raise ValueError(f"`{word.partition('=')[0]}` is set by {setting}: use that instead")
         return value
 
     def contradictions(self) -> Iterator[str]:
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
             yield (
-                f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM gives no more than {counts[0] * self.threads}: "
+                f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM allocates no more than {counts[0] * self.threads}: "
                 "ask for a higher first number, or more threads"
             )
         if self.device == "cpu" and self.gpus:
@@ -119,13 +123,13 @@ class Compute(Section):
         if self.device != "cpu" and 0 < self.gpus < self.processes:
             yield f"`processes` ({self.processes}) need a GPU each, and `gpus` is {self.gpus}: make them equal"
         if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
-            yield f"`launch_command` is for the `launcher` env, and that is {self.launcher}: set it to env, or remove `launch_command`"
+            yield f"`launch_command` is for the `launcher` env, but `launcher` is {self.launcher}: set it to env, or remove `launch_command`"
         if self.interface and self.launcher in ("torchrun", "env"):
-            yield f"`interface` is for the `launcher` srun, and that is {self.launcher}: remove `interface`"
+            yield f"`interface` is for the `launcher` srun, but `launcher` is {self.launcher}: remove `interface`"
         if self.save_before_limit_seconds >= self.minutes * 60:
             yield (
-                f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is no shorter than the job itself (`minutes`: {self.minutes}): "
-                "it would save and be queued again at once"
+                f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is not shorter than the job itself (`minutes`: {self.minutes}): "
+                "it would save and be requeued at once"
             )
 
     @property

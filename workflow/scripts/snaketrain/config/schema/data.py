@@ -19,47 +19,49 @@ else:
 
 
 class Data(Section):
-    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and all that follows."""
+    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and reruns all later stages."""
 
-    name: Name = Field("data", description="names the folder of the prepared data, before a digest of this section")
+    name: Name = Field("data", description="the folder of the prepared data is named after it, followed by a digest of this section")
     train: Examples = Field(description="the training examples")
-    dev: Examples | None = Field(None, description="the development examples; none: cut from `train` by `dev_fraction`")
-    test: Examples | None = Field(None, description="the test examples, with or without labels; none: cut from `train` by `test_fraction`")
+    dev: Examples | None = Field(None, description="the development examples; none: split off from `train` by `dev_fraction`")
+    test: Examples | None = Field(
+        None, description="the test examples, with or without labels; none: split off from `train` by `test_fraction`"
+    )
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
         "auto", description="`auto` goes by the file's ending; `text` is plain text"
     )
     text_unit: Literal["line", "paragraph", "file"] = Field(
         "line",
-        description="what is one example in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
+        description="what one example is in plain text files: a line, a paragraph (up to an empty line) or the whole file; the last two keep their line breaks",
     )
     encoding: str = Field("utf-8", description="of the text files")
-    columns: list[str] | None = Field(None, description="names of the columns, for CSV and TSV files without a header line")
+    columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
     label: str | None = Field("label", description="the column of the label; none for language modelling")
-    label_kind: LabelKindName = Field(
-        "class", description="what the label is: one class, any number of classes, or a number to be predicted"
-    )
-    label_separator: str = Field("|", description="between the names of several classes, in text files", min_length=1)
+    label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
+    label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
     labels: dict[str, str] | None = Field(
-        None, description="names of the classes by the label in the file, `{0: negative, 1: positive}`; none: the labels found, sorted"
+        None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; none: the labels found, sorted"
     )
     where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
-    dev_fraction: Fraction = Field(0.1, description="share of `train` cut off for development, where `dev` is not given")
-    test_fraction: Fraction = Field(0.1, description="share of `train` cut off for the test, where `test` is not given")
-    split_seed: Seed = Field(42, description="seed of that cut")
+    dev_fraction: Fraction = Field(0.1, description="share of `train` split off for development if `dev` is not given")
+    test_fraction: Fraction = Field(0.1, description="share of `train` split off for the test if `test` is not given")
+    split_seed: Seed = Field(42, description="seed of that split")
     limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
-    tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, and by no dataset class")
+    tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
-        128, description="longest example in tokens; longer ones are cut, and counted; none, for language modelling: nothing is cut"
+        128,
+        description="longest example in tokens; longer ones are truncated and counted; none (for language modelling only): nothing is truncated",
     )
     end_token: str | None = Field(
-        None, description="for language modelling: a token of the tokenizer's vocabulary that is put after each text, `<|endoftext|>`"
+        None,
+        description="for language modelling: a token of the tokenizer's vocabulary that is appended to each text, such as `<|endoftext|>`",
     )
 
     fields: list[str] = Field(
-        ["inputs", "target"], description="names of what a dataset class gives, in order, where its items are tuples", min_length=1
+        ["inputs", "target"], description="names of the elements of an item, in order, if a dataset class returns tuples", min_length=1
     )
 
     @property
@@ -95,35 +97,35 @@ class Data(Section):
 
     def contradictions(self) -> Iterator[str]:
         if self.tokenizer is None and not self.by_class:
-            yield "`tokenizer` is missing, and text is nothing without it: name a folder with `tokenizer.json`"
+            yield "`tokenizer` is missing, and text needs one: name a folder with `tokenizer.json`"
         if self.columns == []:
-            yield "`columns` names none: name each column of the file, or remove it where the file has a header line"
-        yield from self._misfit_of_label()
-        yield from self._misfit_of_splits()
-        yield from self._misfit_of_language_modelling()
+            yield "`columns` is empty: name each column of the file, or remove it where the file has a header line"
+        yield from self._label_problems()
+        yield from self._split_problems()
+        yield from self._language_modelling_problems()
 
-    def _misfit_of_label(self) -> Iterator[str]:
+    def _label_problems(self) -> Iterator[str]:
         if self.label is None and self.label_kind != "class":
-            yield f"`label_kind` is {self.label_kind}, but `label` names no column: give one, or remove `label_kind`"
+            yield f"`label_kind` is {self.label_kind}, but `label` is null: name a column, or remove `label_kind`"
         if self.labels is not None and not label_kind(self.label_kind).has_classes:
             yield f"`labels` names classes, but `label_kind` is {self.label_kind}: remove one of them"
         if self.labels is not None and self.label is None:
-            yield "`labels` names classes, but `label` names no column: give one, or remove `labels`"
+            yield "`labels` names classes, but `label` is null: name a column, or remove `labels`"
         if self.labels is not None and len(set(self.labels.values())) < min(2, len(self.labels)):
             yield "`labels` has one name for all labels: give each class a name of its own"
         if self.label is not None and self.label in self.text and not self.by_class:
-            yield f"`text` and `label` name the same column ({self.label}): the answer would stand in the text; name two"
+            yield f"`text` and `label` name the same column ({self.label}): the text would contain the answer; name two columns"
         if self.text_unit != "line" and self.format not in ("auto", "text"):
             yield f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them"
 
-    def _misfit_of_splits(self) -> Iterator[str]:
+    def _split_problems(self) -> Iterator[str]:
         if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:
             kinds = ("a dataset class", "files") if self.by_class else ("files", "a dataset class")
             yield f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
 
-    def _misfit_of_language_modelling(self) -> Iterator[str]:
+    def _language_modelling_problems(self) -> Iterator[str]:
         if self.label is None:
             return
         if self.end_token is not None:

@@ -8,18 +8,18 @@ from snaketrain.config.schema.base import Positive, Section
 
 
 class Select(Section):
-    """Which checkpoint wins. Changing it trains nothing."""
+    """Which checkpoint is selected. Changing it trains nothing."""
 
     metric: str = Field("accuracy", description="a metric that the task logs on the development set")
     mode: Literal["max", "min"] | None = Field(
         None,
-        description="whether more or less of it is better; none: as the metric says; needed only for one of your own that does not say",
+        description="whether higher or lower is better; none: as the metric declares; needed only for a metric of your own that does not",
     )
 
 
 class Evaluate(Section):
-    """How the winner is evaluated. Changing it evaluates and compares only."""
+    """How the selected checkpoint is evaluated. Changing it reruns only evaluation and comparison."""
 
     batch_size: Positive = Field(64, description="examples at a time, over all processes together; the results do not depend on it")
-    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="of the interval around the accuracy")
-    bins: Positive = Field(10, description="of the reliability plot")
+    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="confidence level of the interval around the accuracy")
+    bins: Positive = Field(10, description="number of bins of the reliability plot")

@@ -1,6 +1,6 @@
-"""The arguments of `tasks/module.py` as classes: all that may be said of a training from the configuration alone.
+"""The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
 
-Ground floor: they are looked through before any job starts, which is also how the names of its metrics are known.
+Nothing here imports torch: they are checked before any job starts, which is also how the names of the metrics are known.
 """
 
 from collections import Counter
@@ -19,20 +19,22 @@ Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class Loss(Use):
-    """What one prediction is compared by."""
+    """A loss of one prediction."""
 
     target: str | None = Field(
-        "target", description="the field of the data that it is compared with; none: it is handed the prediction alone"
+        "target", description="the field of the data that the prediction is compared with; none: only the prediction is passed"
     )
-    weight: Weight = Field(1.0, description="what it is multiplied by")
+    weight: Weight = Field(1.0, description="its weight in the sum")
 
 
 class Regulariser(Use):
-    """What else predictions cost: a function or class that is called with them."""
+    """A further term of the loss: a function or class that is called with predictions."""
 
-    name: str | None = Field(None, description="what it is logged as; none: the name of the function")
-    weight: Weight = Field(1.0, description="what it is multiplied by")
-    predictions: list[str] | None = Field(None, description="which it is called with; none: all that its arguments name, or simply all")
+    name: str | None = Field(None, description="the name it is logged by; none: the name of the function")
+    weight: Weight = Field(1.0, description="its weight in the sum")
+    predictions: list[str] | None = Field(
+        None, description="the predictions that it is called with; none: those that its arguments name, or else all"
+    )
 
     @property
     def called(self) -> str:
@@ -40,38 +42,36 @@ class Regulariser(Use):
 
 
 class Metric(Use):
-    """What is measured of one prediction."""
+    """A metric of one prediction."""
 
-    prediction: str | None = Field(None, description="none: the first one")
-    target: str | None = Field("target", description="the field that it is compared with; none: it is handed the prediction alone")
+    prediction: str | None = Field(None, description="the prediction it is computed from; none: the first one")
+    target: str | None = Field("target", description="the field that the prediction is compared with; none: only the prediction is passed")
     mode: Literal["max", "min"] | None = Field(
-        None, description="whether more or less of it is better; none: as `higher_is_better` of its class says"
+        None, description="whether higher or lower is better; none: as `higher_is_better` of its class says"
     )
 
 
 class ModuleSettings(Section):
     """Any `torch.nn.Module` on any data. An example's loss is the mean over its elements; each part is logged by its name, `loss_<name>`."""
 
-    predictions: list[str] = Field(
-        ["output"], description="names of what the model returns: in order, or keys where it returns them by name"
-    )
-    inputs: list[str] | None = Field(None, description="fields that the model is handed; none: all but the targets")
-    losses: dict[str, Loss] = Field(description="by the name of the prediction", min_length=1)
-    regularisers: list[Regulariser] = Field([], description="what predictions cost besides")
-    metrics: dict[str, Metric] = Field({}, description="by the name that they are logged as, and that `select.metric` knows")
+    predictions: list[str] = Field(["output"], description="names of the model's outputs: in order, or the keys if it returns a dictionary")
+    inputs: list[str] | None = Field(None, description="fields that are passed to the model; none: all but the targets")
+    losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
+    regularisers: list[Regulariser] = Field([], description="further terms of the loss")
+    metrics: dict[str, Metric] = Field({}, description="metrics by the name that they are logged by, which `select.metric` can refer to")
 
     @property
     def parts(self) -> list[str]:
-        """The names of all that is added up to the loss."""
+        """The names of all terms of the loss."""
         return [*self.losses, *(regulariser.called for regulariser in self.regularisers)]
 
     @property
     def logged(self) -> tuple[str, ...]:
-        """The names of all metrics; parts of a loss are told only where there are several."""
+        """The names of all metrics; the terms of the loss are logged only if there are several."""
         return ("loss", *(f"loss_{part}" for part in self.parts if len(self.parts) > 1), *self.metrics)
 
     def modes(self, own: Modes) -> Modes:
-        """Whether more or less of all that is logged is better; `own`: what the metrics' classes say. Of losses less is."""
+        """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
         return dict.fromkeys(self.logged, "min") | {name: said(name, own[name], metric.mode) for name, metric in self.metrics.items()}
 
     @property
@@ -81,7 +81,7 @@ class ModuleSettings(Section):
 
     @property
     def uses(self) -> list[str]:
-        """The names of all code that it names."""
+        """The names of all classes and functions that it refers to."""
         return [each.use for each in (*self.losses.values(), *self.regularisers, *self.metrics.values())]
 
     def contradictions(self) -> Iterator[str]:
@@ -91,7 +91,7 @@ class ModuleSettings(Section):
         for where, names in used.items():
             for name in names:
                 if name not in self.predictions:
-                    yield f"{where}: `predictions` names no '{name}'{nearest(name, self.predictions)} It has: {', '.join(self.predictions)}"
+                    yield f"{where}: there is no prediction '{name}'{nearest(name, self.predictions)} `predictions` has: {', '.join(self.predictions)}"
         if twice := [name for name, count in Counter(self.parts).items() if count > 1]:
             yield f"two parts of the loss are named '{twice[0]}': give the regulariser another `name`"
         if twice := [name for name, count in Counter(self.logged).items() if count > 1]:
@@ -99,7 +99,7 @@ class ModuleSettings(Section):
 
 
 def problems(arguments: JsonObject) -> list[str]:
-    """What is wrong with them, each with its path."""
+    """All errors in the arguments, each with its path."""
     try:
         ModuleSettings.model_validate(arguments)
     except ValidationError as error:

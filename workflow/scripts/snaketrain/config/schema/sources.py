@@ -12,16 +12,16 @@ HUB_DEFAULTS = {"revision": None, "hub_type": "model"}
 
 
 class Source(Section):
-    """Where files come from: exactly one of `path`, `package` or `hub`."""
+    """Where files come from: a `path`, or a `package` or `hub` repository, within which `path` may name a part."""
 
     path: str | None = Field(
-        None, description="a file, a folder or a glob such as `raw/*.jsonl`; inside the package or the hub repository if one is named"
+        None, description="a file, a folder or a glob such as `raw/*.jsonl`; relative to the package or hub repository if one is named"
     )
-    package: str | None = Field(None, description="an installed Python package that carries the files")
+    package: str | None = Field(None, description="an installed Python package that contains the files")
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
     revision: str | None = Field(None, description="the commit of the hub repository; pinned, so that a run can be repeated")
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
-    sha256: dict[str, str] = Field({}, description="expected digests by file name; a file that differs stops the run")
+    sha256: dict[str, str] = Field({}, description="expected digests by file name; a file with another digest stops the run")
 
     @property
     def is_local(self) -> bool:
@@ -33,34 +33,32 @@ class Source(Section):
     def _digests_in_order(cls, value: dict[str, str]) -> dict[str, str]:
         for name, digest in value.items():
             if not re.fullmatch(r"\s*[0-9a-fA-F]{64}\s*", digest):
-                raise ValueError(
-                    f"{digest!r} of {name!r} is no SHA-256 digest: 64 digits and letters a to f, as `sha256sum FILE` prints them"
-                )
-        return dict(sorted(value.items()))  # the order in the file means nothing
+                raise ValueError(f"{digest!r} of {name!r} is not a SHA-256 digest: 64 hexadecimal digits, as `sha256sum FILE` prints them")
+        return dict(sorted(value.items()))  # the order in the file does not matter
 
     def contradictions(self) -> Iterator[str]:
         if not (self.path or self.package or self.hub):
             yield "names nothing: give `path`, `package` or `hub`"
-        yield from self._misfit_of_hub()
+        yield from self._hub_problems()
 
-    def _misfit_of_hub(self) -> Iterator[str]:
+    def _hub_problems(self) -> Iterator[str]:
         if self.package and self.hub:
             yield "names a package and a hub repository: keep one"
         if self.hub and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", self.hub):
-            yield f"`hub` is {self.hub!r}, which is no name of a repository: write `owner/name`"
+            yield f"`hub` is {self.hub!r}, which is not the name of a repository: write `owner/name`"
         if self.hub and not self.revision:
             yield "`revision` is missing: pin the commit of the hub repository, so that the run can be repeated"
         elif self.hub and not re.fullmatch(r"[0-9a-f]{40}", str(self.revision)):
             yield (
-                f"`revision` is {self.revision!r}, which may be another commit tomorrow: pin a commit by the 40 digits and letters of its name, "
+                f"`revision` is {self.revision!r}, which may be another commit tomorrow: pin a commit by its full hash of 40 characters, "
                 "which the hub shows under `Files and versions`, `History`"
             )
         if not self.hub and (given := [name for name, default in HUB_DEFAULTS.items() if getattr(self, name) != default]):
-            yield f"`{given[0]}` is for a hub repository, and `hub` names none: remove it, or give `hub`"
+            yield f"`{given[0]}` is for a hub repository, but `hub` is not set: remove it, or give `hub`"
 
 
 class Examples(Source):
-    """Where examples come from: text files, as of a [Source](#source), or a dataset class."""
+    """Where examples come from: text files, as in a [Source](#source), or a dataset class."""
 
     use: str | None = Field(None, description="instead of files: a dataset class, `package.module.Class` or `path/to/file.py:Class`")
     arguments: Arguments = Field({}, description="keyword arguments for the class")
@@ -70,9 +68,9 @@ class Examples(Source):
         if self.use is not None and files:
             yield f"names a dataset class and a {files[0]}: keep one; what the class needs goes into its `arguments`"
         if self.use is not None and self.sha256:
-            yield "names a dataset class and `sha256` digests, which are of files: keep one"
+            yield "names a dataset class and `sha256` digests, which are for files: keep one"
         if self.arguments and self.use is None:
             yield "`arguments` are for a dataset class: name it in `use`"
         if self.use is None and not files:
             yield "names nothing: give `path`, `package` or `hub`, or a dataset class in `use`"
-        yield from self._misfit_of_hub()
+        yield from self._hub_problems()

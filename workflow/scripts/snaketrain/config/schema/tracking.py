@@ -21,23 +21,23 @@ class Tracking(Section):
     experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
     notes: str = Field("", description="free text, shown with the run in MLflow")
     register_models: bool = Field(
-        True, description="whether the best text classifier of an experiment goes to MLflow's registry, to be served"
+        True, description="whether the best text classifier of an experiment is registered in MLflow's model registry, ready to be served"
     )
     wait_seconds: float = Field(
         120,
         ge=0,
         le=LARGEST,
-        description="how long at most a workflow that has ended waits until MLflow is up to date; if that is too short, it says how to finish it",
+        description="how long a finished workflow waits at most until MLflow is up to date; if that is too short, it prints the command that completes it",
     )
-    log_every_steps: Positive = Field(10, description="how often training metrics are written down")
+    log_every_steps: Positive = Field(10, description="steps between two records of the training metrics")
 
     @field_validator("uri")
     @classmethod
     def _holds_no_password(cls, uri: str | None) -> str | None:
         if uri and has_password(uri):
             raise ValueError(
-                "holds a password, which would be seen in logs and process lists: take user and password out of the address, and before the "
-                "start set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                "contains a password, which would be visible in logs and process lists: remove user and password from the address, and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
             )
         return uri
 

@@ -7,109 +7,114 @@ from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section, Seed, Use
 
-OF_THEIR_OWN = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
+ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
 
 
 class EarlyStopping(Section):
-    """When to give up: the selection metric has not become better for a while."""
+    """Ends a training whose selection metric has stopped improving."""
 
-    patience: Positive = Field(3, description="evaluations in a row without a better value")
-    min_change: Annotated[float, Field(ge=0, le=LARGEST)] = Field(0.0, description="a smaller change than this is not better")
+    patience: Positive = Field(3, description="evaluations in a row without an improvement")
+    min_change: Annotated[float, Field(ge=0, le=LARGEST)] = Field(0.0, description="a smaller change than this is not an improvement")
 
 
 class Group(Section):
     """Parameters that are treated differently from the rest."""
 
-    match: str = Field(description="a pattern of full names, `encoder.embed*`", min_length=1)
-    rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="their learning rate is the schedule's times this")
+    match: str = Field(description="a pattern of full parameter names, such as `encoder.embed*`", min_length=1)
+    rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
 
 
 class Train(Section):
-    """How the model is trained. Changing it trains again the runs whose value changed."""
+    """How the model is trained. Changing it retrains the runs whose settings changed."""
 
-    task: Use = Field(Use(use="text_classification"), description="what is learnt: a short name of `tasks/`, or your own class")
+    task: Use = Field(Use(use="text_classification"), description="what is learnt: a short name from `tasks/`, or your own class")
     strategy: Use = Field(
         Use(use="auto"),
-        description="how processes share the work, a short name of `strategies/`; `auto` is `single` for one process and `ddp` for several",
+        description="how processes share the work: a short name from `strategies/`, or your own class; `auto` is `single` for one process and `ddp` for several",
     )
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = Field(
         "auto",
-        description="`auto` is bf16 on GPUs that compute in it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that compute in it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+        description="`auto` is bf16 on GPUs that support it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that support it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
     )
-    batch_size: Positive = Field(32, description="examples of one update, over all processes together")
+    batch_size: Positive = Field(32, description="examples per update, over all processes together")
     batch_tokens: Positive | None = Field(
-        None, description="instead of `batch_size`: as many examples of similar length as make so many tokens, padding included"
+        None, description="instead of `batch_size`: batches of examples of similar length with so many tokens, padding included"
     )
     block_length: Positive | None = Field(
         None,
-        description="for language models: all texts one after another, cut into examples of so many tokens; none: a text is an example",
+        description="for language models: all texts are concatenated and cut into examples of so many tokens; none: each text is an example",
     )
-    packing: bool = Field(False, description="for language models: texts share a row, unseen by each other, instead of being padded")
-    accumulate: Positive = Field(1, description="pieces in which a batch is worked off, to save memory; the result is the same")
+    packing: bool = Field(
+        False, description="for language models: several texts share a row without attending to each other, instead of being padded"
+    )
+    accumulate: Positive = Field(1, description="microbatches that a batch is split into, to save memory; the result is the same")
     epochs: Annotated[float, Field(gt=0, le=1e6)] = Field(3.0, description="passes over the training data")
     steps: Positive | None = Field(None, description="updates, instead of `epochs`")
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the highest one of the schedule")
-    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="for all parameters but biases and norms")
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the peak of the schedule")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="for all parameters except biases and norms")
     groups: list[Group] = Field(
-        [], description="parameters with a learning rate or weight decay of their own; the first that matches counts"
+        [], description="parameters with a learning rate or weight decay of their own; the first group that matches applies"
     )
     freeze: list[Annotated[str, Field(min_length=1)]] = Field(
-        [], description="patterns of parameters that are not trained, `bert.embeddings.*`"
+        [], description="patterns of parameters that are not trained, such as `bert.embeddings.*`"
     )
     schedule: Use = Field(
         Use(use="linear"),
         description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, `inverse_square_root`, or your own",
     )
     warmup: Annotated[float, Field(ge=0, le=LARGEST)] = Field(
-        0.01, description="steps in which the learning rate rises from 0; below 1 it is a share of all steps"
+        0.01, description="steps in which the learning rate rises from 0; a value below 1 is a share of all steps"
     )
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        1.0, description="gradients longer than this are scaled down; none: never"
+        1.0, description="gradients with a larger norm are scaled down to it; none: never"
     )
-    evaluations_per_epoch: Positive = Field(1, description="how often the development set is evaluated")
-    evaluate_every: Positive | None = Field(None, description="the same as a number of steps, instead of `evaluations_per_epoch`")
+    evaluations_per_epoch: Positive = Field(1, description="how often per epoch the development set is evaluated")
+    evaluate_every: Positive | None = Field(None, description="instead of `evaluations_per_epoch`: steps between two evaluations")
     save_every: Positive | None = Field(
         None,
-        description="steps between two checkpoints; besides, an evaluation that is the best so far is saved, and the last step; none: each evaluation is saved, unless `save_every_minutes` is set",
+        description="steps between two checkpoints; the best evaluation so far and the last step are saved in any case; none: saved at each evaluation, unless `save_every_minutes` is set",
     )
-    save_every_minutes: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(None, description="the same as a time")
+    save_every_minutes: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(None, description="the same in minutes")
     callbacks: list[Use] = Field(
-        [], description="your own `Callback` classes, `path/to/file.py:Name`, which watch the training or end it early"
+        [], description="your own `Callback` classes, `path/to/file.py:Name`, which observe the training or end it early"
     )
     bad_steps_allowed: NotNegative = Field(
-        3, description="steps in a row whose loss or gradient is not a number; each is left out, and after one more the training goes back"
+        3,
+        description="steps in a row with a non-finite loss or gradient, each of which is skipped; one more and the training returns to its last checkpoint",
     )
     rollbacks_allowed: NotNegative = Field(
-        2, description="how often it goes back to the last checkpoint and on behind the bad steps, before it gives up"
+        2, description="how often it returns to the last checkpoint and continues after the non-finite steps, before it fails"
     )
     early_stopping: EarlyStopping | None = Field(
-        None, description="stop when the selection metric has not improved for a while; none: never"
+        None, description="end the training when the selection metric has stopped improving; none: never"
     )
-    recompute_activations: bool = Field(False, description="keep only the input of each block and compute the rest again for the gradients")
-    compile: bool = Field(False, description="torch.compile: slow to start, then faster on GPUs")
-    deterministic: bool = Field(False, description="only operations that give the same bits each time; slower on GPUs")
-    seed: Seed = Field(42, description="of weights, batches and dropout")
+    recompute_activations: bool = Field(
+        False, description="activation checkpointing: keep only each block's input and recompute the rest in the backward pass"
+    )
+    compile: bool = Field(False, description="`torch.compile`: slow to start, then faster on GPUs")
+    deterministic: bool = Field(False, description="only operations whose results are bitwise reproducible; slower on GPUs")
+    seed: Seed = Field(42, description="seed of weights, batches and dropout")
 
     @field_validator("warmup")
     @classmethod
     def _share_or_steps(cls, value: float) -> float:
         if value > 1 and value != int(value):
-            raise ValueError(f"{value} is neither a share of the steps, below 1, nor a whole number of steps")
+            raise ValueError(f"{value} is neither a share of the steps (below 1) nor a whole number of steps")
         return value
 
     def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
-            yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more pieces than it has examples: make `batch_size` larger"
+            yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more microbatches than it has examples: make `batch_size` larger"
         if self.save_every is not None and self.save_every_minutes is not None:
             yield "`save_every` and `save_every_minutes` both say when a checkpoint is saved: keep one of the two"
         if self.packing and self.block_length is not None:
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
         if self.steps is not None and self.warmup >= max(1, self.steps):
-            yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): warm up for fewer, or give a share below 1"
+            yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): use fewer warm-up steps, or a share below 1"
         if twice := sorted({pattern for pattern in self.freeze if self.freeze.count(pattern) > 1}):
             yield f"`freeze` names {twice[0]!r} twice: name it once"
         matches = [group.match for group in self.groups]
         if twice := sorted({pattern for pattern in matches if matches.count(pattern) > 1}):
-            yield f"`groups` has two of `match` {twice[0]!r}, of which the first alone would count: keep one"
+            yield f"`groups` has two of `match` {twice[0]!r}, of which only the first would apply: keep one"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, module_task
-from snaketrain.config.schema.train import OF_THEIR_OWN
+from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS
 from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
@@ -16,7 +16,7 @@ from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, metrics_of
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_modes import mode_of
 
-TEXT_TASKS = ("text_classification", "causal_lm")  # whose models are of transformers
+TEXT_TASKS = ("text_classification", "causal_lm")  # their models are from transformers
 SET_BY_LABELS = dict.fromkeys(
     ("num_labels", "id2label", "label2id", "problem_type"), "the labels of the data (data.labels, data.label_kind)"
 )
@@ -29,13 +29,13 @@ class Reference(NamedTuple):
     use: str
     short_names_in: str | None
     arguments: Mapping[str, object] | None  # None: they are not for the code itself
-    complete: bool = True  # whether it is called with these arguments alone; losses and metrics get values besides
+    complete: bool = True  # whether it is called with only these arguments; losses and metrics get tensors as well
 
 
 def reference_errors(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and the like that do not exist or do not take their arguments; a metric that the task does not log."""
     module_settings = task = None
-    complete = True  # all that decides about the metric could be read
+    complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "module":  # its arguments define it
         problems = module_task.problems(run.train.task.arguments)
         yield from problems
@@ -106,7 +106,7 @@ def references(run: Settings, module_settings: module_task.ModuleSettings | None
 
 
 def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
-    """What is wrong with the arguments."""
+    """Errors in the arguments."""
     setting = reference.setting.removesuffix("use") + "arguments"
     if reference.arguments is None:
         return
@@ -127,20 +127,24 @@ def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
 
 
 def optimizer_argument_errors(setting: str, reference: Reference, signature: Signature | None) -> Iterator[str]:
-    """The trainer gives the parameters; rates and weight decay are settings of their own."""
+    """The trainer passes the parameters; learning rates and weight decay are settings of their own."""
     arguments = reference.arguments or {}
-    yield from (f"{setting}.{name}: is set by {OF_THEIR_OWN[name]}. Set that instead." for name in arguments if name in OF_THEIR_OWN)
+    yield from (
+        f"{setting}.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead."
+        for name in arguments
+        if name in ARGUMENTS_WITH_SETTINGS
+    )
     if signature is None:
         return
     if "lr" not in signature.parameters:
         yield f"{reference.setting}: `{reference.use}` takes no `lr`, as optimizers do. Name an optimizer's class such as torch.optim.AdamW."
         return
-    others = {name: value for name, value in arguments.items() if name not in OF_THEIR_OWN}
-    yield from argument_errors(setting, others, signature.without((*signature.positional[:1], *OF_THEIR_OWN)))
+    others = {name: value for name, value in arguments.items() if name not in ARGUMENTS_WITH_SETTINGS}
+    yield from argument_errors(setting, others, signature.without((*signature.positional[:1], *ARGUMENTS_WITH_SETTINGS)))
 
 
 def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
-    """For a model of transformers, they are fields of its configuration; a task of one's own may use them for anything."""
+    """For a transformers model, they are fields of its configuration; a custom task may use them for anything."""
     task, model = run.train.task.use, run.model
     if task not in (*TEXT_TASKS, "module") or (model.source and model.source.hub):
         return  # a hub's files are checked once they are here

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import nearest, shown
 from snaketrain.config.references import NotFound, likely_files, module_file
-from snaketrain.config.schema.model import OF_LOADING
+from snaketrain.config.schema.model import LOADING_ARGUMENTS
 from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, definition_of
 from snaketrain.orchestration.inspection.signatures import taken_by, type_mismatch
 from snaketrain.runtime.json_types import JsonObject
@@ -27,14 +27,14 @@ def field_errors(setting: str, given: Mapping[str, object], fields: Fields, set_
         if name in set_by:
             yield f"{setting}.{name}: is set by {set_by[name]}. Remove it."
         elif name not in fields:
-            yield f"{setting}.{name}: the model's configuration has no such field{nearest(name, fields)} See the documentation of the model for them all."
+            yield f"{setting}.{name}: the model's configuration has no such field{nearest(name, fields)} See the model's documentation for all fields."
         elif expected := type_mismatch(fields[name], value):
             yield f"{setting}.{name}: expects {expected}, not {shown(value)}."
         elif SIZE_FIELD.fullmatch(name) and isinstance(value, int | float) and value < 1:
             yield f"{setting}.{name}: expects a number greater than 0, not {shown(value)}."
     width, heads = given.get("hidden_size"), given.get("num_attention_heads")
     if isinstance(width, int) and isinstance(heads, int) and width > 0 and heads > 0 and "head_dim" not in fields and width % heads:
-        yield f"{setting}.hidden_size: {width} cannot be shared by num_attention_heads ({heads}): make one a multiple of the other."
+        yield f"{setting}.hidden_size: {width} is not divisible by num_attention_heads ({heads}): make it a multiple."
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def config_fields(use: str, weights: Path | None) -> Fields | None:
     config = _config_of_type(package.parent, described.get("model_type")) if weights else _config_of_class(package.parent, name)
     if config is None:
         return None
-    fields: Fields = dict.fromkeys((*described, *OF_LOADING, *ROPE_FIELDS))
+    fields: Fields = dict.fromkeys((*described, *LOADING_ARGUMENTS, *ROPE_FIELDS))
     for each in class_and_bases(config):
         fields |= _own_fields(each.node) if each else {}
         if each and each.node.name == "PreTrainedConfig":  # its own bases add only ROPE_FIELDS
@@ -111,7 +111,7 @@ def _class(file: Path, name: str) -> Class | None:
 
 
 def _own_fields(node: ast.ClassDef) -> Fields:
-    """What a configuration class knows: annotated fields, aliases, properties with setters, and what it sets or takes while it is made."""
+    """The fields of a configuration class: annotations, aliases, properties with setters, and what its initialiser sets or takes."""
     found: Fields = {}
     for each in _executed_at_creation(node):
         match each:
@@ -140,7 +140,7 @@ def _aliased(aliases: ast.Dict, fields: Fields) -> Fields:
 
 
 def _executed_at_creation(node: ast.ClassDef) -> Iterator[ast.AST]:
-    """Everything in the class but the bodies of methods that do not run when an object is made."""
+    """Everything in the class except the bodies of methods that do not run when an object is created."""
     for statement in node.body:
         yield from ast.walk(statement) if _is_executed(statement) else [statement]
 

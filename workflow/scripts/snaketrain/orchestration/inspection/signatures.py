@@ -24,7 +24,7 @@ class Signature(NamedTuple):
     positional: list[str]
 
     def without(self, names: Container[str]) -> "Signature":
-        """What is left to the configuration when the trainer gives these."""
+        """The parameters that the configuration may set when the trainer passes these."""
         parameters = {name: annotation for name, annotation in self.parameters.items() if name not in names}
         return Signature(parameters, [name for name in self.required if name not in names], self.positional)
 
@@ -87,7 +87,7 @@ def _union(members: list[ast.expr]) -> list[str] | None:
 
 @functools.cache
 def signature_of(file: Path, name: str) -> Signature | None:
-    """Of what a name stands for in a file; None where the files do not say."""
+    """The signature of a class or function that a file names; None if the files do not tell."""
     definition = definition_of(file, name)
     if definition is None:
         return None

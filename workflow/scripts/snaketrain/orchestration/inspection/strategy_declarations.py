@@ -18,7 +18,7 @@ AUTO = ("single", "ddp")  # what `auto` stands for, with one process and with se
 
 
 class StrategyInfo(BaseModel):
-    """The class attributes of the same names, see `strategies/base.py`. By default, what a class that declares nothing may do: anything."""
+    """The class attributes of the same names, see `strategies/base.py`. The defaults, for a class that declares nothing, allow everything."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,12 +28,12 @@ class StrategyInfo(BaseModel):
     data_parallel_arguments: tuple[str, ...] = ()
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
-        """Into how many shares a batch is split: processes that hold parts of one model see the same examples."""
+        """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
         model_parallel = [arguments.get(name) or processes for name, kind in self.degrees.items() if kind == "model_parallel"]
         return processes // math.prod(degree for degree in model_parallel if isinstance(degree, int))
 
 
-class UnreadableDeclaration(Exception):
+class InvalidDeclaration(Exception):
     """A declaration that is computed or of the wrong type; the message names it."""
 
 
@@ -60,14 +60,12 @@ def _declared(file: Path, name: str) -> StrategyInfo:
             try:
                 found[attribute] = ast.literal_eval(value or "")
             except (ValueError, TypeError, SyntaxError):
-                raise UnreadableDeclaration(
-                    f"computes `{attribute}`, which is read without running the code: write its value out"
-                ) from None
+                raise InvalidDeclaration(f"computes `{attribute}`, which is read without running the code: write its value out") from None
     try:
         return StrategyInfo.model_validate(found)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise UnreadableDeclaration(f"declares `{problem['loc'][0]}` as {found[str(problem['loc'][0])]!r}: {problem['msg']}") from None
+        raise InvalidDeclaration(f"declares `{problem['loc'][0]}` as {found[str(problem['loc'][0])]!r}: {problem['msg']}") from None
 
 
 def strategy_errors(run: Settings) -> Iterator[str]:
@@ -75,11 +73,11 @@ def strategy_errors(run: Settings) -> Iterator[str]:
     strategy, compute, train = run.train.strategy, run.compute, run.train
     try:
         info = strategy_info(strategy.use)
-    except UnreadableDeclaration as error:
+    except InvalidDeclaration as error:
         yield f"train.strategy.use: `{strategy.use}` {error}."
         return
     for nodes in compute.node_counts:
-        if problem := _misfit(strategy, info, nodes * compute.processes, compute.device):
+        if problem := _mismatch(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
             break
     parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
@@ -91,17 +89,17 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         )
 
 
-def _misfit(strategy: Use, info: StrategyInfo, processes: int, device: str) -> str | None:
-    """Why this many processes, or the device, do not fit the strategy."""
+def _mismatch(strategy: Use, info: StrategyInfo, processes: int, device: str) -> str | None:
+    """Why this number of processes, or the device, does not fit the strategy."""
     use, arguments = strategy.use, strategy.arguments
     if processes > 1 and not info.multi_process:
-        return f"train.strategy `{use}` is one process, but compute.processes is {processes}: use `ddp` or `auto`, or one process"
+        return f"train.strategy `{use}` runs in one process, but compute.processes is {processes}: use `ddp` or `auto`, or one process"
     if use == "auto" and arguments:
         return "train.strategy `auto` takes no arguments: name the strategy that they are meant for"
     if device == "cpu" and "cpu" not in info.devices:
-        return f"train.strategy `{use}` needs GPUs, and compute.device is cpu: use `fsdp`, which needs none"
+        return f"train.strategy `{use}` needs GPUs, but compute.device is cpu: use `fsdp`, which does not"
     if device == "cuda" and "cuda" not in info.devices:
-        return f"train.strategy `{use}` runs on the CPU only, and compute.device is cuda: set it to cpu, or use another strategy"
+        return f"train.strategy `{use}` runs only on CPUs, but compute.device is cuda: set it to cpu, or use another strategy"
     for name in info.degrees:
         degree = arguments.get(name)
         if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
@@ -114,6 +112,6 @@ def _misfit(strategy: Use, info: StrategyInfo, processes: int, device: str) -> s
     if degrees and given and info.data_parallel_size(arguments, processes) == 1:
         return (
             f"train.strategy.arguments.{given[0]} is set, but train.strategy.arguments.{degrees[0]} takes all of compute.processes ({processes}): "
-            f"nothing is left to be shared out, so give more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
+            f"no data parallelism is left, so use more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
         )
     return None

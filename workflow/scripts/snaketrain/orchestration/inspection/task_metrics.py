@@ -1,4 +1,4 @@
-"""The metrics that a task declares, read from files without importing them: their names, and whether more or less of each is better."""
+"""The metrics that a task declares, read from files without importing them: their names, and whether higher or lower is better."""
 
 import ast
 import functools
@@ -10,7 +10,7 @@ from snaketrain.labels import metrics_by_label_kind
 from snaketrain.orchestration.inspection.definitions import class_attribute
 from snaketrain.tasks.metric_modes import MODES, Modes, modes_of
 
-UNKNOWN = "unknown"  # instead of a mode: only the training can find out
+UNKNOWN = "unknown"  # instead of a mode: known only once the training runs
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def metrics_of_module(settings: ModuleSettings) -> Modes:
     return modes | {name: UNKNOWN for name, mode in own.items() if mode == UNKNOWN and not modes[name]}
 
 
-@functools.cache  # the points of a sweep have the same metrics
+@functools.cache  # the runs of a sweep have the same metrics
 def mode_of_class(use: str, task: str = "") -> str | None:
     """By `higher_is_better` of a class of torchmetrics or of the user; a function has none."""
     try:
