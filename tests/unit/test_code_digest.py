@@ -9,7 +9,7 @@ import pytest
 
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
-from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.digest_cache import DigestCache
 
 ORIGINAL = '''"""A module."""
 RATE = 3
@@ -95,7 +95,7 @@ def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
     assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
 
 
-def test_what_was_read_is_remembered_until_the_file_changes(tmp_path):
+def test_results_of_reading_are_cached_until_the_file_changes(tmp_path):
     reads, file, store = [], tmp_path / "a.py", tmp_path / "store.json"
 
     def words(path):
@@ -103,9 +103,9 @@ def test_what_was_read_is_remembered_until_the_file_changes(tmp_path):
         return path.read_text().split()
 
     def found(version="1"):
-        remembered = Remembered(store, version)
-        words_found = remembered.of(file, words)
-        remembered.save()
+        cache = DigestCache(store, version)
+        words_found = cache.of(file, words)
+        cache.save()
         return words_found, len(reads)
 
     file.write_text("one two")

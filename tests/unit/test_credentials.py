@@ -174,7 +174,7 @@ def test_a_setting_is_shown_without_and_used_with_its_password(monkeypatch):
     assert from_strings(shown)["train"]["task"]["arguments"] == arguments
     assert IN_ADDRESS in os.environ[CONCEALED] and hidden(f"failed with {IN_ADDRESS}") == "failed with ***"
     monkeypatch.delenv(CONCEALED)
-    with pytest.raises(SystemExit, match="Start this by snakemake"):
+    with pytest.raises(SystemExit, match="Start this through snakemake"):
         from_strings(shown)
 
 

@@ -21,22 +21,22 @@ def caused_by(error: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "{folder}: cannot be written: the disk is full."),
-        (OSError(errno.EDQUOT, "Disk quota exceeded", "a/b.png"), "a/b.png: cannot be written: the quota of this disk is used up."),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "a/b.png"), "a/b.png: cannot be written: the disk quota is exceeded."),
         (shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]), "{folder}: cannot be written: the disk is full."),
-        (caused_by(OSError(errno.EFBIG, "File too large")), "{folder}: cannot be written: the file would be larger"),
+        (caused_by(OSError(errno.EFBIG, "File too large")), "{folder}: cannot be written: the file would exceed"),
     ],
     ids=["bare", "quota", "words only", "as a cause"],
 )
-def test_errors_of_the_disk_are_told_with_the_path(tmp_path, error, told):
+def test_disk_errors_are_reported_with_the_path(tmp_path, error, message):
     found = explained(error, tmp_path)
     assert isinstance(found, SystemExit) and "\n" not in found.code
-    assert found.code.startswith(told.format(folder=tmp_path)) and "run the same command again" in found.code
+    assert found.code.startswith(message.format(folder=tmp_path)) and "run the same command again" in found.code
 
 
-def test_what_says_nothing_of_the_disk_is_told_where_it_is_full(tmp_path, monkeypatch):
+def test_an_error_that_does_not_mention_the_disk_is_explained_if_the_disk_is_full(tmp_path, monkeypatch):
     error = OSError("288 requested and 0 written")  # numpy
     assert explained(error, tmp_path) is error
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))

@@ -11,7 +11,7 @@ from snaketrain.orchestration import own_files
 from snaketrain.runtime import integrity, manifests, stages
 from snaketrain.runtime.integrity import damage, digests, verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest, write_text
-from snaketrain.runtime.run_folder import set_aside_from_damage
+from snaketrain.runtime.run_folder import move_damaged_checkpoints
 
 LONG_AGO = time.time() - 1000
 
@@ -120,12 +120,12 @@ def test_a_training_is_taken_again_from_before_the_first_damaged_checkpoint(tmp_
     folder = tmp_path / "training"
     made(folder, *(f"checkpoints/step-0000000{step}/model.safetensors" for step in (2, 4, 6)))
     (folder / "manifest.json").rename(folder / stages.MADE_BEFORE)  # Snakemake deletes it before it starts the stage
-    set_aside_from_damage(folder)
+    move_damaged_checkpoints(folder)
     assert len(list(folder.glob("checkpoints/step-*"))) == 3  # nothing is wrong with them
     os.truncate(folder / "checkpoints/step-00000004/model.safetensors", 3)
-    set_aside_from_damage(folder)
+    move_damaged_checkpoints(folder)
     assert [path.name for path in folder.glob("checkpoints/step-*")] == ["step-00000002"]
     assert len(list(tmp_path.glob("superseded/*/step-*"))) == 2
     write_text(folder / "checkpoints/step-00000004/model.safetensors", "of another machine, not equal to the bit")
-    set_aside_from_damage(folder)  # stopped, and started again: it goes on
+    move_damaged_checkpoints(folder)  # stopped, and started again: it goes on
     assert len(list(folder.glob("checkpoints/step-*"))) == 2

@@ -66,7 +66,7 @@ def test_what_the_environment_shows_to_be_a_password_is_for_its_owner_alone(tmp_
 def test_a_file_that_is_none_is_told(tmp_path, content):
     if content is not None:
         (tmp_path / "given.json").write_text(content)
-    with pytest.raises(SystemExit, match=r"given.json: not a readable file of settings"):
+    with pytest.raises(SystemExit, match=r"given.json: not a readable settings file"):
         JobSettings.read(tmp_path / "given.json")
 
 

@@ -28,10 +28,10 @@ from snaketrain.runtime.run_folder import (
     Description,
     execution_options,
     log_to,
+    move_damaged_checkpoints,
     prepare_run_folder,
     record_failure,
     record_start,
-    set_aside_from_damage,
 )
 from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
@@ -157,7 +157,7 @@ def take_over(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> dict[str
     end_previous_owner(job.folder)
     changed = prepare_run_folder(job.folder, fingerprint(job, plan, inputs), execution_options(job.given), plan.steps)
     sign(job.folder)
-    set_aside_from_damage(job.folder)
+    move_damaged_checkpoints(job.folder)
     return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.digest_cache import DigestCache
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 # they record, launch and report, or declare settings, whose values are compared one by one: none of it affects results
@@ -66,9 +66,9 @@ def _cached_read(path: Path, stage: str) -> tuple[str, list[Path]]:
 
 
 @functools.cache
-def _cached() -> Remembered:
+def _cached() -> DigestCache:
     own = Path(__file__).stat()  # a changed digest algorithm invalidates the cache
-    return Remembered(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
+    return DigestCache(Path(".snakemake/snaketrain-code.json").absolute(), f"{sys.version} {own.st_mtime_ns}")
 
 
 def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:

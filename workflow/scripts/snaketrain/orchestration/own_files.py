@@ -8,7 +8,7 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import named_files
-from snaketrain.runtime.digest_cache import Remembered
+from snaketrain.runtime.digest_cache import DigestCache
 from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import digest, file_digest
 
@@ -58,7 +58,7 @@ def file_digests(source: Source) -> dict[str, str]:
 
 
 @functools.cache
-def _digests() -> Remembered:
+def _digests() -> DigestCache:
     store = Path(".snakemake/snaketrain-files.json").absolute()
     store.parent.mkdir(exist_ok=True)  # Snakemake has not created it yet at the first start
-    return Remembered(store, "sha256")
+    return DigestCache(store, "sha256")

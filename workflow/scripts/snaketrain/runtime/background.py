@@ -1,11 +1,11 @@
-"""One piece of work at a time beside the training. What goes wrong in it is raised in the training, at the next occasion."""
+"""Runs one piece of work at a time beside the training. An error in it is raised in the training, at the next call."""
 
 import threading
 from collections.abc import Callable
 
 
 class Worker(threading.Thread):
-    """Not a daemon: when the training ends by an error, what is being saved is still saved."""
+    """Not a daemon: if the training fails, saving still completes."""
 
 
 class Background:
@@ -26,7 +26,7 @@ class Background:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for it."""
+        """Wait for the work."""
         if self._thread:
             self._thread.join()
             self._thread = None

@@ -1,8 +1,8 @@
-"""Passwords and tokens stay where they are used: wherever something is written down, shown or sent, `***` stands for them.
+"""Keeps passwords and tokens out of everything that is written, shown or sent: they are replaced by `***`.
 
-`hidden` does that for a text, `hidden_in` for what becomes JSON, `Concealing` for a log. Settings are special, since stages
-compute with them: what is recorded of them and passed to stages is `conceal`ed, and the stage that uses them `reveal`s
-them again from an environment variable, which nothing writes down.
+`hidden` does so in a text, `hidden_in` in what becomes JSON, `Concealing` in a log. Settings are special, since stages need
+their real values: they are recorded and passed on `conceal`ed, and the stage that uses them `reveal`s them from an
+environment variable, which is never recorded.
 """
 
 import functools
@@ -17,8 +17,8 @@ from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, is_secret_name, without_secrets
 from snaketrain.runtime.setting_strings import join, split
 
-CONCEALED = "SNAKETRAIN_CONCEALED"  # what is shown of settings that hold a password, with the settings
-# what the names of environment variables end with
+CONCEALED = "SNAKETRAIN_CONCEALED"  # a JSON object: settings that contain a password, by their concealed form
+# endings of the names of environment variables
 SECRET = re.compile(r"(PASSWORD|PASSWD|PASSPHRASE|PASSCODE|TOKEN|SECRETS?|(API|ACCESS|SECRET|PRIVATE)_?KEY|(^|_)(PASS|PWD|PAT))\d*$", re.I)
 PERHAPS_SECRET = re.compile(r"(^|_)(CREDENTIALS?|AUTH|KEY|KEY_ID)\d*$", re.I)
 WORD_OR_PATH = re.compile(r"[A-Za-z]{1,15}|[/~].*")  # SORT_KEY=accuracy
@@ -26,11 +26,11 @@ NO_SECRETS = ("PWD", "OLDPWD")
 
 
 class CannotTellApart(ValueError):
-    """Two settings that differ in a password alone."""
+    """Two settings that differ only in a password."""
 
 
 def hidden(text: str) -> str:
-    """The text without passwords: those that its form gives away, and those that the environment or a setting holds."""
+    """The text without passwords: those recognised by their form, and those in the environment or in a setting."""
     if len(text) < SHORTEST_CHARACTERS:
         return text
     known = _known(frozenset(os.environ.items()))
@@ -38,7 +38,7 @@ def hidden(text: str) -> str:
 
 
 def hidden_in(content: Json, name: str = "") -> Json:
-    """The same of every text in what can be JSON; under a name such as `password` of any text or number."""
+    """The same for every text in a JSON value; any text or number under a name such as `password` is hidden."""
     return _replaced(content, name, hidden)
 
 
@@ -49,7 +49,7 @@ def has_password(address: str) -> bool:
 
 
 def conceal(key: str, value: Json) -> str:
-    """`key=json` of a setting as it may be seen. It does not depend on the environment, which makes nothing stale."""
+    """`key=json` of a setting without passwords. Independent of the environment, so that this cannot make results stale."""
     whole, shown = join(key, value), join(key, _replaced(value, key, without_secrets))
     recorded = hidden_setting(shown)
     if HIDDEN in recorded:
@@ -67,16 +67,16 @@ def hidden_setting(item: str) -> str:
 
 
 def reveal(item: str) -> str:
-    """A setting as it was given."""
+    """A setting with its passwords."""
     if HIDDEN not in item:
         return item
     if item not in (kept := concealed()):
-        raise SystemExit(f"{item}: what {HIDDEN} stands for is not known here. Start this by snakemake, or write the setting out.")
+        raise SystemExit(f"{item}: the value behind {HIDDEN} is not known here. Start this through snakemake, or write the setting out.")
     return kept[item]
 
 
 class Concealing(logging.Filter):
-    """On a logger: all that a record holds is hidden."""
+    """A filter for loggers that hides secrets in all fields of a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in list(vars(record).items()):
@@ -88,7 +88,7 @@ class Concealing(logging.Filter):
 
 
 class ConcealingFormatter(logging.Formatter):
-    """Hides in the finished line, its traceback included."""
+    """Hides secrets in the formatted line, including its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hidden(super().format(record))
@@ -106,14 +106,14 @@ def _replaced(content: Json, name: str, replace: Callable[[str], str]) -> Json:
 
 
 def concealed() -> dict[str, str]:
-    """The settings that hold a password, by what is recorded of them."""
+    """The settings that contain a password, by their concealed form."""
     kept: dict[str, str] = json.loads(os.environ.get(CONCEALED, "{}"))
     return kept
 
 
 @functools.lru_cache(maxsize=8)
 def _known(environment: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
-    """What the environment holds under a name such as HF_TOKEN, or within an address or a setting, in each way to write it."""
+    """Matches the secrets in the environment: under a name such as HF_TOKEN, in an address or in a setting, in every encoding."""
     found: set[str] = set()
     for name, value in environment:
         if name == CONCEALED:
@@ -125,12 +125,12 @@ def _known(environment: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
             without_secrets(value, found)
     found = {value for value in found if len(value) >= SHORTEST_CHARACTERS and HIDDEN not in value}
     ways = {way for value in found for way in (value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], repr(value)[1:-1])}
-    # the longer first, of which another may be a part
+    # longer ones first, since another may be a part of them
     return re.compile("|".join(map(_bounded, sorted(ways, key=lambda way: (-len(way), way))))) if ways else None
 
 
 def _secrets_of(item: str) -> set[str]:
-    """The parts of a setting that are hidden."""
+    """The secrets in a setting."""
     found: set[str] = set()
 
     def collect(content: Json, name: str) -> None:
@@ -151,6 +151,6 @@ def _secrets_of(item: str) -> set[str]:
 
 
 def _bounded(value: str) -> str:
-    """A plain word or number only where it stands alone."""
+    """The pattern of a secret; a plain word or number must not be part of a longer one."""
     plain = re.escape(value)
     return rf"(?<![A-Za-z0-9.]){plain}(?![A-Za-z0-9])" if value.isalpha() or value.isdigit() else plain

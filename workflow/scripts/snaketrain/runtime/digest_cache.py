@@ -1,4 +1,4 @@
-"""What was found by reading files, kept on disk, since reading takes long and files rarely change."""
+"""Caches digests and other results of reading files on disk, since reading takes long and files rarely change."""
 
 import json
 import os
@@ -9,28 +9,28 @@ from pathlib import Path
 from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import write_text
 
-SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within a tick of its clock, and keep its size
+SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within the resolution of its timestamp, and keep its size
 
 
-class Remembered:
-    """A file is read again where its size, times or inode have changed, and all of them where `version` has."""
+class DigestCache:
+    """A file is read again if its size, times or inode have changed, and every file if `version` has."""
 
     def __init__(self, store: Path, version: str):
         self.store, self.version, self.changed = store, version, False
-        self.found: dict[str, list[Json]] = {}  # a file's stamp, and what was found in it
+        self.found: dict[str, list[Json]] = {}  # a file's stamp, and the result of reading it
         try:
             kept = json.loads(store.read_text(encoding="utf-8"))
             self.found = kept["found"] if kept["version"] == version else {}
-        except (OSError, ValueError, LookupError, TypeError):  # none yet, or not a whole one
+        except (OSError, ValueError, LookupError, TypeError):  # missing or damaged
             pass
 
     def known(self, path: Path, name: str | None = None) -> bool:
-        """Whether the file need not be read again; it is kept under its path unless a name is given."""
+        """Whether the file need not be read again; its key is its path unless a name is given."""
         entry = self.found.get(name or str(path))
         return entry is not None and entry[0] == stamp(path.stat())
 
     def of(self, path: Path, read: Callable[[Path], Json], name: str | None = None, ours: bool = False) -> Json:
-        """What `read` finds in the file, plain values that JSON can hold; `ours`: nobody else writes to it now."""
+        """What `read` returns for the file, a JSON value; `ours`: no other process writes to it now."""
         before = path.stat()
         if self.known(path, name):
             return self.found[name or str(path)][1]
@@ -45,11 +45,11 @@ class Remembered:
         if self.changed and self.store.parent.is_dir():
             try:
                 write_text(self.store, json.dumps({"version": self.version, "found": self.found}))
-            except OSError:  # a folder that one may only read, or a full disk
+            except OSError:  # a read-only folder or a full disk
                 return
             self.changed = False
 
 
 def stamp(status: os.stat_result) -> list[int]:
-    """Differs whenever a file was written to: whoever sets its time of change back cannot set back `st_ctime`."""
+    """Differs after every write: a program can reset a file's modification time, but not `st_ctime`."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -1,4 +1,4 @@
-"""A disk that takes no more is told in one line, whichever library met it."""
+"""Turns errors of a full disk into a message of one line, whichever library raised them."""
 
 import errno
 import os
@@ -8,32 +8,34 @@ from pathlib import Path
 
 REASONS = {
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota of this disk is used up",
-    errno.EFBIG: "the file would be larger than is allowed here",
-    errno.EROFS: "the file system can only be read",
+    errno.EDQUOT: "the disk quota is exceeded",
+    errno.EFBIG: "the file would exceed the size limit",
+    errno.EROFS: "the file system is read-only",
 }
-BYTES_OF_A_FULL_DISK = 1 << 16  # what is left of it is too little for whatever is written next
+BYTES_OF_A_FULL_DISK = 1 << 16  # with less free space than this, any further write fails
 
 
 def explained(error: BaseException, folder: Path) -> BaseException:
-    """What to end with: what can be done about a full disk, or the error as it is."""
+    """The error to exit with: a message about a full disk, or the given error."""
     if isinstance(error, SystemExit):  # explained already
         return error
     for each in _with_causes(error):
         if isinstance(each, OSError) and each.errno in REASONS:
-            return _told(each.filename2 or each.filename or folder, REASONS[each.errno])  # of a copy the second is written
-        # some libraries keep the words only, and others nothing of it
+            return _write_error(
+                each.filename2 or each.filename or folder, REASONS[each.errno]
+            )  # for a copy, the second file is the one written
+        # some libraries keep only the message, and others not even that
         if reason := next((reason for number, reason in REASONS.items() if os.strerror(number) in str(each)), None):
-            return _told(folder, reason)
+            return _write_error(folder, reason)
     if isinstance(error, OSError | RuntimeError) and folder.exists() and shutil.disk_usage(folder).free < BYTES_OF_A_FULL_DISK:
-        return _told(folder, f"{REASONS[errno.ENOSPC]} ({error})")
+        return _write_error(folder, f"{REASONS[errno.ENOSPC]} ({error})")
     return error
 
 
-def _told(path: str | Path, reason: str) -> SystemExit:
+def _write_error(path: str | Path, reason: str) -> SystemExit:
     return SystemExit(
-        f"{path}: cannot be written: {reason}. Make room, or put the project elsewhere, and run the same command again: what is "
-        "finished stays, and what is half-written is made anew."
+        f"{path}: cannot be written: {reason}. Free some space, or move the project, and run the same command again: finished "
+        "results are kept, and incomplete ones are made again."
     )
 
 

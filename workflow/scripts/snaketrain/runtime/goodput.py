@@ -1,7 +1,7 @@
-"""What a training spends its time on: measured by the first process, written into the journal, and added up from there.
+"""How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
 
-A process is always in exactly one activity, so that they add up to the wall time by themselves. On a GPU the data wait and the
-steps are what the process sees of them: the GPU may still be at work while the next batch is being made.
+A process is always in exactly one activity, so that they add up to the wall time. On a GPU, data wait and steps are as seen by
+the host: the GPU may still be computing while the next batch is prepared.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from snaketrain.runtime.journal import Event
 
 ACTIVITIES = ("startup", "data_wait", "steps", "evaluation", "saving")
-AROUND = ("queue", "away", "recomputed")  # in the queue of a cluster, between two attempts, and what the later one did again
+AROUND = ("queue", "away", "recomputed")  # queued on a cluster, between two attempts, and work repeated by a later attempt
 
 
 class Clock:
-    """Counts the seconds of each activity, from the start of the process on."""
+    """Counts the seconds of each activity since the start of the process."""
 
     def __init__(self, began: float):
-        """`began` as time.time() tells it."""
+        """`began`: a value of time.time()."""
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0) | {"startup": time.time() - began}
         self.activity, self.since = "startup", time.perf_counter()
 
@@ -29,7 +29,7 @@ class Clock:
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Go to an activity, and back to the one before."""
+        """Switch to an activity, and back afterwards."""
         before = self.activity
         self.to(activity)
         yield
@@ -42,15 +42,18 @@ class Clock:
 
 
 def goodput(events: Iterable[Event]) -> dict[str, float]:
-    """Seconds of each activity, of what is around them, and of the whole; and the share of useful steps in the whole.
+    """Seconds of each activity, of what is around them, and in all; and goodput, the share of useful steps.
 
-    Steps that an earlier attempt had taken already, and all that goes with them, count as recomputed. Empty where a journal
-    does not tell how the time was spent.
+    Steps that an earlier attempt had already taken, with their saving and evaluation, count as recomputed. Empty if the journal
+    does not record how the time was spent.
     """
     seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
     reached, step, furthest, last = 0, 0, 0, None
     spent: dict[str, float] = {}
-    evaluated, seen = -1, -1  # the last step that was, in earlier attempts and until now: the next attempt may evaluate the last step
+    evaluated, seen = (
+        -1,
+        -1,
+    )  # the last evaluated step, in earlier attempts and until now: an attempt may only have to evaluate its last step
     for event in events:
         if event.get("event") == "attempt" and "began" in event:
             queued = event.get("queued_seconds") or 0.0
@@ -77,7 +80,7 @@ def goodput(events: Iterable[Event]) -> dict[str, float]:
 
 
 def _share_below(reached: int, first: int, last: int) -> float:
-    """How much of the steps after `first` up to `last` lies within what was reached before."""
+    """The share of the steps after `first` up to `last` that an earlier attempt had already reached."""
     if first == last:
         return float(last <= reached and reached > 0)
     return min(1.0, max(0.0, (reached - first) / (last - first)))

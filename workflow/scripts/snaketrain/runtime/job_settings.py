@@ -1,7 +1,7 @@
-"""The JSON file by which a job gets its settings: the very ones that Snakemake compares, under a name that their digest is part of.
+"""The JSON file that passes a job its settings: those that Snakemake compares, with their digest in its name.
 
-So a command means the same whenever it is repeated, and workflows with other settings do not disturb each other. The files stay in
-`.snakemake`, like the metadata with the same values: a job's own folder may be moved aside by a training that starts again.
+So a repeated command means the same, and workflows with other settings do not interfere. The files are in `.snakemake`, like
+Snakemake's metadata: a job's own folder may be moved aside by a training that starts over.
 """
 
 import json
@@ -36,7 +36,7 @@ class JobSettings:
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
         path, text = self.path(name, folder), json.dumps(self._content(), indent=2, ensure_ascii=False) + "\n"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            # what only the environment shows to be a password stands here in plain text
+            # passwords that are recognised only by the environment are in plain text here
             holds_password = any(hidden_setting(setting) != setting for setting in self.settings)
             write_text(path, text, ONLY_FOR_ITS_OWNER if holds_password else AS_USUAL)
         return path
@@ -47,18 +47,18 @@ class JobSettings:
 
     @classmethod
     def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
-        """`stage`: the only one whose settings will do."""
+        """`stage`: refuse the settings of any other stage."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
             found = cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SystemExit(f"{path}: not a readable file of settings ({error!r}). Start the workflow, which writes it.") from None
+            raise SystemExit(f"{path}: not a readable settings file ({error!r}). Start the workflow, which writes it.") from None
         if stage and found.stage != stage:
-            raise SystemExit(f"{path}: holds the settings of {found.stage}, not of {stage}.")
+            raise SystemExit(f"{path}: contains the settings of {found.stage}, not of {stage}.")
         return found
 
 
 def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:
-    """`--settings` of a stage's script that is started without Snakemake; its file is written beside the folder of its output."""
+    """`--settings` for a stage script that is started without Snakemake; the file is written beside the folder of its output."""
     return ["--settings", str(JobSettings.of(stage, strings).store(folder=output.parent / "settings"))]

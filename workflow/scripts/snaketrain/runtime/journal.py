@@ -1,7 +1,7 @@
-"""What happened in a training, a JSON object a line: the truth that MLflow, TensorBoard and the comparison follow.
+"""The journal of a training, one JSON object per line: the source for MLflow, TensorBoard and the comparison.
 
-Only the first process writes it; what each had to do alone is in `logs/rank-N.jsonl`. Lines reach the file at once, so a
-killed process loses nothing it has written down.
+Only rank 0 writes it; what concerns a single rank is in `logs/rank-N.jsonl`. Lines reach the file at once, so a killed process
+loses nothing that it has written.
 """
 
 import json
@@ -17,25 +17,25 @@ from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import Json, JsonObject
 
 Event = JsonObject
-ATTEMPT = b'{"event": "attempt"'  # the beginning of such a line, as `write` writes it
-CHUNK_BYTES = 1_000_000  # of a long journal at once
+ATTEMPT = b'{"event": "attempt"'  # how `Journal.write` begins such a line
+CHUNK_BYTES = 1_000_000  # read at a time from a long journal
 
 
 class Journal:
     def __init__(
         self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] = MappingProxyType({})
     ):
-        """`check` raises where nothing may be written any more; `about` is what the first line says of this attempt."""
+        """`check` raises if this process must not write any more; `about` is recorded with the start of this attempt."""
         self.writes, self.attempt, self.check, self.about = writes, 1, check, about
         if not writes:
             return
         if path.exists():
             self.attempt = _repair(path) + 1
-        self.one_at_a_time = threading.Lock()  # another thread tells of the machine
+        self.one_at_a_time = threading.Lock()  # another thread records the machine's load
         self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
 
     def begin(self, resume_step: int, **about: Json) -> None:
-        """The line with which an attempt to train begins."""
+        """Write the first line of an attempt."""
         self.write("attempt", resume_step=resume_step, **about, **self.about)
 
     def write(self, event: str, **content: Json) -> None:
@@ -46,14 +46,14 @@ class Journal:
                 self.file.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
-        """To the disk itself, which a crash of the machine spares."""
+        """Flush to disk, so that the lines survive a crash of the machine."""
         if self.writes:
             self.check()
             os.fsync(self.file.fileno())
 
 
 def read_events(path: str | Path, offset: int = 0, at_most_bytes: int = -1) -> tuple[list[Event], int]:
-    """The events after an offset, and the offset of what is not yet read; a torn last line is left for later."""
+    """The events after an offset, and the offset to continue from; an incomplete last line is left for later."""
     if not Path(path).is_file():
         return [], offset
     with open(path, "rb") as file:
@@ -65,14 +65,14 @@ def read_events(path: str | Path, offset: int = 0, at_most_bytes: int = -1) -> t
         try:
             event = json.loads(line)
         except ValueError:
-            continue  # torn by a crash, and not repaired yet
+            continue  # incomplete after a crash, and not repaired yet
         if isinstance(event, dict):
             events.append(event)
     return events, offset + complete
 
 
 def all_events(path: str | Path) -> Iterator[Event]:
-    """One after the other, of a journal of any length."""
+    """Iterates over the events of a journal of any length."""
     offset, further = -1, 0
     while further != offset:
         offset = further
@@ -91,10 +91,10 @@ def last_attempt(path: Path) -> Event | None:
 
 
 def _repair(path: Path) -> int:
-    """Cut off a line torn by a crash; the number of attempts so far."""
+    """Truncate an incomplete last line, left by a crash, and return the number of attempts so far."""
     if not path.stat().st_size:
         return 0
-    # not read line by line, which for a million steps takes longer than all else before the first step
+    # not line by line, which for a million steps would take longer than the rest of the start
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         whole, attempts, found = content.rfind(b"\n") + 1, 0, content.find(ATTEMPT)
         while 0 <= found < whole:

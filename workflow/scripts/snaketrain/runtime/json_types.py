@@ -1,4 +1,4 @@
-"""What JSON and YAML files hold. Whoever takes a value out of one checks it, or has written it."""
+"""Types of JSON and YAML content, which is checked where it is read, unless this package has written it."""
 
 from typing import Any, TypeAlias
 

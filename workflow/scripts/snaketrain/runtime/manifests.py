@@ -1,4 +1,4 @@
-"""What passes between the stages: every stage ends by writing one `manifest.json`, whole or not at all."""
+"""The interface between stages: every stage ends by writing one `manifest.json`, atomically."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ SECONDS_BETWEEN_LINES = 5.0
 
 @dataclass(frozen=True)
 class Manifest:
-    """The stage's settings, what it read, what it made, and what the next stage or a reader should know."""
+    """A stage's settings, inputs, files, and facts for later stages and readers."""
 
     stage: str
     identity: str  # digest of settings, code and inputs: the same identity means the same result
-    settings: list[str]  # `key=json`, the very strings that Snakemake compares
+    settings: list[str]  # `key=json`, the strings that Snakemake compares
     inputs: dict[str, str]  # role -> content digest of the manifest that was read
     files: dict[str, str]  # path relative to the manifest -> sha256
     facts: JsonObject = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Manifest:
 
     @property
     def content(self) -> str:
-        """Digest of what the stage made, whenever and wherever it made it."""
+        """Digest of what the stage made, independent of when and where."""
         return digest(self.files, self.facts)
 
     def file(self, name: str) -> Path:
@@ -49,20 +49,20 @@ def digest(*parts: object) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """The sha256 of a file; of one that takes long, how far it is."""
+    """The sha256 of a file; prints the progress if it takes long."""
     with open(path, "rb") as file:
-        size, told = os.fstat(file.fileno()).st_size, time.monotonic()
+        size, last_line = os.fstat(file.fileno()).st_size, time.monotonic()
         found = hashlib.sha256()
         while block := file.read(BLOCK):
             found.update(block)
-            if time.monotonic() - told > SECONDS_BETWEEN_LINES:
-                told = time.monotonic()
+            if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
                 print(f"{path}: {file.tell() / 1e9:.1f} of {size / 1e9:.1f} GB read for its digest", file=sys.stderr, flush=True)
         return found.hexdigest()
 
 
 def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
-    """Write a file so that a reader finds the old one or the new one, never half of it; `mode` as far as the umask permits."""
+    """Write a file atomically: a reader finds the old or the new one, never half of it. The umask applies to `mode`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,6 +1,6 @@
-"""One writer for each training folder: a process left over from a killed workflow is ended before a new one starts.
+"""Ensures one writer per training folder: a process left over from a killed workflow is ended before a new one starts.
 
-Where it cannot be ended, since it runs on a node that is cut off, it finds out before it writes again, and ends by itself.
+If it cannot be ended, such as on a node without network, it notices the new owner before its next write, and ends.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.slurm.client import Slurm, SlurmError
 
-PATIENCE_SECONDS = 120  # to save and end; after that it is killed
+PATIENCE_SECONDS = 120  # to save and exit; after that it is killed
 
 
 class TakenOver(Exception):
-    """Another process writes to the folder now."""
+    """Another process owns the folder now."""
 
 
 def end_previous_owner(folder: Path) -> None:
-    """Whoever still writes to the folder saves and ends."""
+    """Make a process that still writes to the folder save and exit."""
     owner, ours = _owner(folder), _ourselves()
     if owner.get("job") and owner["job"] != ours["job"]:
         _end_job(owner["job"], folder)
@@ -36,7 +36,7 @@ def end_previous_owner(folder: Path) -> None:
 
 
 def sign(folder: Path) -> None:
-    """Write down that we write here now; a later start of the same job is never pushed aside."""
+    """Record this process as the folder's owner, unless a later start of the same job owns it."""
     owner, ours = _owner(folder), _ourselves()
     if ours["job"] and owner.get("job") == ours["job"] and _start(owner) > _start(ours):
         raise TakenOver(f"{folder}: start {owner['start']} of job {owner['job']} writes here now, so this one, {ours['start']}, ends")
@@ -48,7 +48,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Before each write: SLURM starts a job again elsewhere when it hears no more of its node, where we may live on."""
+    """Called before each write: SLURM requeues a job whose node does not respond, although its processes may still run there."""
     if not is_ours(folder):
         owner = _owner(folder)
         who = f"job {owner['job']}" if owner.get("job") else f"process {owner.get('pid')}"
@@ -56,7 +56,7 @@ def check(folder: Path) -> None:
 
 
 def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
-    """In words that whoever wrote here is no more; None if it lives, or if that cannot be told from this machine."""
+    """A message that the folder's owner has ended; None if it still runs, or if this machine cannot tell."""
     owner = _owner(folder)
     if owner.get("job"):
         return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
@@ -66,7 +66,7 @@ def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
 
 
 def job_of(folder: Path) -> str | None:
-    """The SLURM job that wrote here last."""
+    """The SLURM job that owned the folder last."""
     return _owner(folder).get("job")
 
 
@@ -86,9 +86,9 @@ def _owner(folder: Path) -> JsonObject:
         return {}
 
 
-@functools.cache  # a process whose torchrun was killed has another parent, but is still the same
+@functools.cache  # cached: if torchrun is killed, the parent changes, but the identity must not
 def _ourselves() -> JsonObject:
-    # what started us ends all of us: torchrun, where it is there
+    # under torchrun the agent, which ends all ranks
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     job, start = os.environ.get("SLURM_JOB_ID"), os.environ.get("SNAKETRAIN_START")
     return {"job": job, "start": start, "host": platform.node(), "pid": pid, "started": start_ticks(pid)}

@@ -1,11 +1,11 @@
-"""Whether a process still runs. Numbers are reused, so a process is known by its number and the moment it started."""
+"""Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time."""
 
 import os
 from pathlib import Path
 
 
 class Process:
-    """A process as it is now, not a later one with the same number."""
+    """A running process, not confused with a later one of the same id."""
 
     def __init__(self, pid: int):
         self.pid, self.started = pid, start_ticks(pid)
@@ -19,7 +19,7 @@ class Process:
 def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None once it has ended, and on systems without /proc."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # its name may hold spaces
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # its name may contain spaces
     except OSError:
         return None
     return None if state in "ZX" else int(fields[18])
@@ -34,7 +34,7 @@ def process_space() -> str | None:
 
 
 def answers(pid: int) -> bool:
-    """Whether any process has this number."""
+    """Whether any process has this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

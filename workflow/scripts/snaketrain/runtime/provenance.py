@@ -1,4 +1,4 @@
-"""Where a training comes from and in what it ran: the code with its changes, the user's own, the packages, the machine, the SLURM job."""
+"""The provenance of a training: the commit with its changes, the user's own files, packages, machine and SLURM job."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from snaketrain.slurm.client import Slurm, SlurmError
 
 
 def git_state() -> JsonObject:
-    """The commit of the code, and whether it was changed since."""
+    """The commit of the code, and whether there are uncommitted changes."""
     commit = _git("rev-parse", "HEAD")
     return {
         "commit": commit and commit.strip(),
@@ -27,20 +27,20 @@ def git_state() -> JsonObject:
 
 
 def own_files(code: list[str]) -> list[str]:
-    """Of `code.<module or file>=<digest>` the files, which are not the project's: relative to the working directory where they can be."""
+    """The user's own files among `code.<module or file>=<digest>`: relative to the working directory if possible."""
     names = [string.rpartition("=")[0].removeprefix("code.") for string in code if string.startswith("code.")]
     return [name for name in names if name.endswith(".py")]
 
 
 def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
-    """`packages.txt`, in the form that pip reads, where the code was changed since its commit `code.diff`, and the user's own in `code/`."""
+    """Write `packages.txt` for pip, uncommitted changes to `code.diff`, and copies of the user's own files to `code/`."""
     write_text(
         folder / "packages.txt",
         "".join(f"{hidden(name)}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()})),
     )
-    (folder / "code.diff").unlink(missing_ok=True)  # of the attempt before
+    (folder / "code.diff").unlink(missing_ok=True)  # from the previous attempt
     shutil.rmtree(folder / "code", ignore_errors=True)
-    # in a configuration or elsewhere somebody may have written down a password
+    # somebody may have written a password into a file
     if dirty:
         write_text(folder / "code.diff", hidden(_git("diff", "HEAD") or ""))
     for name in own_files(code):
@@ -48,12 +48,12 @@ def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
 
 
 def copy_of(name: str) -> str:
-    """Where in a training's folder, and in MLflow, one of its own files is kept."""
+    """The path of the copy of a user's own file, in a training's folder and in MLflow."""
     return "/".join(["code", *(part for part in Path(name).parts if part not in ("/", ".."))])
 
 
 def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
-    """This file's project in a folder, as it was at a commit with changes that were not committed; None where git cannot tell."""
+    """A copy of this project at a commit plus uncommitted changes; None if git cannot provide it."""
     root = (_git("rev-parse", "--show-toplevel") or "").strip()
     if not root or _git("-C", root, "archive", f"--output={folder}/code.tar", commit) is None:
         return None
@@ -65,7 +65,7 @@ def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
 
 
 def place() -> JsonObject:
-    """The machine; under SLURM also the job, and for how long it had to wait."""
+    """The machine; under SLURM also the job, and how long it waited in the queue."""
     job = os.environ.get("SLURM_JOB_ID")
     return {"host": platform.node()} | ({"job": job, "queued_seconds": _queued_seconds(job)} if job else {})
 
@@ -84,7 +84,7 @@ def _queued_seconds(job: str) -> float | None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says; None where there is no git, or no repository."""
+    """The output of git; None without git or a repository."""
     try:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, errors="replace")
     except FileNotFoundError:

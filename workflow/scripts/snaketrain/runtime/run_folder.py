@@ -1,4 +1,4 @@
-"""The folder of a training: whose it is, what it was started with, and the log of every process."""
+"""The folder of a training: which training it belongs to, what it was started with, and the log of every rank."""
 
 import json
 import logging
@@ -19,18 +19,18 @@ from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.runtime.ownership import is_ours
 from snaketrain.runtime.provenance import git_state, write_down
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.stages import Job, made_before
+from snaketrain.runtime.stages import Job, previous_manifest
 
-EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings on which the losses do not depend, as tests/distributed shows
-FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, which folders of earlier versions have as well
+EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that do not affect the losses, as tests/distributed shows
+FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
 
 @dataclass(frozen=True)
 class Description:
-    """What run.json says of a training besides its settings: for MLflow, and to reproduce it."""
+    """What run.json records besides the settings: for MLflow, and to reproduce a training."""
 
     run: str
-    paths: dict[str, str]  # of the manifests that it reads, by role
+    paths: dict[str, str]  # of the manifests that the training reads, by role
     log_every: int
     device: str
     experiment: str
@@ -43,7 +43,7 @@ class Device(Protocol):
 
 
 class Execution(Protocol):
-    """Which process of how many, on what: a strategy."""
+    """The part of a strategy that is recorded: rank, number of processes, device and precision."""
 
     @property
     def rank(self) -> int: ...
@@ -56,15 +56,15 @@ class Execution(Protocol):
 
 
 def execution_options(given: JobSettings) -> list[str]:
-    """The code and the settings that only say how a training is computed; an unfinished one may resume with others."""
+    """The code and the settings that only affect how a training is computed; an unfinished one may resume with others."""
     return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
 
 
 def prepare_run_folder(folder: Path, fingerprint: str, options: list[str], steps: int) -> list[str]:
-    """Make sure that what lies in the folder belongs to this training; another one's is moved aside, never deleted.
+    """Make sure that the folder belongs to this training; the results of another one are moved aside, never deleted.
 
-    Other settings or data are another training, and so are fewer steps than were taken already. With other code or another
-    strategy an unfinished one resumes, and says so; the execution options that changed are returned.
+    Different settings or data mean another training, and so do fewer steps than were already taken. With changed code or
+    strategy an unfinished training resumes and logs that; the changed execution options are returned.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -95,9 +95,9 @@ def last_saved(folder: Path) -> int:
     return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
 
 
-def set_aside_from_damage(folder: Path) -> None:
-    """Of a finished training whose checkpoints are missing or changed, the steps from the first of these on are repeated."""
-    if not (made := made_before(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
+def move_damaged_checkpoints(folder: Path) -> None:
+    """If checkpoints of a finished training are missing or changed, move the first of these and all later ones aside, to repeat their steps."""
+    if not (made := previous_manifest(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
         return
     first = Path(min(found)).parent.name
     aside = folder.parent / "superseded" / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-checkpoints"
@@ -105,7 +105,7 @@ def set_aside_from_damage(folder: Path) -> None:
     for path in folder.glob("checkpoints/step-*"):
         if path.name >= first:
             path.rename(aside / path.name)
-    Path(made.path).unlink()  # from here on it is an unfinished training like any other
+    Path(made.path).unlink()  # makes it an unfinished training, which resumes
     print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are repeated ({aside} has the old checkpoints)",
           file=sys.stderr, flush=True)  # fmt: skip
 
@@ -115,13 +115,13 @@ def _finished(folder: Path) -> bool:
 
 
 def end_of_journal(folder: Path) -> int:
-    """Where the next attempt begins to write."""
+    """The offset at which the next attempt starts writing."""
     journal = folder / "journal.jsonl"
     return journal.stat().st_size if journal.is_file() else 0
 
 
 def stopped_by(folder: Path, since: int) -> list[str]:
-    """The signals that stopped the attempt which began there; none if it went to its end, or was killed."""
+    """The signals that stopped the attempt that began at this offset; none if it finished or was killed."""
     events = read_events(folder / "journal.jsonl", since)[0]
     last = events[-1] if events else {}
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
@@ -130,7 +130,7 @@ def stopped_by(folder: Path, since: int) -> list[str]:
 def record_start(
     job: Job, description: Description, fingerprint: str, inputs: dict[str, str], data: Manifest, started: float, execution: Execution
 ) -> None:
-    """What is known at the start, for MLflow and the comparison."""
+    """Write run.json: what is known at the start, for MLflow and the comparison."""
     import torch
 
     git = git_state()
@@ -171,7 +171,7 @@ def record_start(
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
-    """The last line of a training's journal that failed; rank 0 writes it."""
+    """Write the last line of a failed training's journal, on rank 0."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
         last = {
             "event": "end",
@@ -186,7 +186,7 @@ def record_failure(folder: Path, error: BaseException) -> None:
 def log_to(path: Path, execution: Execution) -> None:
     """Log to a file of this rank; rank 0 logs to the terminal too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
+    logging.raiseExceptions = False  # no traceback for each line that does not fit on a full disk
     handlers: list[logging.Handler] = [logging.FileHandler(path)]
     if execution.rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))

@@ -1,18 +1,18 @@
-"""By what a password can be told in a text: addresses, queries, names that it is given to, headers, and well-known kinds of tokens."""
+"""Recognises secrets in text by their form: addresses, queries, assignments, headers and well-known kinds of tokens."""
 
 import re
 
 HIDDEN = "***"
-SHORTEST_CHARACTERS = 6  # shorter ones are words of any text
+SHORTEST_CHARACTERS = 6  # shorter ones occur in any text
 
-# no form begins without one of these; most lines of a large file need no closer look
+# every form contains one of these: most lines of a large file are ruled out quickly
 WORDS = ("pass", "pwd", "pat", "token", "secret", "credential", "key", "auth", "sig", "bearer", "cookie", "-u")
 LONG_NAMES = (
     r"password|passwd|passphrase|passcode|secrets?(?:[_-]?key)?|credentials?|api[_-]?key"
     r"|(?:access|private|auth|account|signing|shared)[_-]?key(?:[_-]?id)?"
 )
-ALONE = r"(?:pass|pwd|pat|auth[_-]?token)"  # too short to be known within another word
-MAYBE = r"token|key|auth"  # also a word of this trade: what looks like no secret is none
+ALONE = r"(?:pass|pwd|pat|auth[_-]?token)"  # too short to be recognised within another word
+MAYBE = r"token|key|auth"  # also machine-learning terms: hidden only if the value looks random
 NAME = rf"(?:(?P<sure>{LONG_NAMES}|(?<![A-Za-z]){ALONE})|(?<![A-Za-z])(?P<maybe>{MAYBE}))\d*"
 VALUE = r"(?P<quote>\\?[\"'])(?P<quoted>(?:(?!(?P=quote)).)+)(?P=quote)|(?P<plain>[^\s\"'`,;&<>\\]+)"
 SCHEMES = r"(?:basic|bearer|digest|negotiate|token)\b"
@@ -21,7 +21,7 @@ SCHEMES = r"(?:basic|bearer|digest|negotiate|token)\b"
 ADDRESS = re.compile(r"(?<!\w)(\w{1,30})://([^\s/?#\"'<>|]*|[^\s/?#\"'<>|]+?:(?!\d{1,5}[/?#]|/)[^\s\"'<>]*)(?=@)")
 # DB_PASS=..., password: "...", "api_key": ...
 ASSIGNED = re.compile(rf"(?P<before>{NAME}(?:\\?[\"'])?\]?\s{{0,8}}(?:=>|:=|[:=])\s{{0,8}})(?:{VALUE})", re.I)
-# of each the second group: of an address's query, of a command line, of .netrc, of HTTP's headers
+# the second group of each is the secret: in an address's query, a command line, .netrc, HTTP headers
 OTHERS = (
     re.compile(
         r"([?&;][\w.-]{0,40}?(?:token|pass(?:word|wd|phrase)?|pwd|secret|signature|sig|key|auth|credential)[\w.-]{0,40}=)([^\s&;#\"'<>\\]+)",
@@ -39,7 +39,7 @@ KINDS = re.compile(
     r"|\bxox[abprs]-[\w-]{8,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bdapi[0-9a-f]{32}|\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{16,}"
     r"|\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
-# what a program computes, a path, or a type
+# an expression, a path or a type rather than a literal
 NO_LITERAL = re.compile(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+|.*[()\[\]{}$].*|str|bytes|string|optional|object|secretstr|none|null|true|false|\*+|[/~].*", re.I
 )
@@ -47,20 +47,20 @@ SECRET_NAME = re.compile(rf".*{NAME}$", re.I | re.S)
 
 
 def without_secrets(text: str, found: set[str] | None = None) -> str:
-    """The text with `***` for what its form says is a password; `found`: takes up what that was."""
+    """The text with `***` for every secret recognised by its form; these are added to `found`."""
     found = set() if found is None else found
     text = KINDS.sub(lambda match: _taken(match[0], found), text)
     return "".join(_without_secrets(line, found) for line in text.splitlines(keepends=True))
 
 
 def is_secret_name(name: str, value: str) -> bool:
-    """Whether a value of this name is a password."""
+    """Whether a value of this name is a secret."""
     match = SECRET_NAME.match(name)
     return match is not None and (looks_random(value) if match["maybe"] else bool(value))
 
 
 def looks_random(value: str) -> bool:
-    """Unlike a word, a path or a token of a vocabulary."""
+    """Whether a value looks unlike a word, a path or a vocabulary's token."""
     plain = re.fullmatch(r"[\w.+/=~:@!%-]{8,}", value) and not value.startswith(("/", "~", "."))
     return bool(plain and re.search(r"\d", value) and re.search(r"[A-Za-z]", value))
 
@@ -82,7 +82,7 @@ def _taken(secret: str, found: set[str]) -> str:
 
 
 def _address(match: re.Match[str], found: set[str]) -> str:
-    """A user alone is no secret, unless it is a token: that is what the web has there."""
+    """A user name alone is not a secret, unless it is a token, as in addresses of the web."""
     user, colon, password = match[2].partition(":")
     secret = password if colon else user if match[1].lower().startswith("http") or looks_random(user) else ""
     return f"{match[1]}://{_taken(secret, found)}" if secret else str(match[0])

@@ -1,4 +1,4 @@
-"""Settings as `key=json` strings: what Snakemake compares, manifests hold and MLflow records."""
+"""Settings as `key=json` strings, which Snakemake compares, manifests contain and MLflow records."""
 
 import json
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def flattened(name: str, value: Json) -> list[tuple[str, Json]]:
 
 
 def nested(strings: Iterable[str]) -> JsonObject:
-    """The sections again."""
+    """The nested sections of `key=json` strings."""
     sections: JsonObject = {}
     for key, value in map(split, strings):
         *parents, last = key.split(".")

@@ -1,4 +1,4 @@
-"""What every stage script does the same way: its command line, its identity, and the manifest it ends with."""
+"""What all stage scripts share: the command line, the identity of a result, and the manifest written last."""
 
 import argparse
 import signal
@@ -20,7 +20,7 @@ MADE_BEFORE = ".made-before.json"
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a stage's script."""
+    """One execution of a stage's script."""
 
     output: Path  # its manifest
     given: JobSettings
@@ -30,23 +30,23 @@ class Job:
         return self.output.parent
 
     def identity(self, inputs: dict[str, str]) -> str:
-        """The same stage with the same settings, code and inputs has the same identity, wherever and whenever it runs."""
+        """A digest of stage, settings, code and inputs, independent of where and when the stage runs."""
         return digest(self.given.stage, sorted(self.given.settings), sorted(self.given.code), inputs)
 
     def finish(self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float) -> None:
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read."""
         stage, settings = self.given.stage, self.given.settings
         made = Manifest(stage, self.identity(inputs), settings, inputs, digests(self.folder, files), facts, started)
-        earlier = made_before(self.folder)
+        earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content) != (made.identity, made.content):
             write_manifest(self.folder / MADE_BEFORE, made)
-        # if nothing came out different, it is the earlier one to the byte, times included, so that nothing made from it is stale
+        # if the result is the same as before, the manifest is too, byte for byte with its times, so that later stages are not stale
         write_text(self.output, (self.folder / MADE_BEFORE).read_text(encoding="utf-8"))
         print(f"{stage}: done in {time.time() - started:.1f} s -> {self.output}", flush=True)
 
 
-def made_before(folder: Path) -> Manifest | None:
-    """The manifest of the last time: Snakemake deletes the one in its place before it starts a stage."""
+def previous_manifest(folder: Path) -> Manifest | None:
+    """The previous manifest: a copy, since Snakemake deletes the manifest itself before it starts a stage."""
     path = folder / MADE_BEFORE
     return read_manifest(path) if path.exists() else None
 
@@ -54,7 +54,7 @@ def made_before(folder: Path) -> Manifest | None:
 def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         description=description,
-        epilog="Snakemake fills in all of these; the log of a job, in logs/, begins with its whole command, to be repeated or changed by hand.",
+        epilog="Snakemake sets all of these. The log of a job, in logs/, begins with its complete command, which can be run again by hand.",
     )
     arguments.add_argument(
         "--output", required=True, type=Path, metavar="FOLDER/manifest.json", help="written last; everything else goes beside it"
@@ -75,9 +75,9 @@ def run(
     report: Callable[[BaseException], None] | None = None,
     leave: Callable[[int], object] = sys.exit,
 ) -> None:
-    """Call a stage's `main` and end the process with its exit code, or, after `report`, with that of what it raises.
+    """Call a stage's `main` and exit with its exit code, or, if it raises, `report` the error and exit with that error's code.
 
-    Every way out of a stage leads through here: if one of several processes hung at its end, the others would wait for it.
+    Every exit of a stage goes through here: if one of several ranks hung at its end, the others would wait for it.
     """
     try:
         code = main() or 0
@@ -95,7 +95,7 @@ def run(
 
 
 def code_of(error: BaseException) -> int:
-    """Never 0: a stage that is done returns."""
+    """The exit code for an error; never 0."""
     asked = getattr(error, "exit_code", error.code if isinstance(error, SystemExit) else None)
     return asked if isinstance(asked, int) and asked else 1
 

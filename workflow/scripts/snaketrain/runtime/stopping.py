@@ -1,4 +1,4 @@
-"""A signal sets a flag; the loop asks for it between two steps. Nothing else happens in the handler."""
+"""Signals that ask the training to stop only set a flag, which the loop checks between two steps."""
 
 import signal
 
@@ -16,7 +16,7 @@ class Stopping:
     def _remember(self, number: int, frame: object) -> None:
         name = signal.Signals(number).name
         if name == "SIGINT" and name in self.signals:
-            raise KeyboardInterrupt  # a second Ctrl-C ends at once; what was saved stays whole
+            raise KeyboardInterrupt  # a second Ctrl-C ends at once; checkpoints stay intact
         self.signals.append(name)
 
     def requested(self) -> bool:
