@@ -56,9 +56,9 @@ def test_what_is_described_loads_with_the_trained_weights(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use": "transformers.BertLMHeadModel"}, "BertLMHeadModel sees the tokens that it is to predict"),
+        ({"use": "transformers.BertLMHeadModel"}, "BertLMHeadModel attends to the tokens that it has to predict"),
         ({"use": "transformers.LlamaForSequenceClassification"}, "does not predict tokens. Name a class such as"),
-        ({"use": "transformers.AutoModelForCausalLM"}, "cannot start at random"),
+        ({"use": "transformers.AutoModelForCausalLM"}, "cannot be initialised randomly"),
         ({"arguments": SIZE | {"vocab_size": 30}}, "data.tokenizer: has 40 tokens, but the model 30"),
     ],
 )
@@ -81,7 +81,7 @@ def test_models_that_mix_the_texts_of_a_row_are_not_packed(examples):
     arguments = {"hidden_size": 32, "num_hidden_layers": 1, "n_head": 2, "pad_token_id": None}
     task.build({"use": "transformers.BloomForCausalLM", "arguments": arguments}, None, FACTS)
     assert task.count(examples.batch([0])) == 29
-    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row see each other"):
+    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row attend to each other"):
         task.count(Packed(examples).batch([0, 1]))
 
 

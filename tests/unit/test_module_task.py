@@ -254,7 +254,10 @@ def test_metrics_of_numbers_and_ones_own(batch, sizes):
         ({"use": "torchmetrics.AUROC", "arguments": {"task": "binary"}}, "BinaryAUROC keeps `preds` of every batch"),
         ({"use": "torchmetrics.PearsonCorrCoef"}, "does not add up|keeps `mean_x`"),
         ({"use": "torchmetrics.MaxMetric"}, "MaxMetric does not add up its `max_value`"),
-        ({"use": "mine.py:Two"}, "mine.py:Two is neither of torchmetrics nor derived from snaketrain.tasks.metrics.Sum"),
+        (
+            {"use": "mine.py:Two"},
+            "mine.py:Two is neither a torchmetrics class nor derived from snaketrain.tasks.metrics.Sum nor a function",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_added_up_are_refused(metric, words):
@@ -268,7 +271,7 @@ def test_a_metric_of_several_values_is_refused(batch):
     task, modules = made(
         "torch.nn.Linear", {"in_features": 3, "out_features": 3}, losses={"output": "torch.nn.CrossEntropyLoss"}, metrics=metrics
     )
-    with pytest.raises(SystemExit, match="metrics.it: MulticlassAccuracy gives several values: let it give one"):
+    with pytest.raises(SystemExit, match="metrics.it: MulticlassAccuracy returns several values: reduce them to one"):
         evaluated(task, modules, [{"inputs": batch["features"], "target": torch.arange(10) % 3}])
 
 
@@ -298,7 +301,7 @@ def test_a_missing_key_and_what_is_no_module_are_told(batch):
     with pytest.raises(SystemExit, match="returns no 'median', but spread, mean. Name some of these"):
         task, modules = made(model={"by_name": True}, predictions=["median"], losses={"median": "torch.nn.MSELoss"})
         task.training_step(modules, batch)
-    with pytest.raises(SystemExit, match="model.use: mine.py:Ratio makes a Ratio, not a torch.nn.Module"):
+    with pytest.raises(SystemExit, match="model.use: mine.py:Ratio creates a Ratio, not a torch.nn.Module"):
         made("mine.py:Ratio", losses={"output": "torch.nn.MSELoss"})
 
 
@@ -366,7 +369,7 @@ def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(
     assert chosen_by(metric) == []
     other = {"max": "min", "min": "max"}[mode]
     assert [problem.partition(" (run")[0] for problem in chosen_by(metric, mode=other)] == [
-        f"select.mode: is {other}, but {'more' if mode == 'max' else 'less'} of 'm' is better. Remove it: the metric decides."
+        f"select.mode: is {other}, but for 'm' {'higher' if mode == 'max' else 'lower'} is better. Remove it: the metric decides."
     ]
     if isinstance(metric, str):
         told = f"train.task.arguments.metrics.m.mode: is {other}, but by its class"
@@ -379,7 +382,7 @@ def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(
 def test_a_metric_that_does_not_say_needs_a_mode(metric):
     assert Module(losses=LOSSES, metrics={"m": metric}).metrics["m"] is None
     (problem,) = chosen_by(metric)
-    assert problem.startswith("select.mode: is missing, and 'm' does not say whether more or less of it is better. Set it to max or min.")
+    assert problem.startswith("select.mode: is missing, and 'm' does not declare whether higher or lower is better. Set it to max or min.")
     assert chosen_by(metric, mode="min") == []
 
 

@@ -7,11 +7,11 @@ WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
 
 
 class NotText(ValueError):
-    """A cell with a value that no text file could hold."""
+    """A cell with a value that cannot be written as text."""
 
 
 def as_text(value: object) -> str:
-    """A value as a text file would hold it, so that 1, 1.0, "1", "1.0" and " 1" are the same label; a missing one is ""."""
+    """A value as a text file would contain it, so that 1, 1.0, "1", "1.0" and " 1" are the same label; a missing one is ""."""
     if isinstance(value, str):
         # pandas writes 1 as 1.0 where the column also has empty cells
         text = value.strip()

@@ -1,1 +1,1 @@
-"""What the trainings achieved: metrics, pictures, and runs side by side."""
+"""Results of trainings: metrics, plots, and the comparison of runs."""

@@ -1,4 +1,4 @@
-"""Puts finished runs of any tasks side by side: a row each, the settings in which they differ, and groups that differ in the seed alone."""
+"""Compares finished runs of any tasks: a row for each, the settings in which they differ, and groups that differ only in the seed."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import by_key
 
 Row = JsonObject  # of the table: settings and results of a run
-SeedGroup = JsonObject  # of runs that differ in the seed alone, with means and standard deviations
+SeedGroup = JsonObject  # runs that differ only in the seed, with means and standard deviations
 
 
 class FinishedRun(TypedDict):
@@ -72,7 +72,7 @@ def row(run: FinishedRun) -> Row:
 
 
 def row_without_result(unfinished: tuple[str, str]) -> Row:
-    """Of a run that did not finish; given its name and the reason, `train_model failed: what its log says`."""
+    """The row of a run that did not finish, from its name and the reason, `train_model failed: <message in its log>`."""
     run, why = unfinished
     status, _, error = why.partition(": ")
     return {"run": run, "status": status, "error": error}
@@ -85,7 +85,7 @@ def baseline(baselines: dict[str, JsonObject], metric: str, mode: str) -> float 
 
 
 def metrics_of(runs: list[FinishedRun]) -> list[str]:
-    """All metrics of any run: first those that chose checkpoints, last the loss."""
+    """The metrics of all runs: first those that checkpoints were selected by, last the loss."""
     chosen = {run["selection"]["metric"] for run in runs}
     names = dict.fromkeys(name for run in runs for results in (run["dev"], run["test"]) for name in results["metrics"])
     return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
@@ -94,7 +94,7 @@ def metrics_of(runs: list[FinishedRun]) -> list[str]:
 def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     """Rows or groups that can be compared, by their data, metric and mode.
 
-    The metric is the one that chose the checkpoints, or the accuracy where different metrics did on the same data and all runs have it.
+    The metric is the one that checkpoints were selected by, or the accuracy if these differ on the same data and all runs have it.
     """
     found: dict[tuple[str, str, str], list[Row]] = {}
     for data in sorted({line["data"] for line in lines}):
@@ -108,7 +108,7 @@ def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
 
 
 def ranked(rows: list[Row]) -> list[Row]:
-    """Best first, by the metric that chose the checkpoints; sets of runs that cannot be compared follow each other."""
+    """Best first, by the metric that checkpoints were selected by; sets of runs that cannot be compared follow each other."""
     return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
 
 
@@ -133,7 +133,7 @@ def table(rows: list[Row]) -> pd.DataFrame:
 
 
 def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
-    """Runs that differ in nothing but `train.seed`, with mean and standard deviation; single runs have no deviation."""
+    """Groups of runs that differ only in `train.seed`, with mean and standard deviation; single runs have no deviation."""
     groups: dict[str, list[Row]] = {}
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
     for line in rows:

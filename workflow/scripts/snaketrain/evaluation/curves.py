@@ -1,4 +1,4 @@
-"""What a run's journal says: its curves, how long it took, its status."""
+"""What a run's journal contains: its curves, duration and status."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ Curves = dict[str, list[tuple[int, float]]]  # steps and values by name
 def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
     """New points as (name, value, time, step). `high_water`, the last step seen by name, is updated.
 
-    Steps repeat where a training resumed from an earlier checkpoint. Of training metrics the first attempt's point stays; of
-    evaluations the later attempt's, since those after the checkpoint belong to weights that were lost.
+    Steps repeat if a training resumed from an earlier checkpoint. For training metrics the first attempt's point is kept; for
+    evaluations the later attempt's, since earlier ones after the checkpoint belong to weights that were lost.
     """
     found: list[tuple[str, float, float, int]] = []
     for event in events:
         if event.get("event") == "attempt" and "resume_step" in event:
-            last = event["resume_step"] or -1  # at step 0 nothing is saved, and the evaluation comes again
+            last = event["resume_step"] or -1  # nothing is saved at step 0, so its evaluation is repeated
             found = [point for point in found if not point[0].startswith("eval/") or point[3] <= last]
             high_water |= {name: min(step, last) for name, step in high_water.items() if name.startswith("eval/")}
         if event.get("event") not in ("train", "eval", "system"):
@@ -49,7 +49,7 @@ def seconds_training(events: Iterable[Event]) -> float:
 
 
 def standing(events: list[Event], before: JsonObject | None = None) -> JsonObject:
-    """How the training stands after these events: its status, the time of the last event, its attempts and SLURM jobs."""
+    """The state of the training after these events: its status, the time of the last event, its attempts and SLURM jobs."""
     state: JsonObject = {"status": "RUNNING", "why": "not yet", "time": 0.0, "attempts": 0, "jobs": []} | (before or {})
     for event in events:
         if event.get("event") == "end":
@@ -64,7 +64,7 @@ def standing(events: list[Event], before: JsonObject | None = None) -> JsonObjec
 
 
 def end_of(event: Event) -> str:
-    """How an attempt ended, in plain words."""
+    """How an attempt ended, as text."""
     if event.get("status") == "STOPPED":
         return f"stopped by {', '.join(event.get('signals') or ['another process'])}"
     return f"failed: {event['error']}" if event.get("error") else str(event.get("status", "failed")).lower()

@@ -1,4 +1,4 @@
-"""Matplotlib as all pictures use it: without a screen, and with names as they are, which are no formulas."""
+"""Matplotlib for all plots: without a display, and with names shown as they are, not as formulas."""
 
 import matplotlib
 
@@ -8,5 +8,5 @@ from matplotlib.figure import Figure
 
 __all__ = ["Figure", "plt"]
 
-# matplotlib would read `$_{bad$` as a formula, and whoever has such a label would have no picture but an error
+# matplotlib would parse a label such as `$_{bad$` as a formula, and fail
 plt.rcParams.update({"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False})

@@ -1,4 +1,4 @@
-"""One picture for a run's predictions on one split, whatever the task: panels that show where the model errs, or its metrics."""
+"""The figure for a run's predictions on one split, for any task: panels that show the model's errors, or its metrics."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from snaketrain.runtime.json_types import JsonObject
 
 
 def draw(path: Path, results: JsonObject, labels: np.ndarray, rows: dict[str, np.ndarray]) -> None:
-    """`labels` and `rows` are those of the labelled examples; of other tasks there are metrics only."""
+    """`labels` and `rows` are those of the labelled examples; other tasks have only metrics."""
     kind = label_kinds().get(results["kind"])
     panels = kind.report.panels(results) if kind else []
     if not panels:
@@ -31,7 +31,7 @@ def title(results: JsonObject) -> str:
 
 
 def draw_metrics(path: Path, results: JsonObject) -> None:
-    """The workflow expects a picture; where there is nothing to draw, it lists the metrics, or says why there are none."""
+    """The workflow expects a figure; without panels it lists the metrics, or why there are none."""
     constant = results["baselines"].get("constant", {})
     lines = [
         f"{drawable(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {constant[name]:.4g})" if name in constant else "")

@@ -25,7 +25,7 @@ def predict(
     measured: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], Rows]:
-    """The metrics, if they are to be measured, and the rows in the order of the examples with their `ids`, on the first rank."""
+    """The metrics, if `measured`, and on rank 0 the rows with their `ids`, in the order of the examples."""
     strategy, sums = state.strategy, Sums(state)
     columns: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
@@ -33,7 +33,7 @@ def predict(
     def keep(microbatch: MicroBatch, batch: Batch, outputs: Any) -> None:
         if measured:
             sums.add(microbatch, batch, outputs)
-        predicted = state.task.predict(outputs, batch)  # by all ranks, since a model may be spread over all
+        predicted = state.task.predict(outputs, batch)  # on all ranks, since a model may be sharded over them
         if not microbatch.filler:
             columns["ids"].append(np.array(microbatch.ids, np.int64))
             for column, rows in predicted.items():
@@ -53,7 +53,7 @@ def on_cpu(rows: torch.Tensor) -> np.ndarray:
 
 
 def merged(parts: list[Rows], examples: int) -> Rows:
-    """The rows of all ranks in the order of the examples, each of which must be there exactly once."""
+    """The rows of all ranks in the order of the examples, each of which must occur exactly once."""
     parts = [part for part in parts if len(part["ids"])]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {"ids": np.empty(0, np.int64)}
     order = np.argsort(rows["ids"], kind="stable")

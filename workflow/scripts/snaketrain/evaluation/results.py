@@ -1,4 +1,4 @@
-"""Writes what an evaluation found out about one split: metrics, a table of predictions, and a picture. For every task."""
+"""Writes the results of an evaluation on one split, for any task: metrics, a table of predictions, and a figure."""
 
 import csv
 from pathlib import Path
@@ -14,19 +14,19 @@ from snaketrain.runtime.manifests import write_json
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data
-NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # rows that the kind of label shows in columns of its own
+NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # rows that the label kind's report shows in columns of its own
 
 
 class Measured(TypedDict):
     examples: int
-    metrics: dict[str, float]  # the task's own; empty where the examples have no labels
+    metrics: dict[str, float]  # the task's own; empty if the examples have no labels
     baselines: dict[str, JsonObject]
 
 
 def write_results(
     folder: Path, run: str, split: str, measured: Measured, rows: Rows, table: Table, facts: JsonObject, confidence: float, bins: int
 ) -> JsonObject:
-    """Writes `<split>_results.json`, `<split>_plots.png` and, where there are rows, `<split>_predictions.csv`; returns the results.
+    """Writes `<split>_results.json`, `<split>_plots.png` and, if there are rows, `<split>_predictions.csv`; returns the results.
 
     `rows` and `table` are in the order of the examples. Labels that are not among the columns of the prepared data may be among the
     rows, as `label`.
@@ -36,7 +36,7 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     report = report_for(rows, table, facts)
     labels = report.labels(table["label"]) if report else np.empty(0)
-    (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of another task before this one
+    (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # left by another task before this one
     if len(rows) > ("ids" in rows):
         columns = {name: table[name] for name in ("text", "text_pair") if name in table} | (report.columns(labels, rows) if report else {})
         write_predictions(folder / f"{split}_predictions.csv", rows, columns, NOT_SHOWN if report else ())
@@ -52,7 +52,7 @@ def write_results(
 
 
 def report_for(rows: Rows, table: Table, facts: JsonObject) -> Report | None:
-    """None for a task that predicts something else than the labels of the data."""
+    """The report for the data's label kind; None if the task predicts something else than the labels."""
     kind = label_kinds().get(facts.get("label_kind", ""))
     if kind is None or "label" not in table:
         return None
@@ -61,7 +61,7 @@ def report_for(rows: Rows, table: Table, facts: JsonObject) -> Report | None:
 
 
 def write_predictions(path: Path, rows: Rows, columns: Table, left_out: tuple[str, ...]) -> None:
-    """One line for each example: the columns, then the task's own rows; of those with several values a column for each."""
+    """One line for each example: the columns, then the task's own rows; those with several values have a column for each."""
     examples = len(next(iter(rows.values())))
     columns = {"id": [str(example) for example in range(examples)]} | columns
     for name, values in rows.items():

@@ -1,4 +1,4 @@
-"""Says in plain words whether the best of several runs beats the next by more than chance."""
+"""States in a sentence whether the best of several runs beats the next by more than chance."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from snaketrain.evaluation.comparing import SeedGroup, best_first, comparable, d
 
 
 def verdict(groups: list[SeedGroup]) -> str:
-    """One sentence or two for each set of runs that can be compared."""
+    """One or two sentences for each set of runs that can be compared."""
     found = {by: gap_between_the_best(here, *by[1:]) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is one configuration only: nothing to compare it with."
@@ -49,7 +49,7 @@ def standing(best: SeedGroup, following: SeedGroup, metric: str) -> str:
 
 
 def margin_of(best: SeedGroup, following: SeedGroup, split: str, metric: str) -> tuple[float | None, str]:
-    """How large a gap other seeds or, for an accuracy, other examples may make, the larger of the two; and its name. None: unknown."""
+    """The gap that other seeds or, for an accuracy, other examples may cause, whichever is larger, and its name. None: unknown."""
     margins = []
     deviations = [g.get(f"{split}_{metric}_deviation") for g in (best, following)]
     if known := [d for d in deviations if d is not None]:

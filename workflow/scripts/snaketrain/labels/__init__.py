@@ -1,4 +1,4 @@
-"""What `data.label_kind` may be: each file of this folder that has a `KIND` is one."""
+"""The label kinds that `data.label_kind` can name: each file of this folder that defines a `KIND`."""
 
 import functools
 import importlib
@@ -22,7 +22,7 @@ def label_kind_file(name: str) -> Path:
 
 
 def metrics_by_label_kind() -> dict[str, dict[str, str]]:
-    """The `metrics` of a task that learns any kind of label. Known before any job starts: the checks look for this name."""
+    """The `metrics` of a task that supports all label kinds. The checks before any job recognise a call of this function by name."""
     return {name: dict(kind.head.metrics) for name, kind in label_kinds().items()}
 
 

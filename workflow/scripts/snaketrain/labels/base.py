@@ -1,9 +1,9 @@
-"""What a kind of label is made of. A kind is one file in this folder; `data.label_kind` names it.
+"""The parts of a label kind. A kind is one file in this folder; `data.label_kind` names it.
 
-Its classes end in `Parser`, `Tally`, `Head` and `Report`, and the digests of code go by these endings: preparing the data depends
-on the first two, training on `Head`, and evaluation on `Head` and `Report`, so that another picture trains nothing again.
+The names of its classes end in `Parser`, `Tally`, `Head` and `Report`, and code digests rely on that: preparing the data depends
+on the first two, training on `Head`, and evaluation on `Head` and `Report`, so that a changed plot does not retrain anything.
 
-Every job reads these files again to check the configuration, so torch, numpy, pyarrow and scikit-learn are imported where they are used.
+Every job imports these files to check the configuration, so torch, numpy, pyarrow and scikit-learn are imported where they are used.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     Sums = dict[str, Tensor]
 
 Cell = TypeVar("Cell")  # what is read from a cell of the raw data
-Label = TypeVar("Label")  # as it stands in the prepared data
+Label = TypeVar("Label")  # as in the prepared data
 
-# WITHHELD is a label like others, unless a whole split says so: that is how labels of a test set are withheld
-GOOD, MISSING, UNKNOWN, WITHHELD = 0, 1, 2, 3
+# WITHHELD is an ordinary label, unless all labels of a split are: that is how test sets withhold their labels
+VALID, MISSING, UNKNOWN, WITHHELD = 0, 1, 2, 3
 
 
 def is_missing(label: str) -> bool:
-    """The hub's test sets have -1 where a label is withheld; where -1 is a class, it is known as one before this is asked."""
+    """Test sets of the hub have -1 for a withheld label; if -1 is a class, callers have checked for that before."""
     return label in ("", "-1")
 
 
@@ -54,7 +54,7 @@ class Parser(ABC, Generic[Cell, Label]):
 
     @abstractmethod
     def state(self, label: Cell, known: set[str] | None) -> int:
-        """GOOD, MISSING, UNKNOWN or WITHHELD. `known` are the labels that count; None: every label that occurs."""
+        """GOOD, MISSING, UNKNOWN or WITHHELD. `known`: the labels of the classes; None: every label that occurs."""
 
     def classes(self, label: Cell) -> Iterable[str]:
         """The classes that a label names."""
@@ -65,21 +65,21 @@ class Parser(ABC, Generic[Cell, Label]):
 
     @abstractmethod
     def encode(self, label: Cell, class_of: Mapping[str, int]) -> Label:
-        """As it is written to the prepared data."""
+        """The label as it is written to the prepared data."""
 
     @abstractmethod
     def problems(self, split: str, labels: Counter[Cell], whole: bool) -> list[str]:
-        """What is wrong with the first labels of a split, with how often each occurs; `whole`: these are all."""
+        """Problems with the labels at the beginning of a split, given with their counts; `whole`: these are all labels."""
 
     @abstractmethod
     def raw_type(self) -> pyarrow.DataType:
-        """Of what `parse` returns."""
+        """The type of what `parse` returns."""
 
     @abstractmethod
     def prepared_type(self) -> pyarrow.DataType:
-        """Of what `encode` returns: a whole number, a list of these or a number."""
+        """The type of what `encode` returns: an integer, a list of integers or a number."""
 
-    missing: int | None = None  # stands in the prepared data where there is no label
+    missing: int | None = None  # in the prepared data instead of a label
 
     # --- for `problems`
 
@@ -115,22 +115,22 @@ class Tally(ABC, Generic[Label]):
 
     @abstractmethod
     def same(self) -> str | None:
-        """What the examples have in common, where all have the same label."""
+        """A description of the label that all examples have; None if they differ."""
 
     @staticmethod
     @abstractmethod
     def summary(names: list[str], facts: JsonObject) -> str:
-        """The facts of a split in a line of the log."""
+        """The facts of a split as a line of the log."""
 
 
 class Head(ABC):
     """Loss, metrics and predictions from a model's logits.
 
-    Every loss is a row for each example. Sums may have any shape; they are added over all batches and processes in double precision.
+    Losses have one row per example. Sums may have any shape; they are added over all batches and processes in double precision.
     """
 
     problem_type: str  # as transformers calls it
-    metrics: Mapping[str, str]  # and which way each is better
+    metrics: Mapping[str, str]  # with `min` or `max`
 
     @abstractmethod
     def model_fields(self, label_names: list[str]) -> JsonObject:
@@ -151,7 +151,7 @@ class Head(ABC):
 
 
 class Report(ABC):
-    """What an evaluation says about predictions beyond the task's own metrics."""
+    """What an evaluation reports about predictions besides the task's own metrics."""
 
     def __init__(self, facts: JsonObject):
         self.names: list[str] = facts["label_names"]
@@ -159,7 +159,7 @@ class Report(ABC):
 
     @abstractmethod
     def fits(self, rows: Rows) -> bool:
-        """Whether the task predicts what belongs to this kind of label, and not something of its own."""
+        """Whether the task's predictions belong to this label kind, rather than being of another form."""
 
     @abstractmethod
     def labels(self, column: list[Json]) -> np.ndarray:
@@ -167,28 +167,28 @@ class Report(ABC):
 
     @abstractmethod
     def known(self, labels: np.ndarray) -> np.ndarray:
-        """Of each example, whether it has a label."""
+        """Whether each example has a label."""
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         return {}
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
-        """What constant answers would have got: the most that is possible without reading the text."""
+        """The metrics of constant answers, which any model should beat."""
         return {}
 
     @abstractmethod
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
-        """Of the table of predictions."""
+        """Columns of the table of predictions."""
 
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
-        """Of the picture that shows where the model errs; none: the picture lists the metrics."""
+        """Panels of the figure that shows the model's errors; none: the figure lists the metrics."""
         return []
 
 
 @dataclass
 class Panel:
-    draw: Callable[[Axes, JsonObject, np.ndarray, Rows], None]  # given the results, and labels and rows of the labelled examples
+    draw: Callable[[Axes, JsonObject, np.ndarray, Rows], None]  # takes the results, and labels and rows of the labelled examples
     width: float = 5.0
     height: float = 4.6
 
@@ -210,9 +210,9 @@ def most_common(labels: Counter[str], total: int) -> str:
 
 
 def drawable(name: object, most: int = 100) -> str:
-    """A name on one line: without what cannot be drawn, and cut where there would be no room for a picture beside it."""
+    """A name on one line, without unprintable characters, and cut to a length that leaves room for the plot."""
     line = " ".join("".join(character if character.isprintable() else " " for character in str(name)).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-BLUE, GREY, MOST_CHARACTERS = "#1f5fa8", "#767676", 40  # in pictures
+BLUE, GREY, MOST_CHARACTERS = "#1f5fa8", "#767676", 40  # in plots

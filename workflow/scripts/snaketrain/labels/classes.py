@@ -1,4 +1,4 @@
-"""What one class and several classes have in common."""
+"""What the label kinds `class` and `classes` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LOGGED = 10  # classes
 
 
 class ClassTally(Tally[Label]):
-    """How many examples are of each class."""
+    """Counts the examples of each class."""
 
     def __init__(self, names: list[str]):
         super().__init__(names)
@@ -47,13 +47,13 @@ class ClassHead(Head):
 
     @staticmethod
     def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
-        """A class that is neither there nor predicted counts as 0, as in scikit-learn with zero_division=0."""
+        """A class that neither occurs nor is predicted counts as 0, as in scikit-learn with zero_division=0."""
         return 2 * right / (predicted + true).clamp(min=1)
 
 
 class ClassReport(Report):
-    probability_of, share_that_is = "probability of a class", "share that is of it"  # axes of the calibration curve
-    margin = 0.0  # left of it
+    probability_of, share_that_is = "probability of a class", "share of that class"  # axes of the calibration curve
+    margin = 0.0  # left of 0 on the x axis
 
     def fits(self, rows: Rows) -> bool:
         return bool(self.names) and "probabilities" in rows and rows["probabilities"].shape[1:] == (len(self.names),)
@@ -73,10 +73,10 @@ class ClassReport(Report):
 
     @staticmethod
     def calibration(confidences: np.ndarray, right: np.ndarray, bins: int) -> JsonObject:
-        """Mean probability and share that is right, in bins of equal width, empty ones left out; and the expected calibration error.
+        """Mean probability and accuracy in bins of equal width, without empty bins, and the expected calibration error.
 
-        `sklearn.calibration.calibration_curve` puts a probability on the border of two bins into the lower one, and does not say how many
-        there are in each, which the error is weighted by.
+        `sklearn.calibration.calibration_curve` puts a probability on the border of two bins into the lower one, and does not return the
+        number of examples in each, by which the error is weighted.
         """
         import numpy as np
 

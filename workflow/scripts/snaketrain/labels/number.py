@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import RARE
-from snaketrain.labels.base import BLUE, GOOD, GREY, MISSING, UNKNOWN, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
+from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ class NumberParser(Parser[float | str | None, float]):
     data_issue = "not_a_number"
 
     def parse(self, cell: object) -> float | str | None:
-        """A text where it is not a number, None where nothing is given."""
+        """The text if it is not a number, None if it is empty."""
         text = as_text(cell)
         try:
             return float(text) if math.isfinite(float(text)) else text
@@ -39,7 +39,7 @@ class NumberParser(Parser[float | str | None, float]):
             return MISSING
         if isinstance(label, str):
             return UNKNOWN
-        return WITHHELD if label == -1 else GOOD
+        return WITHHELD if label == -1 else VALID
 
     def encode(self, label: float | str | None, class_of: Mapping[str, int]) -> float:
         assert isinstance(label, float), "rows without a number are dropped before"
@@ -118,7 +118,7 @@ class NumberHead(Head):
     def measure(self, sums: Sums) -> dict[str, float]:
         n, x, y, xx, yy, xy = (float(sums[name]) for name in ("count", "x", "y", "xx", "yy", "xy"))
         of_x, of_y, of_both = xx - x * x / n, yy - y * y / n, xy - x * y / n  # n times the variances and the covariance
-        varied = [spread > 1e-13 * squares for spread, squares in ((of_x, xx), (of_y, yy))]  # less is rounding
+        varied = [spread > 1e-13 * squares for spread, squares in ((of_x, xx), (of_y, yy))]  # anything less is rounding error
         return {
             "mae": float(sums["absolute"]) / n,
             "pearson": of_both / math.sqrt(of_x * of_y) if all(varied) else math.nan,

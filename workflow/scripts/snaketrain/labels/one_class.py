@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
-from snaketrain.labels.base import GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.base import MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, drawable, is_missing
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
 class OneClassParser(Parser[str, int]):
     """A cell is the name of a class."""
 
-    missing = -100  # what losses and metrics of PyTorch ignore
+    missing = -100  # ignored by PyTorch's losses and metrics
 
     def parse(self, cell: object) -> str:
         return as_text(cell)
 
     def state(self, label: str, known: set[str] | None) -> int:
         if label in known if known is not None else label:
-            return GOOD
+            return VALID
         return MISSING if is_missing(label) else UNKNOWN
 
     def classes(self, label: str) -> Iterable[str]:
@@ -99,7 +99,7 @@ class OneClassHead(ClassHead):
 
 
 class OneClassReport(ClassReport):
-    probability_of, share_that_is = "probability of the predicted class", "share that is right"
+    probability_of, share_that_is = "probability of the predicted class", "accuracy"
 
     def labels(self, column: list[Json]) -> np.ndarray:
         import numpy as np

@@ -1,4 +1,4 @@
-"""`data.label_kind: classes`, any number of classes for each example, each decided on its own."""
+"""`data.label_kind: classes`, any number of classes for each example, each predicted independently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
-from snaketrain.labels.base import BLUE, GOOD, MISSING, MOST_CHARACTERS, UNKNOWN, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from snaketrain.labels.base import Rows, Sums
     from snaketrain.runtime.json_types import Json, JsonObject
 
-MOST_SETS = 100_000  # different sets of classes that are counted; memory stays small whatever the data
+MOST_SETS = 100_000  # different sets of classes that are counted, which bounds the memory
 MOST_BARS = 40  # classes; more would not be readable
 
 
 class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
-    """A cell holds the names of any number of classes: a list, or a text with a separator; an empty one is of no class."""
+    """A cell contains the names of any number of classes: a list, or text with a separator; an empty one has no class."""
 
     def parse(self, cell: object) -> tuple[str, ...] | None:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
@@ -37,7 +37,7 @@ class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
         if not label:
             return MISSING if label is None else WITHHELD
         if known is None or known.issuperset(label):
-            return GOOD
+            return VALID
         return MISSING if all(map(is_missing, label)) else UNKNOWN
 
     def classes(self, label: tuple[str, ...] | None) -> Iterable[str]:
@@ -69,7 +69,7 @@ class SeveralClassesParser(Parser[tuple[str, ...] | None, list[int]]):
 
 
 class SeveralClassesTally(ClassTally[list[int]]):
-    """Also counts which classes most often come together."""
+    """Also counts which classes most often occur together."""
 
     def __init__(self, names: list[str]):
         super().__init__(names)
@@ -83,7 +83,7 @@ class SeveralClassesTally(ClassTally[list[int]]):
             self.sets[key] += 1
 
     def facts(self) -> JsonObject:
-        # of equally frequent ones the first in order, so that the order of the rows does not matter
+        # the first of equally frequent ones, so that the order of the rows does not matter
         common = min(self.sets, key=lambda key: (-self.sets[key], key), default=())
         return super().facts() | {"without_class": self.sets[()], "most_common_labels": [self.names[number] for number in common]}
 

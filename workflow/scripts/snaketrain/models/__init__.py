@@ -1,1 +1,1 @@
-"""What tasks and strategies know about models: where they come from, and their parts."""
+"""Creating models, and finding the parts of them that tasks and strategies need."""

@@ -14,16 +14,16 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def recompute_activations(module: nn.Module) -> None:
-    """Each block keeps only its input, and computes the rest again in the backward pass."""
+    """Activation checkpointing: each block keeps only its input, and recomputes the rest in the backward pass."""
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and getattr(config, "use_cache", False):
-            config.use_cache = False  # else recomputing would append the keys and values of earlier tokens once more
+            config.use_cache = False  # otherwise recomputing would append the keys and values of earlier tokens twice
     for block in blocks(module) or [module]:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def compile_blocks(module: nn.Module) -> None:
-    """Block by block: equal blocks share one compilation, so that a deep model does not start slowly."""
+    """Compile each block by itself: equal blocks share one compilation, so that a deep model starts faster."""
     for block in blocks(module) or [module]:
         block.compile()

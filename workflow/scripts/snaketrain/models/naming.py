@@ -1,6 +1,6 @@
-"""Prints the names of models' parameters, built without memory: `python -m snaketrain.models.naming`, requests on stdin.
+"""Prints the names of models' parameters, built on the meta device: `python -m snaketrain.models.naming`, requests on stdin.
 
-A process of its own, since the workflow does not import torch.
+A separate process, since the workflow does not import torch.
 """
 
 import json
@@ -16,7 +16,7 @@ from snaketrain.runtime.json_types import JsonObject
 
 
 def names_of(use: str, arguments: JsonObject, folder: str | None) -> list[str]:
-    """Of the model that these settings make; `folder` holds its pretrained weights."""
+    """The parameter names of the model with these settings; `folder` contains its pretrained weights."""
     with torch.device("meta"):
         return [name for name, _ in _made(load(use), arguments, Path(folder) if folder else None).named_parameters()]
 

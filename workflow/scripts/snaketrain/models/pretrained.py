@@ -1,4 +1,4 @@
-"""Models of transformers: from pretrained weights or a random start, and their description beside trained weights."""
+"""Creates transformers models, from pretrained weights or randomly initialised, and writes their configuration."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ModelClass(Protocol):
-    """A class of transformers; others have the first method alone."""
+    """A model class of transformers; other classes have only the first method."""
 
     def __call__(self, *configs: object, **arguments: object) -> nn.Module: ...
     def from_pretrained(self, folder: Path, **arguments: object) -> nn.Module: ...
@@ -24,16 +24,16 @@ class ModelClass(Protocol):
 
 
 def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_random: JsonObject) -> nn.Module:
-    """The model of the `model` section. The fields `always` of its configuration are set by the task, `at_random` for a random start only."""
+    """The model of the `model` section. The task sets the fields `always` of its configuration, and `at_random` if there are no pretrained weights."""
     cls: ModelClass = load(model["use"])
     if folder is not None:
         check_fields(read_config(cls, folder), model["arguments"])
-        # full precision, even where the weights were published in half of it: small updates would be lost
+        # full precision, even if the weights were published in half precision: small updates would be lost
         return cls.from_pretrained(folder, local_files_only=True, **({"dtype": torch.float32} | always | model["arguments"]))
     config_class = getattr(cls, "config_class", None)
     if config_class is None:
         raise SystemExit(
-            f"model.use: {model['use']} cannot start at random. Name a class such as transformers.BertForSequenceClassification, or give model.source."
+            f"model.use: {model['use']} cannot be initialised randomly. Name a class such as transformers.BertForSequenceClassification, or give model.source."
         )
     check_fields(config_class(**always), model["arguments"])
     return cls(config_class(**(at_random | always | model["arguments"])))
@@ -48,7 +48,7 @@ def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":
 
 
 def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
-    """An unknown field would be kept, and have no effect."""
+    """Refuse unknown fields, which transformers would keep without any effect."""
     known = {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *LOADING_ARGUMENTS}
     for name in arguments:
         if name not in known:
@@ -56,7 +56,7 @@ def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
 
 
 def describe_model(model: nn.Module, folder: Path) -> None:
-    """Write its config.json, so that the trained weights load with `from_pretrained`."""
+    """Write the model's config.json, so that `from_pretrained` can load the trained weights."""
     config = getattr(model, "config", None)
     if config is not None:
         config.architectures = [type(model).__name__]

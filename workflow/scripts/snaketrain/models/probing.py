@@ -1,4 +1,4 @@
-"""Tries out what a token sees in a language model: not every class of transformers is causal, or keeps packed texts apart."""
+"""Probes what tokens attend to in a language model: not every transformers class is causal, or separates packed texts."""
 
 import torch
 from torch import Tensor, nn
@@ -7,17 +7,17 @@ HALF = 6  # tokens
 
 
 def sees_later_tokens(model: nn.Module) -> bool:
-    """Whether the last token changes predictions before it: such a model would only learn to copy."""
+    """Whether the last token changes earlier predictions: such a model would only learn to copy."""
     return _differ(model, changed=-1, seen=slice(0, -1), position_ids=None)
 
 
 def sees_other_texts(model: nn.Module) -> bool:
-    """Whether the first text of a row changes predictions in the second, although `position_ids` tell them apart."""
+    """Whether the first text of a row changes predictions in the second, although `position_ids` separate them."""
     return _differ(model, changed=0, seen=slice(HALF, None), position_ids=torch.arange(HALF).repeat(2)[None])
 
 
 def vocabulary_size(model: nn.Module) -> int:
-    """How many different tokens it predicts; 0 for a model that predicts none."""
+    """The number of tokens that the model predicts among; 0 if it does not predict tokens."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     return 0 if head is None else len(head.weight)
 

@@ -1,7 +1,7 @@
-"""The cross entropy of each token in little memory: with a large vocabulary the logits are the largest tensor of a training.
+"""The cross entropy of each token with little memory: with a large vocabulary the logits are the largest tensor of a training.
 
-PyTorch's own also keeps the log probabilities in float32. Here only the logits are kept, as they come from the model; float32 values
-are computed a chunk at a time, and again in the backward pass.
+PyTorch's own function also keeps the log probabilities in float32. Here only the model's logits are kept; float32 values are
+computed in chunks, and recomputed in the backward pass.
 """
 
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""What is learnt: one file for each task. A task thinks of one process and one device."""
+"""What is learnt: one file for each task. A task is written as if for one process and one device."""

@@ -1,4 +1,4 @@
-"""What a user writes to train something new. A task knows one process and one device."""
+"""The interface of tasks, which a user implements to train something new, as if for one process and one device."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from snaketrain.runtime.json_types import JsonObject
 
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
-Outputs: TypeAlias = Any  # of the modules: whatever the methods of a task agree on
+Outputs: TypeAlias = Any  # of the modules: any type that the methods of a task agree on
 Objective = tuple[Callable[[Modules, Batch], Losses], list[str]]  # a loss, and the modules that learn from it
 
 
@@ -23,10 +23,11 @@ class Task:
     processes nor padding nor an uneven last batch changes a metric.
     """
 
-    # of `measure`, and whether more or less of each is better, perhaps by `data.label_kind`; `select` is checked against them before any job
+    # what `measure` returns, and whether higher (`max`) or lower (`min`) is better, optionally by `data.label_kind`; `select` is checked
+    # against them before any job
     metrics: Mapping[str, str | Mapping[str, str | None] | None] = {"loss": "min"}
-    counts = "examples"  # what `count` counts, for the speed that is shown
-    wraps = True  # False: the strategy leaves the modules as `build` returns them, wrapped by the task itself
+    counts = "examples"  # what `count` counts; named in the reported speed
+    wraps = True  # False: `build` returns modules that the task has wrapped itself, which the strategy leaves alone
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         """The modules by name, from the `model` section, the folder of pretrained weights, and the facts of the data."""
@@ -35,25 +36,25 @@ class Task:
     # --- each batch of the training
 
     def training_step(self, modules: Modules, batch: Batch) -> Losses:
-        """The loss summed over what `count` counts; or several by name, which are added up.
+        """The loss summed over what `count` counts; or several losses by name, which are added up.
 
-        Called again with the same examples after running out of memory. Buffers of the modules are restored before, the task's own
-        attributes are not: change those in `train_epoch`.
+        Called again with the same examples after running out of memory. Buffers of the modules are restored before that, attributes
+        of the task are not: change those in `train_epoch`.
         """
         raise NotImplementedError(f"{type(self).__name__} must say what it learns: override `training_step`")
 
     def objectives(self, modules: Modules) -> list[Objective]:
-        """What each batch minimises, one after the other."""
+        """The losses to minimise with each batch, one after the other."""
         return [(self.training_step, list(modules))]
 
     def count(self, batch: Batch) -> int:
-        """What a sum of losses is divided by, over all processes: examples here, tokens for a language model."""
+        """What the sum of losses is divided by, over all processes: examples here, tokens for a language model."""
         return len(next(iter(batch.values())))
 
     # --- each batch of an evaluation: the modules run once, for both metrics and predictions
 
     def outputs(self, modules: Modules, batch: Batch) -> Outputs:
-        """What `evaluation_step` and `predict` are given, such as logits; by default the modules themselves."""
+        """What `evaluation_step` and `predict` receive, such as logits; by default the modules themselves."""
         return modules
 
     def evaluation_step(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
@@ -65,7 +66,7 @@ class Task:
         return {name: float(total / sums["count"]) for name, total in sums.items() if name != "count"}
 
     def predict(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """Columns by name, with a row for each example; none: the evaluation has metrics only."""
+        """Columns by name, with a row for each example; none: the evaluation reports only metrics."""
         return {}
 
     def baselines(self, rows: dict[str, Tensor]) -> dict[str, JsonObject]:

@@ -19,22 +19,22 @@ class CausalLm(Task):
     counts = "tokens"
 
     def __init__(self, learn_prompts: bool = False):
-        """Where `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set."""
+        """If `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set."""
         self.learn_prompts = learn_prompts
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
-        # not `data`'s padding token, for which an ordinary one may stand: its embedding must be learnt
+        # not `data`'s padding token, which may also be an ordinary token: its embedding must be learnt
         text = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": data.get("end_token_id")}
         text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not give it
         module = make_model(model, folder, {}, text)
         self.use, self.longest = model["use"], getattr(module.config, "max_position_embeddings", None)
         _check_head(module, self.use, data.get("vocab_size", 0))
-        # FlashAttention needs a GPU, so it cannot be tried out here; it keeps packed texts apart in a batch of one row only
+        # FlashAttention needs a GPU, so it cannot be probed here; it separates packed texts only in a batch of one row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
-        tries = not self.one_row and has_memory(module)  # without memory, another rank tries it
+        tries = not self.one_row and has_memory(module)  # on the meta device another rank probes it
         if tries and sees_later_tokens(module):
             raise SystemExit(
-                f"model.use: {self.use} sees the tokens that it is to predict. Name a causal class, or set model.arguments.is_decoder."
+                f"model.use: {self.use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
             )
         self.keeps_texts_apart = not (tries and sees_other_texts(module))
         return {"model": module}
@@ -60,7 +60,7 @@ class CausalLm(Task):
         return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
 
     def predict(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The mean loss of each text and its number of tokens; nothing in layouts whose rows are not texts."""
+        """The mean loss of each text and its number of tokens; nothing in layouts whose rows are not single texts."""
         if "labels" not in batch:
             return {}
         logits, targets = outputs
@@ -71,16 +71,16 @@ class CausalLm(Task):
         describe_model(modules["model"], folder)
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The logits at each position but the last, and the next tokens."""
-        # no mask: padding comes last, where a causal model does not look
+        """The logits at each position except the last, and the next tokens."""
+        # no mask: padding comes last, and a causal model does not attend to later positions
         inputs = {name: self.before(batch[name]) for name in ("input_ids", "position_ids") if name in batch}
         targets = self.before(self.targets(batch))
         if self.one_row and "position_ids" in batch:
             inputs, targets = {name: tensor.reshape(1, -1) for name, tensor in inputs.items()}, targets.reshape(1, -1)
-        return modules["model"](**inputs, use_cache=False).logits, targets  # with a cache, position_ids would not keep texts apart
+        return modules["model"](**inputs, use_cache=False).logits, targets  # with a cache, position_ids would not separate texts
 
     def targets(self, batch: Batch) -> Tensor:
-        """The next token at each position, NO_TARGET where none is to be predicted: padding, another text, a prompt, the end of the row."""
+        """The next token at each position, or NO_TARGET: for padding, another text, a prompt, and at the end of the row."""
         wanted = (
             batch["position_ids"] > 0 if "position_ids" in batch else batch.get("attention_mask", torch.ones_like(batch["input_ids"])) > 0
         )
@@ -95,14 +95,16 @@ class CausalLm(Task):
         return tensor[:, : max(1, tensor.shape[1] - 1)]
 
     def check(self, batch: Batch) -> None:
-        """That the model can take the data."""
+        """Exit with a message if the model does not support the data's layout or length."""
         if "position_ids" in batch and not self.keeps_texts_apart:
-            raise SystemExit(f"train.packing: {self.use} lets texts of one row see each other. Leave it out, or use train.block_length.")
+            raise SystemExit(
+                f"train.packing: {self.use} lets texts of one row attend to each other. Leave it out, or use train.block_length."
+            )
         positions = int(batch["position_ids"].max()) + 1 if "position_ids" in batch else batch["input_ids"].shape[1] - 1
         if self.longest is not None and positions > self.longest:
             raise SystemExit(
                 f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
-                "make train.block_length smaller, or for a random start set model.arguments.max_position_embeddings."
+                "make train.block_length smaller, or, without model.source, set model.arguments.max_position_embeddings."
             )
 
 

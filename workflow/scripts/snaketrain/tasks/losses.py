@@ -1,4 +1,4 @@
-"""Losses and regularisers by name, as sums over examples, and calls of functions with named values."""
+"""Losses and regularisers as sums over examples, and calls of functions with named values."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,16 @@ Returned = TypeVar("Returned")
 
 
 class Summed:
-    """A loss or regulariser as a sum over examples, of each the mean over its elements, so that microbatches add up to the batch."""
+    """A loss or regulariser as a sum over examples, each the mean over its elements, so that microbatches add up to the batch."""
 
     def __init__(self, use: str, arguments: JsonObject, where: str):
         found, self.where = load(use), where
         is_class = inspect.isclass(found)
         takes = arguments_of(found)
         if "reduction" in arguments:
-            raise SystemExit(f"{where}.arguments.reduction: remove it. The trainer adds up by example, so that the whole batch decides.")
+            raise SystemExit(
+                f"{where}.arguments.reduction: remove it. The trainer sums over examples, to get the mean over the whole batch."
+            )
         arguments = {name: tensor_where_wanted(value, takes.get(name)) for name, value in arguments.items()}
         arguments |= {"reduction": "none"} if "reduction" in takes else {}
         self.function: Callable[..., Tensor] = partial(found, **arguments)
@@ -31,7 +33,7 @@ class Summed:
             self.function = found(**arguments)
         self.module = self.function if isinstance(self.function, nn.Module) else None
         if self.module and list(self.module.parameters()):
-            raise SystemExit(f"{where}.use: {use} has parameters of its own, which nobody would train. Make them part of the model.")
+            raise SystemExit(f"{where}.use: {use} has parameters of its own, which would not be trained. Make them part of the model.")
         self.parameters = arguments_of(self.module.forward if self.module else self.function)
 
     def __call__(self, values: Mapping[str, Tensor], examples: int, every: bool) -> Tensor:
@@ -42,18 +44,18 @@ class Summed:
             return found * examples
         if len(found) != examples:
             raise SystemExit(
-                f"{self.where}: gives values of shape {list(found.shape)} for {examples} examples. Let it give a row for each, or their mean."
+                f"{self.where}: returns values of shape {list(found.shape)} for {examples} examples. It must return a row for each, or their mean."
             )
         return found.reshape(examples, -1).mean(1).sum()
 
 
 def by_position(values: Sequence[Tensor]) -> dict[str, Tensor]:
-    """For `call`: names that no argument has."""
+    """Values for `call` that are passed by position: no argument is named by a number."""
     return {str(position): value for position, value in enumerate(values)}
 
 
 def call(function: Callable[..., Returned], values: Mapping[str, Tensor], parameters: Parameters, every: bool) -> Returned:
-    """By keyword where the values have the names of its arguments, else by position.
+    """Pass values by keyword if they have the names of the function's arguments, otherwise by position.
 
     By keyword, values without an argument are left out, unless `every` value must be passed.
     """
@@ -74,7 +76,7 @@ def arguments_of(function: Callable[..., object]) -> Parameters:
 
 
 def beside(prediction: Tensor, target: Tensor | None) -> list[Tensor]:
-    """Both, numbers in the same shape: shapes (n, 1) and (n,) would silently be broadcast to (n, n)."""
+    """Prediction and target, floats in the same shape: shapes (n, 1) and (n,) would silently be broadcast to (n, n)."""
     if target is None:
         return [prediction]
     if target.is_floating_point() and prediction.is_floating_point() and target.numel() == prediction.numel():
@@ -83,6 +85,6 @@ def beside(prediction: Tensor, target: Tensor | None) -> list[Tensor]:
 
 
 def tensor_where_wanted(value: Json, parameter: inspect.Parameter | None) -> Json | Tensor:
-    """Makes lists of numbers tensors for arguments that are tensors, such as the weights of classes."""
+    """Converts lists of numbers for arguments that are annotated as tensors, such as class weights."""
     wanted = parameter is not None and "Tensor" in str(parameter.annotation)
     return torch.tensor(value, dtype=torch.get_default_dtype()) if wanted and isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Whether more or less of a metric is better. The metric itself says so: `select.mode` follows from it and may not contradict it.
+"""Whether higher or lower values of a metric are better. The metric declares it: `select.mode` must not contradict it.
 
 Imports no torch: it is checked before any job starts, and again by the training, which knows all metrics.
 """
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from snaketrain.config.errors import nearest
 
-Modes = dict[str, str | None]  # of each metric `max` or `min`; none: it does not say
+Modes = dict[str, str | None]  # `max` or `min` by metric; None: not declared
 MODES = {True: "max", False: "min", None: None}  # by `higher_is_better`
-BETTER = {"max": "more", "min": "less"}
+BETTER = {"max": "higher", "min": "lower"}
 
 
 def modes_of(metrics: object, label_kind: str | None, use: str) -> Modes:
@@ -18,32 +18,32 @@ def modes_of(metrics: object, label_kind: str | None, use: str) -> Modes:
         metrics = metrics[label_kind]
     if not isinstance(metrics, Mapping) or not all(mode in ("max", "min", None) for mode in metrics.values()):
         raise SystemExit(
-            f"train.task.use: the `metrics` of {use} must say whether more or less of each is better, such as "
+            f"train.task.use: the `metrics` of {use} must declare whether higher or lower is better, such as "
             "metrics = {'loss': 'min', 'accuracy': 'max'}."
         )
     return dict(metrics)
 
 
 def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> str:
-    """How checkpoints are chosen by a metric of these; `given` is `select.mode`."""
+    """The mode by which checkpoints are ranked; `given` is `select.mode`."""
     if metric not in metrics:
         raise SystemExit(
             f"select.metric: the task logs no '{metric}'{where}{nearest(metric, list(metrics))} It logs: {', '.join(metrics)}. Name one of them."
         )
     own = metrics[metric]
     if own and given and own != given:
-        raise SystemExit(f"select.mode: is {given}, but {BETTER[own]} of '{metric}' is better. Remove it: the metric decides.")
+        raise SystemExit(f"select.mode: is {given}, but for '{metric}' {BETTER[own]} is better. Remove it: the metric decides.")
     if not (own or given):
         raise SystemExit(
-            f"select.mode: is missing, and '{metric}' does not say whether more or less of it is better. Set it to max or min."
+            f"select.mode: is missing, and '{metric}' does not declare whether higher or lower is better. Set it to max or min."
         )
     return own or given or ""
 
 
-def said(name: str, own: str | None, given: str | None) -> str | None:
+def declared_mode(name: str, own: str | None, given: str | None) -> str | None:
     """The mode of a metric of the task `module`: what its class says, or else its setting `mode`."""
     if own and given and own != given:
         raise SystemExit(
-            f"train.task.arguments.metrics.{name}.mode: is {given}, but by its class {BETTER[own]} is better. Remove it: the class decides."
+            f"train.task.arguments.metrics.{name}.mode: is {given}, but its class says that {BETTER[own]} is better. Remove it: the class decides."
         )
     return own or given

@@ -21,21 +21,21 @@ Sums = dict[str, Tensor]
 
 
 class Sum:
-    """A metric of one's own: derive from this and name it as `{use: my_file.py:MyMetric}`."""
+    """The base class of custom metrics: derive from it and name the class as `{use: my_file.py:MyMetric}`."""
 
-    higher_is_better: bool | None = None  # as in torchmetrics; tells `select` which checkpoint is best
+    higher_is_better: bool | None = None  # as in torchmetrics; `select` ranks checkpoints by it
 
     def sums(self, prediction: Tensor, target: Tensor) -> Sums:
-        """Of a batch, by name: tensors of any shape, which are added up over all batches and processes in double precision."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it adds up: override `sums`")
+        """Sums over a batch by name: tensors of any shape, which are added over all batches and processes in double precision."""
+        raise NotImplementedError(f"{type(self).__name__} must define what it adds up: override `sums`")
 
     def compute(self, sums: Sums) -> float:
-        """From the sums over all examples."""
-        raise NotImplementedError(f"{type(self).__name__} must say what follows from its sums: override `compute`")
+        """The metric from the sums over all examples."""
+        raise NotImplementedError(f"{type(self).__name__} must define the metric from its sums: override `compute`")
 
 
 class Mean(Sum):
-    """The mean of a function that gives one value for each example."""
+    """The mean of a function that returns one value for each example."""
 
     def __init__(self, name: str, function: Callable[..., Tensor]):
         self.name, self.function = name, function
@@ -44,8 +44,8 @@ class Mean(Sum):
         found = self.function(*values)
         if found.shape != values[0].shape[:1]:
             raise SystemExit(
-                f"train.task.arguments.metrics.{self.name}: the function gives values of shape {list(found.shape)} for "
-                f"{len(values[0])} examples. Let it give one for each, or use a class derived from snaketrain.tasks.metrics.Sum."
+                f"train.task.arguments.metrics.{self.name}: the function returns values of shape {list(found.shape)} for "
+                f"{len(values[0])} examples. It must return one for each, or use a class derived from snaketrain.tasks.metrics.Sum."
             )
         return {"total": found.sum(), "count": torch.tensor(len(found))}
 
@@ -69,7 +69,7 @@ class OfTorchmetrics(Sum):
             )
             raise SystemExit(
                 f"train.task.arguments.metrics.{name}: {type(metric).__name__} {why}, but only sums can be added over batches and processes. "
-                "Where it takes `thresholds`, give a number of them; else use another metric, or a class derived from snaketrain.tasks.metrics.Sum."
+                "If it takes `thresholds`, set their number; otherwise use another metric, or a class derived from snaketrain.tasks.metrics.Sum."
             )
         metric.sync_on_compute = metric._to_sync = False
 
@@ -84,12 +84,12 @@ class OfTorchmetrics(Sum):
         for state in self.states:
             kind = getattr(self.metric, state).dtype
             setattr(self.metric, state, sums[state] if kind.is_floating_point else sums[state].round().to(kind))
-        self.metric._update_count = 1  # or it would warn that it has seen nothing
+        self.metric._update_count = 1  # otherwise it would warn that it was not updated
         found = self.metric.compute()
         if not isinstance(found, Tensor) or found.numel() != 1:
             raise SystemExit(
-                f"train.task.arguments.metrics.{self.name}: {type(self.metric).__name__} gives several values: "
-                "let it give one, such as by `average: macro` in its arguments."
+                f"train.task.arguments.metrics.{self.name}: {type(self.metric).__name__} returns several values: "
+                "reduce them to one, such as by `average: macro` in its arguments."
             )
         return float(found)
 
@@ -103,8 +103,8 @@ def make_metric(name: str, use: str, arguments: JsonObject) -> Sum:
         return OfTorchmetrics(name, made)
     if not (hasattr(made, "sums") and hasattr(made, "compute")):
         raise SystemExit(
-            f"train.task.arguments.metrics.{name}: {use} is neither of torchmetrics nor derived from snaketrain.tasks.metrics.Sum, "
-            "and no function. Use one of these."
+            f"train.task.arguments.metrics.{name}: {use} is neither a torchmetrics class nor derived from snaketrain.tasks.metrics.Sum "
+            "nor a function. Use one of these."
         )
     metric: Sum = made
     return metric

@@ -46,7 +46,7 @@ class Module(Task):
         of_transformers = folder is not None or getattr(cls, "config_class", None)
         module = make_model(model, folder, {}, {}) if of_transformers else cls(**model["arguments"])
         if not isinstance(module, nn.Module):
-            raise SystemExit(f"model.use: {model['use']} makes a {type(module).__name__}, not a torch.nn.Module. Name another.")
+            raise SystemExit(f"model.use: {model['use']} creates a {type(module).__name__}, not a torch.nn.Module. Name another.")
         self.takes = arguments_of(module.forward)  # before a strategy wraps it
         self.label_names = data.get("label_names") or []
         return {"model": module}
@@ -74,7 +74,7 @@ class Module(Task):
         return found
 
     def predict(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
-        """The predictions with their targets, unless they are large; of classes the probabilities, as other classifiers do."""
+        """The predictions with their targets, unless they are large; for classes the probabilities, like other classifiers."""
         if classes := self.classes(outputs):
             name, target = classes
             logits, labels = outputs[name], batch[target]
@@ -97,12 +97,12 @@ class Module(Task):
     def baselines(self, rows: dict[str, Tensor]) -> dict[str, JsonObject]:
         """Losses and metrics of constant answers: the mean of the targets, or the shares of the classes."""
         losses, (first, *_) = self.given.losses, self.given.losses
-        if first not in rows and "probabilities" in rows:  # `predict` shows classes in another way
+        if first not in rows and "probabilities" in rows:  # `predict` returns classes in another form
             rows = {first: rows["probabilities"], self.columns[losses[first].target or ""]: rows["label"]}
         outputs = {name: rows[name] for name in self.given.predictions if name in rows}
         targets = {field: rows[column] for field, column in self.columns.items() if column in rows}
         if outputs.keys() != losses.keys() or targets.keys() != self.given.targets:
-            return {}  # too large to be in the table, or without a target
+            return {}  # too large for the table, or without a target
         answers = {name: constant_answer(loss.use, outputs[name], targets.get(loss.target or "")) for name, loss in losses.items()}
         known = {name: answer for name, answer in answers.items() if answer}
         if len(known) < len(answers):
@@ -146,7 +146,7 @@ class Module(Task):
         return dict(zip(names, values, strict=True))
 
     def parts(self, predictions: Predictions, batch: Batch) -> dict[str, Tensor]:
-        """The weighted parts of the loss by name; a single part has none."""
+        """The weighted terms of the loss by name; a single term has an empty name."""
         examples = self.count(batch)
         found: dict[str, Tensor] = {}
         for name, loss in self.given.losses.items():

@@ -1,4 +1,4 @@
-"""Predicts the label of texts or pairs of texts: one class, several classes, a number, as `data.label_kind` says."""
+"""Predicts the label of texts or pairs of texts: one class, several classes or a number, depending on `data.label_kind`."""
 
 import inspect
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class TextClassification(Task):
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         built = make_model(model, folder, labels, text)
-        known = inspect.signature(built.forward).parameters  # BART, for one, takes no token types
+        known = inspect.signature(built.forward).parameters  # BART, for example, takes no token types
         self.inputs = INPUTS[:2] if "attention_mask" in known and "token_type_ids" not in known else INPUTS
         return {"model": built}
 

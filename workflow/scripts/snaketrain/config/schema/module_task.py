@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.schema import LARGEST, Section, Use
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.tasks.metric_modes import Modes, said
+from snaketrain.tasks.metric_modes import Modes, declared_mode
 
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
@@ -72,7 +72,9 @@ class ModuleSettings(Section):
 
     def modes(self, own: Modes) -> Modes:
         """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
-        return dict.fromkeys(self.logged, "min") | {name: said(name, own[name], metric.mode) for name, metric in self.metrics.items()}
+        return dict.fromkeys(self.logged, "min") | {
+            name: declared_mode(name, own[name], metric.mode) for name, metric in self.metrics.items()
+        }
 
     @property
     def targets(self) -> set[str]:

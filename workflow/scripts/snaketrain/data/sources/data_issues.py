@@ -1,4 +1,4 @@
-"""What is wrong with the data: an error, or a data issue, counted by kind and shown with its first few cases."""
+"""Problems with the data: an error, or a data issue, which is counted by kind and shown with its first few cases."""
 
 from collections import Counter
 
@@ -9,18 +9,18 @@ RARE = 0.01  # a larger share of unusable rows is an error in the file or the se
 DESCRIPTIONS = {  # written to report.json
     "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",
     "short_row": "rows with fewer fields than the header; the last ones are empty",
-    "long_row": "rows with more fields than the header, such as an unquoted comma makes; dropped",
-    "joined_rows": "rows over several lines each of which could be a row: if they are, a quote is missing or too many",
+    "long_row": "rows with more fields than the header, for example because of an unquoted comma; dropped",
+    "joined_rows": "rows that span several lines, each of which could be a row: a quote may be missing or superfluous",
     "empty_text": "rows without text; dropped",
     "missing_label": "rows without a label; dropped",
     "unknown_label": "rows whose label is not among the classes; dropped",
     "not_a_number": "rows whose label is not a number; dropped",
-    "single_row_class": "classes that one training row alone has: a header taken for a row, or a misspelt label?",
+    "single_row_class": "classes with a single training row: a header read as a row, or a misspelt label?",
     "untrained_class": "development and test examples of a class that no training example has",
-    "duplicate": "training examples whose text came before",
+    "duplicate": "training examples whose text occurred before",
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",
-    "truncated": "examples cut to `data.max_length` tokens",
+    "truncated": "examples truncated to `data.max_length` tokens",
 }
 
 

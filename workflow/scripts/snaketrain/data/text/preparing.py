@@ -1,6 +1,6 @@
-"""From raw rows to tokenised splits on disk, in little memory whatever the size of the data.
+"""Turns raw rows into tokenised splits on disk, with little memory for data of any size.
 
-Rows are read once: surveyed, tokenised and spooled. Once all are known, each split takes its own.
+Rows are read once: surveyed, tokenised and spooled. Once all are known, each split selects its own.
 """
 
 import sys
@@ -45,7 +45,7 @@ def prepare(
         with open_tokenizer(tokenizer, data, cores) as fast:
             return _write(data, files, root, fast, output)
     except TokensDiffer as difference:
-        print(f"{difference}. Encoding all texts again as a whole, which is slower but correct.", file=sys.stderr, flush=True)
+        print(f"{difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
     with open_tokenizer(tokenizer, data, cores, plain=True) as plain:
         return _write(data, files, root, plain, output)
 
@@ -87,13 +87,13 @@ def _surveys(
             spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(issues)
         if source == "dev" and data.label and not surveys[source].labelled:
-            raise BadData(f"data.dev: no row has a label in column {data.label!r}, and choosing the best checkpoint needs them.")
+            raise BadData(f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them.")
         known = set(classes(data, surveys["train"])[1])
     return surveys
 
 
 def _limited(source: str, data: Data) -> bool:
-    """Whether a limit may leave rows out: tokenising then waits for the choice, as the others need no tokens."""
+    """Whether a limit may leave rows out: then only the selected rows are tokenised, later."""
     splits = {source, *(split for split in SPLITS if source == "train" and getattr(data, split) is None)}
     return any(getattr(data, f"limit_{split}") is not None for split in splits)
 

@@ -17,7 +17,7 @@ from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.reading import RawRow, cell, refuse_unknown_classes, rows
 from snaketrain.labels import label_kind
-from snaketrain.labels.base import GOOD, MISSING, UNKNOWN, WITHHELD
+from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
 
 MOST_CLASSES = 10_000
 
@@ -38,7 +38,7 @@ class Survey:
     """What is known of one source's rows with a text, in order."""
 
     hashes: numpy.ndarray
-    labels: numpy.ndarray  # GOOD, MISSING or UNKNOWN
+    labels: numpy.ndarray  # VALID, MISSING or UNKNOWN
     label_counts: Counter[str]
     rows: int
 
@@ -48,11 +48,11 @@ class Survey:
 
     @property
     def usable(self) -> numpy.ndarray:
-        return self.labels == GOOD if self.labelled else numpy.ones(len(self.labels), bool)
+        return self.labels == VALID if self.labelled else numpy.ones(len(self.labels), bool)
 
 
 class Surveyor:
-    """Looks at one source's examples as they pass. `known` are the labels that count; None: every label that occurs."""
+    """Surveys one source's examples as they are read. `known`: the labels of the classes; None: every label that occurs."""
 
     def __init__(self, source: str, data: Data, known: set[str] | None):
         self.source, self.data, self.known = source, data, known
@@ -80,8 +80,8 @@ class Surveyor:
     def survey(self, issues: DataIssues) -> Survey:
         """The result, once all examples have passed."""
         states = numpy.array(self.labels, numpy.int8)
-        withheld = self.source != "train" and not (states == GOOD).any()
-        states[states == WITHHELD] = MISSING if withheld else GOOD
+        withheld = self.source != "train" and not (states == VALID).any()
+        states[states == WITHHELD] = MISSING if withheld else VALID
         rows = len(states) + self.issues.counts["empty_text"]
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
         if not found.usable.any():
@@ -100,7 +100,7 @@ class Surveyor:
         return found
 
     def _refuse_headers(self) -> None:
-        """A header with other names than `data.columns` shows as labels that occur in first lines only."""
+        """Detects a header with other names than `data.columns`: its labels occur only in first lines."""
         found = [name for name, count in self.in_first_lines.items() if count == self.label_counts[name]]
         if self.data.columns and found and self.label_counts.total() > self.in_first_lines.total():
             raise BadData(
@@ -110,7 +110,7 @@ class Surveyor:
 
     def _state(self, example: Example) -> int:
         if not self.data.label:
-            return GOOD
+            return VALID
         state = self.parser.state(example.label, self.known)
         if state == UNKNOWN and self.source != "train" and self.known is not None:
             unknown = self.parser.unknown_classes(example.label, self.known)
@@ -126,7 +126,7 @@ class Surveyor:
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(
                 f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
-                "these are no classes. Name another column, or `label: null` for language modelling."
+                "these are not classes. Name another column, or `label: null` for language modelling."
             )
 
 
@@ -165,7 +165,7 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
 
 
 def _decodable(row: RawRow, column: str, issues: DataIssues) -> str:
-    """JSON can express half characters (lone surrogates), which neither UTF-8 nor a tokenizer accepts."""
+    """JSON can contain lone surrogates, which neither UTF-8 nor a tokenizer accepts."""
     value = row.values.get(column)
     text = value if isinstance(value, str) else cell("text", row, column, as_text)
     try:

@@ -1,4 +1,4 @@
-"""Texts, or pairs of them, composed from the tokens of their words: truncated, and with the tokenizer's special tokens around them."""
+"""Composes texts, or pairs of them, from the tokens of their words: truncated, with the tokenizer's special tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Template(NamedTuple):
 
 
 class FastTokenizer(BatchTokenizer):
-    """No tokenizer promises that texts have the tokens of their words, so a sample of each batch is compared with the plain way."""
+    """No tokenizer guarantees that a text's tokens are those of its words, so a sample of each batch is compared with the plain tokenizer."""
 
     def __init__(self, plain: PlainTokenizer, template: Template):
         self.plain, self.template, self.words = plain, template, WordTokens(plain.library)
@@ -98,7 +98,7 @@ class FastTokenizer(BatchTokenizer):
 
 
 def template_of(library: LibraryTokenizer, count: int) -> Template | None:
-    """What a tokenizer puts around one text or two; None if it changes the texts themselves."""
+    """The special tokens around one text or two; None if the tokenizer changes the texts themselves."""
     alone, around = library.encode("a", add_special_tokens=False).ids, library.encode("a", "a" if count == 2 else None)
     sequences = around.sequence_ids
     if not alone or [text for text in sequences if text is not None] != [text for text in range(count) for _ in alone]:

@@ -76,7 +76,7 @@ class ParallelTokenizer:
 
 
 class TokenizerProcess:
-    """Encodes what it is sent. It ends with its sender, however that one ends."""
+    """A process that encodes the batches it receives. It ends when its parent does, for any reason."""
 
     def __init__(self, make: Callable[[], BatchTokenizer], cores: int):
         context = get_context("spawn")
