@@ -31,7 +31,7 @@ INTRODUCTION = """# Settings
 <!-- Generated from workflow/scripts/snaketrain/config/schema/ by docs/write_docs.py. -->
 
 All settings are in `config/config.yaml`; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains runs,
-sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and kinds of label."""
+sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and label kinds."""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
 PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true` or `false`", "Any": "anything", "NoneType": "none"}
 
@@ -149,7 +149,10 @@ def rule_graph() -> str:
         raise SystemExit(f"snakemake --rulegraph failed:\n{done.stderr}")
     names = dict(re.findall(r"^\s*(id\d+)\[(\w+)\]", done.stdout, re.MULTILINE))
     edges = re.findall(r"^\s*(id\d+) --> (id\d+)", done.stdout, re.MULTILINE)
-    lines = sorted(f"    {names[start]} --> {names[end]}" for start, end in edges if names[end] != "all")
+    targets: dict[str, list[str]] = {}
+    for start, end in sorted((names[start], names[end]) for start, end in edges if names[end] != "all"):
+        targets.setdefault(start, []).append(end)
+    lines = [f"    {start} --> {' & '.join(ends)}" for start, ends in targets.items()]
     return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
 
 

@@ -372,7 +372,7 @@ def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(
         f"select.mode: is {other}, but for 'm' {'higher' if mode == 'max' else 'lower'} is better. Remove it: the metric decides."
     ]
     if isinstance(metric, str):
-        told = f"train.task.arguments.metrics.m.mode: is {other}, but by its class"
+        told = f"train.task.arguments.metrics.m.mode: is {other}, but its class says"
         assert chosen_by({"use": metric, "mode": other})[0].startswith(told)
         with pytest.raises(SystemExit, match=told):
             Module(losses=LOSSES, metrics={"m": {"use": metric, "mode": other}})
