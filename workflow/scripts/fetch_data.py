@@ -1,6 +1,6 @@
-"""Stage: bring the raw files of all splits to where the later stages, which may have no internet, find them.
+"""Stage: link or download the raw files of all splits, for later stages that may have no internet access.
 
-A dataset class reads its files by itself: of it there is nothing but the name to note.
+A dataset class reads its own files: only its name is recorded.
 """
 
 import shutil

@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> None:
         if data.by_class:
             facts, report, made = _split(data, output)
         elif model is None:
-            raise SystemExit("prepare_data: --tokenizer is missing, and only a dataset class does without.")
+            raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
         else:
             facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)
     except ValueError as error:
@@ -42,8 +42,8 @@ def main(args: argparse.Namespace) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_data", __doc__)
-    parser.add_argument("--raw", required=True, metavar="MANIFEST", help="of the fetched data")
-    parser.add_argument("--tokenizer", metavar="MANIFEST", help="of the fetched tokenizer; none for a dataset class")
+    parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
+    parser.add_argument("--tokenizer", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores to use")
     return parser.parse_args()
 

@@ -1,6 +1,6 @@
 """The library behind the stage scripts: settings, data, tasks, strategies, the trainer.
 
-`from snaketrain import Trainer, Task, Callback, Strategy` for a notebook or code of your own; nothing is imported before it is asked for.
+`from snaketrain import Trainer, Task, Callback, Strategy` for notebooks and your own code; imported only on first access.
 """
 
 from importlib import import_module

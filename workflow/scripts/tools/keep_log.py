@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("log", help="file to write to")
     parser.add_argument("-a", "--append", action="store_true", help="append to the log instead of overwriting it")
     args = parser.parse_args()
-    # it ends when its input does: a stage that is being stopped may still have something to say
+    # it ends when its input does: a stage that is being stopped may still write messages
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     reported = False

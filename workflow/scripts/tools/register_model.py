@@ -6,7 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden
 

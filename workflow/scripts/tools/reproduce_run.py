@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.orchestration.launching import torchrun
 from snaketrain.runtime.credentials import concealed, hidden
@@ -44,7 +44,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="KEY=JSON",
-        help="settings that hold a password, written out, since MLflow does not have them",
+        help="settings that contain a password, in full, since MLflow does not have them",
     )
     parser.add_argument("--steps", type=int, default=20, help="how many steps to repeat (default: %(default)s)")
     args = parser.parse_args()
@@ -69,11 +69,13 @@ def main() -> int:
 
 
 def written_out(settings: list[str], given: list[str]) -> list[str]:
-    """The settings, with those that hold a password replaced by the given ones."""
+    """The settings, with those that contain a password replaced by the given ones."""
     by_key = {item.partition("=")[0]: item for item in given}
     missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key and item not in concealed()]
     if missing:
-        raise SystemExit(f"MLflow does not have the password in {', '.join(missing)}. Write it out: --settings {shlex.quote(missing[0])}")
+        raise SystemExit(
+            f"MLflow does not have the password in {', '.join(missing)}. Give it in full: --settings {shlex.quote(missing[0])}"
+        )
     return [by_key.get(item.partition("=")[0], item) for item in settings]
 
 
@@ -120,7 +122,7 @@ def project_then(then: dict[str, Any], changes: Path | None, folder: Path) -> Pa
 
 
 def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
-    """What may explain different losses: the code, the machine, the files that were read."""
+    """Differences that may explain other losses: in code, machine and input files."""
     import torch
 
     found, then, now = [], run["git"], git_state()
@@ -138,7 +140,7 @@ def differences(run: dict[str, Any], root: Path, project: Path) -> list[str]:
 
 
 def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
-    """Changed files of the user's that cannot be restored: they have an absolute path, or held a password."""
+    """Changed files of the user that cannot be restored: they have an absolute path, or contained a password."""
     changed = [
         name
         for name, then in own.items()
@@ -148,7 +150,7 @@ def out_of_reach(root: Path, own: dict[str, Path]) -> list[str]:
 
 
 def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
-    """A folder that looks like `root`, but has the user's own files as they were."""
+    """A folder like `root`, but with the user's own files as they were."""
     in_reach = {name: then for name, then in own.items() if not name.startswith("/") and HIDDEN not in then.read_text(encoding="utf-8")}
     replaced = {Path(name): then for name, then in in_reach.items() if not _same(root / name, then)}
     if not replaced:
@@ -166,12 +168,12 @@ def with_own_code(root: Path, own: dict[str, Path], folder: Path) -> Path:
 
 
 def _same(now: Path, then: Path) -> bool:
-    """Compared without passwords, which MLflow does not have."""
+    """Compare without passwords, which MLflow does not have."""
     return now.is_file() and hidden(now.read_text(encoding="utf-8")) == then.read_text(encoding="utf-8")
 
 
 def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
-    """The losses up to `last`, where the training is stopped: its settings, which a schedule may depend on, stay complete."""
+    """The losses up to `last`, where the training is stopped; its settings are unchanged, since a schedule may depend on them."""
     processes = run["environment"]["processes"]
     start = torchrun("--standalone", "--nproc-per-node", processes) if processes > 1 else [sys.executable]
     paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
@@ -202,7 +204,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
 
 
 def given_to(project: Path, folder: Path, settings: list[str]) -> list[str]:
-    """As that version of the code takes its settings: older ones took them on the command line."""
+    """The settings in the form that this version of the code takes: older ones took them on the command line."""
     if not (project / "workflow/scripts/snaketrain/runtime/job_settings.py").is_file():
         return ["--settings", *settings]
     return settings_words(folder / "training", "train_model", settings)

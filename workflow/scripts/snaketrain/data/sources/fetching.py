@@ -112,7 +112,7 @@ def _found_files(source: Source) -> dict[str, Path]:
     else:
         base = root / _fixed_part(
             Path(os.path.normpath(given))
-        )  # the folders above `given` are no pattern, whatever characters they contain
+        )  # the folders above `given` are not a pattern, even if they contain wildcard characters
         matches = sorted(Path(os.path.normpath(root / path)) for path in glob.glob(str(given), root_dir=root, recursive=True))
         found = {os.path.relpath(path, base): path for path in matches if path.is_file()}
     found = {name: path for name, path in found.items() if _is_content(name)}
@@ -187,7 +187,7 @@ def _wanted(source: Source, names: list[str]) -> list[str]:
 
 
 def _near_path(path: Path) -> str:
-    """The name nearest to where the path goes wrong."""
+    """A suggestion for the first part of the path that does not exist."""
     missing = path
     while not missing.parent.exists():
         missing = missing.parent

@@ -100,7 +100,7 @@ def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, JsonObject]]:
             continue
         try:
             row = json.loads(line)
-            if isinstance(row, dict) and line.count(":") > len(row):  # perhaps a key occurs twice, and only its last value is left
+            if isinstance(row, dict) and line.count(":") > len(row):  # a key may occur twice, of which only the last value is kept
                 json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise BadData(f"{name}, line {number}: not JSON ({error}). Expected one object per line: correct or remove the line.") from None

@@ -1,15 +1,15 @@
-"""The examples of a plain text file: its lines, its paragraphs, or all of it."""
+"""The examples of a plain text file: its lines, its paragraphs, or the whole file."""
 
 from collections.abc import Iterator
 from itertools import chain, groupby
 
 from snaketrain.data.sources.data_issues import BadData
 
-LONGEST = 2**28  # characters of one text: more do not fit into a batch's column
+LONGEST = 2**28  # characters of one text: more would not fit into a batch's column
 
 
 def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str]]:
-    """The line where each text begins, and the text, with every line end in it as "\\n"."""
+    """The line in which each text begins, and the text, with line ends as "\\n"."""
     numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
     if unit == "line":
         yield from numbered

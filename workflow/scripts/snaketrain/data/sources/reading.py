@@ -48,7 +48,7 @@ def _matches(data: Data, row: RawRow) -> bool:
 
 
 def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -> T:
-    """What a row has in a column that `data.SETTING` names."""
+    """The parsed value of a row in a column that `data.SETTING` names."""
     try:
         return parse(row.values.get(column))
     except NotText as error:
@@ -70,7 +70,7 @@ def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
-    """Every problem of the data that shows within seconds; `files` by split, as far as they are there."""
+    """All problems of the data that can be found within seconds; `files` by split, as far as they exist."""
     try:
         "".encode(data.encoding)
     except LookupError:
@@ -120,7 +120,7 @@ def _check_width(columns: list[str], encoding: str, split: str, file: Path, kind
 
 
 class Preview:
-    """Checks the first rows of a split. `known` are the classes that count; if None, it is set to those in train once all rows were seen."""
+    """Checks the first rows of a split. `known`: the classes; if None, it is set to those in train once all rows were read."""
 
     def __init__(self, data: Data, split: str, known: set[str] | None):
         self.data, self.split, self.known = data, split, known
@@ -161,7 +161,7 @@ class Preview:
 
 
 def refuse_unknown_classes(data: Data, split: str, location: str, unknown: list[str], known: set[str]) -> None:
-    """A row of a class that cannot be predicted would have to be left out of the metrics."""
+    """Refuse rows of classes that cannot be predicted, which would be missing from the metrics."""
     if not unknown:
         return
     names = ", ".join(map(repr, sorted(known)[:20]))

@@ -26,7 +26,7 @@ def table(
     long_rows: list[int] = []
     for total, (number, fields) in enumerate(rows, 1):
         if len(fields) > len(columns):
-            # nothing says which fields belong together
+            # it is unknown which fields belong together
             issues.add("long_row", f"{name}, line {number}", " | ".join(fields))
             long_rows.append(number)
             if len(long_rows) > TOLERATED_LONG_ROWS + RARE * total:
@@ -43,7 +43,7 @@ def table(
 
 
 def distinct(columns: list[str], location: str) -> list[str]:
-    """The columns, no two of which may share a name. Several may have none, as spreadsheets leave behind: no setting can name those."""
+    """The columns, whose names must differ. Several may be unnamed, as in exports of spreadsheets: no setting can refer to those."""
     if twice := [column for column, count in Counter(columns).items() if count > 1 and column]:
         raise BadData(f"{location}: several columns are called {twice[0]!r}. Give each a name of its own.")
     return columns
@@ -88,7 +88,7 @@ def _joined(fields: list[str]) -> bool:
 
 
 def _tsv(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    # no quoting: in SST-2 and its like a quote is just a character of the sentence
+    # no quoting: in SST-2 and similar files a quote is just a character of the sentence
     for number, line in enumerate(lines, 1):
         if line := line.rstrip("\r\n"):
             yield number, line.split("\t")
@@ -97,7 +97,7 @@ def _tsv(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 def _header(
     rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, name: str
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The names of the columns, and the rows below."""
+    """The column names, and the rows below them."""
     number, fields = next(rows, (1, []))
     location = f"{name}, line {number}"
     if columns is None:

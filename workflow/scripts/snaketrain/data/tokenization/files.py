@@ -1,4 +1,4 @@
-"""The files of a fetched tokenizer: loaded for preparing, and copied so that every later stage uses the same."""
+"""The files of a fetched tokenizer: loaded for preparation, and copied so that all later stages use the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # what transformers 
 
 
 def tokenizer_folder(fetched: Path) -> Path:
-    """The one folder below with a `tokenizer.json`."""
+    """The folder that contains the `tokenizer.json`."""
     found = sorted(fetched.rglob("tokenizer.json"), key=lambda path: len(path.parts))
     if not found:
         raise BadData(
@@ -43,10 +43,10 @@ def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
     write_json(target / "tokenizer.json", _read(source / "tokenizer.json") | {"padding": None, "truncation": None})
     config = _read(source / "tokenizer_config.json") if (source / "tokenizer_config.json").exists() else {}
     pad = _content(config.get("pad_token")) or next((t for t in ("[PAD]", "<pad>") if t in vocabulary(target)), None)
-    # without a class, transformers would look for the model's configuration beside the tokenizer
+    # without a class, transformers would look for a model's configuration beside the tokenizer
     ours: JsonObject = {"tokenizer_class": GENERIC[0]} | ({"pad_token": pad} if pad else {})
     if pair and config.get("tokenizer_class", GENERIC[0]) in GENERIC and any(_load(target).encode("a", "b").type_ids):
-        # a generic tokenizer would not tell a model which text is the second, as training does
+        # otherwise a generic tokenizer would not return the token types that the model was trained with
         ours["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     write_json(target / "tokenizer_config.json", ours | config)
     for name in COPIED:
@@ -64,7 +64,9 @@ def load_library_tokenizer(folder: Path, data: Data) -> LibraryTokenizer:
         raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
     added = library.num_special_tokens_to_add(len(data.text) == 2) + (data.end_token is not None)
     if data.max_length is not None and data.max_length <= added:
-        raise BadData(f"data.max_length: {data.max_length} leaves no room for text, as {added} tokens are added to each. Make it larger.")
+        raise BadData(
+            f"data.max_length: {data.max_length} leaves no room for text, since {added} special tokens are added to each. Make it larger."
+        )
     return library
 
 
@@ -83,7 +85,7 @@ def pad_token_id(folder: Path) -> int:
 
 
 def _near(token: str, folder: Path) -> str:
-    """What could have been meant: tokens of similar spelling, else the special tokens."""
+    """A suggestion: tokens of similar spelling, or else the special tokens."""
     near = difflib.get_close_matches(token, vocabulary(folder), n=3, cutoff=0.7)
     special = [added["content"] for added in _read(folder / "tokenizer.json").get("added_tokens") or []]
     if near:

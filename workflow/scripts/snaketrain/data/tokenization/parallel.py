@@ -1,6 +1,6 @@
-"""Texts are encoded while others are read or written: in a thread, and for much data in processes.
+"""Encodes texts while others are read or written: in a thread, and for large data in processes.
 
-Python runs one thread at a time, but a process takes a second to start.
+Python runs only one thread at a time, but a process takes a second to start.
 """
 
 import os
@@ -18,16 +18,16 @@ import pyarrow
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.tokenization.tokenizer import BatchTokenizer, texts_of, with_columns
 
-PROCESSES_FROM_BYTES = 2_000_000  # of texts: what follows is worth starting processes
+PROCESSES_FROM_BYTES = 2_000_000  # of texts: for more than that, starting processes pays off
 MAX_PROCESSES = 4  # more would wait for the one that reads and writes
 
 
 class ParallelTokenizer:
-    """Each worker makes a tokenizer of its own with `make`; together with the reader and writer they use at most `cores`."""
+    """Each worker creates its own tokenizer with `make`; together with reader and writer they use at most `cores`."""
 
     def __init__(self, make: Callable[[], BatchTokenizer], cores: int = 1):
         self.make, self.cores, self.count = make, cores, min(cores - 1, MAX_PROCESSES)
-        self.ahead = self.count + 1  # batches in work before the first must be ready
+        self.ahead = self.count + 1  # batches in progress before the first must be ready
         self.thread, self.tokenizer, self.given_bytes = ThreadPoolExecutor(1), make(), 0
         self.waiters = ThreadPoolExecutor(max(1, self.count))  # each waits for a process
         self.processes: list[TokenizerProcess] = []
