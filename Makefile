@@ -7,12 +7,12 @@ export MLFLOW_DISABLE_TELEMETRY = true
 .PHONY: help demo test test-fast test-slurm mutations check ui bench docs
 
 help:
-	@echo "make demo        run the embedded default: offline, about two minutes on two quiet cores"
+	@echo "make demo        run the embedded default: offline, about two minutes on two idle cores"
 	@echo "make ui          open the MLflow UI on its results"
-	@echo "make test        all tests but those on SLURM"
-	@echo "make test-fast   the unit tests alone"
-	@echo "make test-slurm  trainings on a SLURM cluster of its own, and faults on it (root)"
-	@echo "make mutations   whether the tests notice errors that are put into the code"
+	@echo "make test        all tests except those on SLURM"
+	@echo "make test-fast   only the unit tests"
+	@echo "make test-slurm  trainings and faults on a SLURM cluster that the tests start (root)"
+	@echo "make mutations   whether the tests detect bugs that are put into the code"
 	@echo "make check       the linters and the type checker"
 	@echo "make bench       measure the workflow's own overhead; the other benchmarks: benchmarks/"
 	@echo "make docs        write the generated documents, and build the site in site/"
@@ -35,7 +35,7 @@ demo: .venv/installed
 ui: .venv/installed
 	$(BIN)/python workflow/scripts/tools/show_runs.py
 
-# the second suite runs also where the first one failed, so that all failures are seen at once
+# run the second suite even if the first one fails, so that all failures are seen at once
 test: .venv/installed
 	@failed=0; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit --durations=5 || failed=1; \

@@ -1,12 +1,12 @@
-"""One training in the way of another library, in a process of its own: peers.py calls it and says what is to be done.
+"""One training with another library, in a process of its own, which peers.py starts.
 
-- trainer_defaults: the Trainer of transformers as it comes: random batches, padded to their longest text (it is given the tokenizer).
+- trainer_defaults: transformers' Trainer with its defaults: random batches, padded to their longest text (it is given the tokenizer).
 - trainer_tutorial: the same, with every text padded to `data.max_length` (128), as transformers' tutorial on fine-tuning does
   with `padding="max_length"`.
-- trainer_best: batches of similar length, and a checkpoint at each evaluation, as ours has. Its fused AdamW is a default by now.
+- trainer_best: batches of similar length, and a checkpoint at each evaluation, like ours. Its fused AdamW is now a default.
 - lightning: random batches, padded to their longest text, and a checkpoint at each evaluation; no logger, no bar.
 
-Evaluation batches are twice as large as those of training, as ours are.
+Evaluation batches are twice as large as training batches, like ours.
 """
 
 import json
@@ -27,8 +27,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from snaketrain.runtime.manifests import read_manifest  # noqa: E402
 
 
-class Told:
-    """The moments of the evaluations, from the beginning of the training on."""
+class Timings:
+    """The times of the evaluations, from the start of the training."""
 
     def __init__(self, launched: float):
         self.launched, self.evaluations = launched, []
@@ -45,17 +45,17 @@ class Told:
 
 
 def tokens(manifest: str, split: str) -> Dataset:
-    """The very tokens that ours are trained on."""
+    """The same tokens that our training uses."""
     found = Dataset(pyarrow.ipc.open_file(pyarrow.memory_map(str(read_manifest(manifest).file(f"{split}.arrow")))).read_all())
     return found.select_columns(["input_ids", "label"]).rename_column("label", "labels")
 
 
-def trainer(task: dict[str, Any], told: Told, dataset_of: Any, collate: Any, **own: Any) -> None:
+def trainer(task: dict[str, Any], timings: Timings, dataset_of: Any, collate: Any, **own: Any) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class Tell(TrainerCallback):
+    class RecordEvaluations(TrainerCallback):
         def on_evaluate(self, args, state, control, metrics, **_):
-            told.evaluated(state.global_step, metrics["eval_accuracy"])
+            timings.evaluated(state.global_step, metrics["eval_accuracy"])
 
     train = task["train"]
     same = {"learning_rate": train["learning_rate"], "max_steps": train["steps"], "warmup_steps": train["warmup"], "seed": train["seed"]}
@@ -69,17 +69,17 @@ def trainer(task: dict[str, Any], told: Told, dataset_of: Any, collate: Any, **o
         train_dataset=dataset_of("train"),
         eval_dataset=dataset_of("dev"),
         compute_metrics=lambda found: {"accuracy": np.mean(found.predictions.argmax(-1) == found.label_ids)},
-        callbacks=[Tell()],
+        callbacks=[RecordEvaluations()],
     )
-    told.begin()
+    timings.begin()
     made.train()
 
 
-def trainer_defaults(task: dict[str, Any], told: Told) -> None:
-    trainer(task, told, lambda split: tokens(task["data"], split), padding_collator(task))
+def trainer_defaults(task: dict[str, Any], timings: Timings) -> None:
+    trainer(task, timings, lambda split: tokens(task["data"], split), padding_collator(task))
 
 
-def trainer_tutorial(task: dict[str, Any], told: Told) -> None:
+def trainer_tutorial(task: dict[str, Any], timings: Timings) -> None:
     from transformers import default_data_collator
 
     tokenizer, length = tokenizer_of(task), read_manifest(task["data"]).facts["max_length"]
@@ -88,16 +88,16 @@ def trainer_tutorial(task: dict[str, Any], told: Told) -> None:
         padded = tokens(task["data"], split).map(lambda rows: tokenizer.pad(rows, padding="max_length", max_length=length), batched=True)
         return padded.with_format("torch")
 
-    trainer(task, told, whole, default_data_collator)
+    trainer(task, timings, whole, default_data_collator)
 
 
-def trainer_best(task: dict[str, Any], told: Told) -> None:
+def trainer_best(task: dict[str, Any], timings: Timings) -> None:
     saves = {"save_strategy": "steps", "save_steps": task["train"]["evaluate_every"], "save_total_limit": 2}
     dataset = lambda split: tokens(task["data"], split)  # noqa: E731
-    trainer(task, told, dataset, padding_collator(task), train_sampling_strategy="group_by_length", disable_tqdm=True, **saves)
+    trainer(task, timings, dataset, padding_collator(task), train_sampling_strategy="group_by_length", disable_tqdm=True, **saves)
 
 
-def lightning(task: dict[str, Any], told: Told) -> None:
+def lightning(task: dict[str, Any], timings: Timings) -> None:
     from lightning.pytorch import LightningModule, Trainer, seed_everything
     from lightning.pytorch.callbacks import ModelCheckpoint
     from torch.utils.data import DataLoader
@@ -121,7 +121,7 @@ def lightning(task: dict[str, Any], told: Told) -> None:
             self.count += len(batch["labels"])
 
         def on_validation_epoch_end(self):
-            told.evaluated(self.global_step, self.right / self.count)
+            timings.evaluated(self.global_step, self.right / self.count)
 
         def configure_optimizers(self):
             parameters = list(self.model.parameters())
@@ -145,7 +145,7 @@ def lightning(task: dict[str, Any], told: Told) -> None:
         callbacks=[ModelCheckpoint(task["folder"], every_n_train_steps=train["evaluate_every"])], default_root_dir=task["folder"],
     )  # fmt: skip
     model = Classifier().train()
-    told.begin()
+    timings.begin()
     made.fit(model, *loaders)
 
 
@@ -163,10 +163,10 @@ def padding_collator(task: dict[str, Any]) -> DataCollatorWithPadding:
 
 def main() -> None:
     task = json.loads(sys.argv[1])
-    told = Told(task["launched"])
+    timings = Timings(task["launched"])
     set_seed(task["train"]["seed"])
-    globals()[task["contender"]](task, told)
-    told.write(Path(task["folder"]) / "found.json")
+    globals()[task["contender"]](task, timings)
+    timings.write(Path(task["folder"]) / "found.json")
 
 
 if __name__ == "__main__":

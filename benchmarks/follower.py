@@ -72,7 +72,7 @@ def follow(results: Path, uri: str) -> None:
 # --- killed at random moments
 
 
-def told(uri: str) -> dict[str, Any]:
+def content_of(uri: str) -> dict[str, Any]:
     """All that MLflow holds, without the ids that it draws at random."""
     store = Store(uri)
     experiments = [each.experiment_id for each in store.client.search_experiments()]
@@ -133,7 +133,7 @@ def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int
     began = time.perf_counter()
     results, uri = fresh("whole")
     undisturbed(results, uri)
-    seconds, expected = time.perf_counter() - began, json.dumps(told(uri), sort_keys=True)
+    seconds, expected = time.perf_counter() - began, json.dumps(content_of(uri), sort_keys=True)
     draw, problems, hits = random.Random(seed), [], 0
     for number in range(count):
         results, uri = fresh(f"trial-{number}")
@@ -141,7 +141,7 @@ def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int
             hits += killed(results, uri, draw.uniform(0, seconds))
         undisturbed(results, uri)
         # the data lie elsewhere in each trial
-        same = json.dumps(told(uri), sort_keys=True).replace(f"trial-{number}", "whole") == expected
+        same = json.dumps(content_of(uri), sort_keys=True).replace(f"trial-{number}", "whole") == expected
         problems += [] if same else [f"trial {number}: MLflow holds something else, see {folder / f'trial-{number}'}"]
         print(f"trial {number}: {'the same' if same else 'NOT THE SAME'}", flush=True)
     return problems, hits

@@ -1,9 +1,9 @@
-"""Kills a training at random moments, starts it again, and compares with one that was left alone.
+"""Kills a training at random moments, resumes it, and compares with one that ran without interruption.
 
-Only trainings that were killed between their first checkpoint and their end, and then resumed from a checkpoint as their journal
-says, are trials. One passes if it resumed from its newest checkpoint each time, if the final weights are the same to the bit, and
-if so are all losses and metrics of the journal, with no step missing. Trainings that were killed too early or too late are counted
-apart, and others are killed in their place. Small models on the CPU, dropout on; one process or two, of which one or both are killed.
+Only trainings that were killed between their first checkpoint and their end, and that resumed from a checkpoint according to
+their journal, count as trials. A trial passes if it resumed from its newest checkpoint each time, and if the final weights and all
+losses and metrics of the journal are bitwise the same, with no step missing. Trainings that were killed too early or too late are
+counted separately and replaced. Small models on the CPU, with dropout; one process or two, of which one or both are killed.
 """
 
 import argparse
@@ -77,12 +77,12 @@ def result(folder: Path) -> Result:
     """The final weights, and everything that the journal says about steps: what came first counts."""
     from snaketrain.runtime.journal import read_events
 
-    told: dict[tuple[str, int], dict] = {}
+    metrics_by_event: dict[tuple[str, int], dict] = {}
     for event in read_events(folder / "journal.jsonl")[0]:
         if event["event"] in ("train", "eval"):
             metrics = {name: value for name, value in event["metrics"].items() if not name.endswith("per_second")}
-            told.setdefault((event["event"], event["step"]), metrics)
-    return weights(max((folder / "checkpoints").glob("step-*"))), told
+            metrics_by_event.setdefault((event["event"], event["step"]), metrics)
+    return weights(max((folder / "checkpoints").glob("step-*"))), metrics_by_event
 
 
 def weights(checkpoint: Path) -> dict[str, Any]:
@@ -105,11 +105,11 @@ def leave_alone(data: Path, folder: Path, processes: int, **settings: Any) -> Al
     log, started = folder.with_suffix(".log"), time.time()
     if any(codes := forking.run(arguments(data, folder, **settings), processes, log)):
         raise SystemExit(f"the training that was left alone ended with {codes}:\n{log.read_text()[-3000:]}")
-    seconds, told = time.time() - started, events(folder)
-    names = [event["event"] for event in told]
+    seconds, lines_written = time.time() - started, events(folder)
+    names = [event["event"] for event in lines_written]
     lines = range(names.index("checkpoint"), len(names) - names[::-1].index("train") - 1)
-    gap = max(told[line + 1]["time"] - told[line]["time"] for line in lines)
-    return Alone(result(folder), told[-1]["step"], seconds, lines, gap)
+    gap = max(lines_written[line + 1]["time"] - lines_written[line]["time"] for line in lines)
+    return Alone(result(folder), lines_written[-1]["step"], seconds, lines, gap)
 
 
 def events(folder: Path, kind: str | None = None) -> list[dict]:
@@ -154,9 +154,9 @@ def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, s
         problems.append(f"ended with {codes}")
     elif not same(result(folder), alone.result):
         problems.append("came to another result")
-    kind, told = kind_of(resumed_from, alone.steps), f"{processes} processes, trial {number}, killed {', '.join(moments)}"
+    kind, trial = kind_of(resumed_from, alone.steps), f"{processes} processes, trial {number}, killed {', '.join(moments)}"
     return Found(
-        Counter([kind]), int(kind == RESUMED and not problems), resumed_from, [f"{told}: {problem}; see {log}" for problem in problems]
+        Counter([kind]), int(kind == RESUMED and not problems), resumed_from, [f"{trial}: {problem}; see {log}" for problem in problems]
     )
 
 

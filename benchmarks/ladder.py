@@ -1,10 +1,10 @@
-"""What each way to be faster gives a language model, one after the other: like lengths, packing, compile, a fused optimizer; and what
-recomputed activations cost.
+"""What each optimisation gains for a language model, one after the other: similar lengths, packing, compile, a fused optimizer; and
+what recomputing activations costs.
 
-A Llama from a random start on texts as long as those of instruction data (packing.py makes them). Each rung keeps what the one before had;
-it is told how many tokens are learnt per second, the share of the device's peak that the model's arithmetic makes up (MFU: six operations
-for each parameter and token, and those of attention; the padding and what is computed again do not count), and the most memory.
-Made for a GPU: `--size 1b --peak-teraflops 790` on an H200, with bf16. `--size tiny` is there to try it on a CPU.
+A randomly initialised Llama on texts as long as those of instruction data (from packing.py). Each rung keeps the ones before;
+reported are tokens per second, MFU (six operations for each parameter and token, and those of attention, relative to the
+device's peak; padding and recomputation do not count), and peak memory.
+Made for a GPU: `--size 1b --peak-teraflops 790` on an H200, with bf16. `--size tiny` is for trying it on a CPU.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=10, help="steps before them, in which compiling is done (%(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--precision", default="bf16", help="%(default)s")
-    parser.add_argument("--peak-teraflops", type=float, help="dense, of the device in this precision; without it no MFU is told")
+    parser.add_argument("--peak-teraflops", type=float, help="dense peak of the device in this precision; without it no MFU is reported")
     parser.add_argument("--output", type=Path, help="a JSON file, benchmarks/results/ladder_SIZE.json")
     args = parser.parse_args()
     args.output = args.output or REPOSITORY / f"benchmarks/results/ladder_{args.size}.json"

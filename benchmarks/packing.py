@@ -1,7 +1,7 @@
-"""Tokens that are learnt per second by a small Llama, on texts as long as those of instruction data: padded, packed, in blocks.
+"""Tokens per second in training a small Llama, on texts as long as those of instruction data: padded, packed, in blocks.
 
-The layouts take turns in one run, so that a busy machine slows all of them down; told is the median over the rounds, in seconds of
-CPU and of the clock. Every batch but those of "any order" holds at most `--tokens` tokens, padding included.
+The layouts take turns in one run, so that a busy machine slows all of them down; the result is the median over the rounds, in CPU
+and wall-clock seconds. Every batch except those of "any order" has at most `--tokens` tokens, padding included.
 """
 
 import argparse

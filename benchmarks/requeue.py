@@ -1,8 +1,8 @@
-"""One training that is queued again and again, on a SLURM of its own on this machine: what it costs, and that it changes nothing.
+"""Requeues a training many times, on a SLURM cluster on this machine: what it costs, and that the result does not change.
 
-Two nodes with two processes each. Between two interruptions it takes a few steps, and saves nothing but what it saves when it is told
-to end. Compared with the same training left alone: the weights, the steps in the journal and in MLflow, the number of
-MLflow runs. Needs root and the packages that `make test-slurm` needs.
+Two nodes with two processes each. Between two interruptions it takes a few steps, and saves only when it is stopped. Compared
+with the same training without interruptions: the weights, the steps in the journal and in MLflow, the number of MLflow runs.
+Needs root and the packages that `make test-slurm` needs.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PACE_SECONDS = 0.2
 
 
 def interrupted(folder: Path, times: int) -> None:
-    """The training from its start to its end, queued again `times` times."""
+    """The training from start to end, requeued `times` times."""
     workflow = lab.Workflow(folder, f"{lab.TRAINING}/manifest.json")
     for number in range(1, times + 1):
         done = max(lab.steps(folder), default=0)
@@ -40,7 +40,7 @@ def interrupted(folder: Path, times: int) -> None:
             seconds=900,
         )
         subprocess.run(["scontrol", "requeue", lab.job_of(folder)], check=True)
-        print(f"queued again {number} of {times} times, at step {max(lab.steps(folder))}", flush=True)
+        print(f"requeued {number} of {times} times, at step {max(lab.steps(folder))}", flush=True)
     lab.set_pace(folder, 0)
     workflow.finish()
 
@@ -70,12 +70,12 @@ def figures(folder: Path, alone: Path, steps: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=20, help="how often it is queued again (%(default)s)")
+    parser.add_argument("--times", type=int, default=20, help="how often it is requeued (%(default)s)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/requeue.json", help="%(default)s")
     args = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
-    steps = (args.times + 2) * (STEPS_EACH + 12)  # it goes on while a signal is on its way
+    steps = (args.times + 2) * (STEPS_EACH + 12)  # it continues until a signal arrives
     folder = Path(tempfile.mkdtemp(prefix="requeue-"))
     folder.chmod(0o755)
     cluster = lab.Cluster(folder / "cluster")

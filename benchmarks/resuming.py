@@ -1,8 +1,8 @@
-"""How long a training that goes on takes to its first step, beyond its imports and the making of its model; after few steps and after many.
+"""How long a resumed training takes to its first step, besides imports and building the model; after few steps and after many.
 
-A small BERT is trained for ten steps. In a copy of its folder the checkpoint is made one of `--far` steps, and the journal as long as
-such a training leaves it. Both go on, by turns, beside a process that does nothing but import what train_model.py imports and
-make the same model. Goal: less than a second more, however far the training was.
+A small BERT is trained for ten steps. In a copy of its folder the checkpoint is changed to one after `--far` steps, and the journal
+extended accordingly. Both resume, in turn with a process that only imports what train_model.py imports and
+builds the same model. Goal: less than a second more, at any step.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How much memory the processes of one machine need for a model that is shared out among them.
+"""How much host memory the processes of one machine need for a model that is sharded over them.
 
-Four processes train a Llama under fsdp: until the first step, going on from a checkpoint until the next one, and to the end, where
-the first process gathers all and saves it; with `build_once` and without. What a process has
-for itself (RssAnon: neither code nor pages of files, which the processes share) is looked at every few milliseconds, and the most that
-it had is told in bytes of the whole model's parameters (fp32), less what the same training needs for a model of next to nothing.
-An optimizer's state is twice as large as the parameters.
+Four processes train a Llama under fsdp: until the first step, resuming from a checkpoint until the next step, and to the end, where
+rank 0 gathers and saves everything; with and without `build_once`. A process's own memory
+(RssAnon: neither code nor pages of files, which the processes share) is sampled every few milliseconds, and its maximum is
+reported relative to the size of the model's parameters (fp32), minus what the same training needs for a tiny model.
+The optimizer's state is twice as large as the parameters.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
-# what is freed is given back at once, and not kept for later: else the order of what came and went would count
+# freed memory is returned at once: otherwise the result would depend on the order of allocations
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 EXECUTION_ONLY = {"each builds": False, "the first builds": True}
-# steps, whether it begins anew, and whether it is stopped at its first step
+# steps, whether it starts fresh, and whether it is stopped at its first step
 CASES = {
     "until the first step": (2, True, True),
     "to the end, with a save": (2, True, False),
@@ -116,8 +116,8 @@ def main() -> None:
             most: dict[str, list[list[int]]] = {what: [] for what in CASES}
             for kind, model in models.items():
                 place = folder / f"{kind}, {way}"
-                for what, (steps, anew, until_first_step) in CASES.items():
-                    if anew:
+                for what, (steps, fresh, until_first_step) in CASES.items():
+                    if fresh:
                         shutil.rmtree(place, ignore_errors=True)
                     most[what].append(peaks(command(data, place, model, steps, build_once), place, until_first_step))
             weights = next((place / "checkpoints").glob("step-*/model.safetensors")).stat().st_size

@@ -1,9 +1,9 @@
-"""Every strategy beside `single`, on 1, 2 and 4 processes of one CPU: how far its losses are off, and how much memory each process holds.
+"""Compares every strategy with `single`, on 1, 2 and 4 processes of one CPU: differences in the losses, and memory per process.
 
 1. Losses: twenty steps in fp32 without dropout, with and without accumulation, of a small BERT, BART and Llama;
-   the largest relative difference. tests/distributed/test_strategies.py holds 1e-5 for a part of them.
-2. Bytes of parameters, gradients and AdamW's state that a process holds between backward and update (the fullest one), as
-   a share of what `single` holds, beside what theory says.
+   the largest relative difference. tests/distributed/test_strategies.py asserts 1e-5 for a part of them.
+2. Bytes of parameters, gradients and AdamW's state in a process between backward and update (the maximum over processes), as
+   a share of those of `single`, beside the theoretical share.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""One way to train beside another: the same steps on the same batches of varied lengths, as settings that make no difference but speed.
+"""Compares settings that only affect the speed: the same steps on the same batches of varied lengths.
 
-    processes   two processes of one thread each, beside one of two threads; goal: at least 0.95 of its throughput
-    bf16        half precision beside fp32; faster on processors that compute in it (`avx512_bf16` or `amx_bf16` in /proc/cpuinfo)
-    compile     torch.compile of each block, beside none
+    processes   two processes of one thread each, against one of two threads; goal: at least 0.95 of its throughput
+    bf16        half precision against fp32; faster on CPUs that support it (`avx512_bf16` or `amx_bf16` in /proc/cpuinfo)
+    compile     torch.compile of each block, against none
 
-The default configuration's pretrained model and sentences, by turns, each training in the processes that the workflow would start.
+The default configuration's pretrained model and sentences, in turns, each training in the processes that the workflow would start.
 The throughput is that of whole trainings by their journals: examples of all processes, over the time of the steps, without start, evaluation
 and saving; the median of the stretches between two lines of the journal, without the first, which warms up.
 """

@@ -1,7 +1,7 @@
-"""Puts errors into a copy of the repository, one at a time, and looks whether the tests notice.
+"""Puts bugs into a copy of the repository, one at a time, and checks that the tests detect them.
 
-The errors are those of tests/mutations.toml: each replaces a part of one line, and names the tests that must fail. First these must
-pass without any error. Takes about two minutes on a core that has nothing else to do; the working tree stays as it is.
+The bugs are in tests/mutations.toml: each replaces a part of one line, and names the tests that must fail. First these must
+pass without any bug. Takes about two minutes on an idle core; the working tree is not changed.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = REPOSITORY / "tests/mutations.toml"
 SURVIVORS_ALLOWED = 2
-LONGEST_SECONDS = 600  # of the tests of one mutation; one that makes them hang is noticed as well
-PASSED, FAILED = 0, 1  # what pytest returns; all else says that the tests did not run
+LONGEST_SECONDS = 600  # of the tests of one mutation; making them hang counts as detected
+PASSED, FAILED = 0, 1  # pytest's exit codes; any other means that the tests did not run
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ def killer(root: Path, mutation: Mutation, log: Path) -> str | None:
     path.write_text(content, encoding="utf-8")
     if code == PASSED:
         return None
-    told = log.read_text(encoding="utf-8")
+    output = log.read_text(encoding="utf-8")
     if code == FAILED:
-        return re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", told, flags=re.MULTILINE)[0]
+        return re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", output, flags=re.MULTILINE)[0]
     if code is None:
         return f"not ended in {LONGEST_SECONDS} s"
-    raise SystemExit(f"{mutation.name!r}: the tests did not run (pytest returned {code}):\n{told[-3000:]}")
+    raise SystemExit(f"{mutation.name!r}: the tests did not run (pytest returned {code}):\n{output[-3000:]}")
 
 
 def main() -> None:

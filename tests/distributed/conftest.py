@@ -1,4 +1,4 @@
-"""What the trainings here are given."""
+"""Fixtures of the trainings here."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A task of two modules that learn in turn, each from the other: a judge tells first tokens from what a maker makes of second ones."""
+"""A task with two modules that learn in turn from each other: a discriminator of first tokens and a generator of second ones."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Real trainings, by the command that the workflow runs, on tiny data and with tiny models."""
+"""Real trainings, started by the workflow's command, on tiny data with tiny models."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Killed at any moment a training comes to the same; and what the benchmark of that counts proves it."""
+"""A training killed at any moment has the same result, and the benchmark's trials prove that."""
 
 import sys
 from pathlib import Path
@@ -20,12 +20,12 @@ def preloaded():
 @pytest.mark.parametrize(
     ("processes", "trials", "settings"), [(1, 5, {}), (2, 5, {}), (2, 3, {"strategy": "fsdp"})], ids=["one", "two", "two in shards"]
 )
-def test_killed_anywhere_it_resumes_and_comes_to_the_same(data, tmp_path, processes, trials, settings):
+def test_a_training_killed_anywhere_resumes_with_the_same_result(data, tmp_path, processes, trials, settings):
     found = kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100, **settings)
     assert (found.problems, found.passed) == ([], trials)
 
 
-def test_a_training_that_always_begins_anew_does_not_pass_for_one_that_resumes(data, tmp_path):
+def test_a_training_that_always_starts_over_does_not_pass(data, tmp_path):
     """Though it comes to the same weights and the same first lines of the journal."""
     anew = tmp_path / "anew.py"
     anew.write_text(f"""

@@ -1,4 +1,4 @@
-"""Language models: in every layout the same losses on one process and on several, and the same model from texts padded or packed."""
+"""Language models: in every layout the same losses on one process and several, and the same model from padded or packed texts."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Processes that another launcher than torchrun starts, for real; and what the environment says about them."""
+"""Processes started by another launcher than torchrun, and the ranks they read from the environment."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Tasks from the configuration and of one's own: the same losses on any number of processes, and all that a task may override."""
+"""Tasks from the configuration and custom ones: the same losses on any number of processes, and everything that a task may override."""
 
 import json
 import re
@@ -112,7 +112,7 @@ def curves(folder: Path, event: str) -> dict[tuple[int, str], float]:
     return {(line["step"], name): v for line in lines for name, v in line["metrics"].items() if event == "eval" or name.startswith("loss")}
 
 
-def test_a_strategy_of_ones_own_trains(tmp_path, digits):
+def test_a_custom_strategy_trains(tmp_path, digits):
     """Its declarations are tested in test_strategy_declarations.py."""
     (tmp_path / "rings.py").write_text(RINGS)
     own = {"use": f"{tmp_path}/rings.py:Rings", "arguments": {"ring": 2}}
@@ -176,7 +176,7 @@ def test_a_module_from_the_configuration_learns_the_same(digits, tmp_path, proce
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_task_with_hooks_and_state_goes_on_where_it_was(digits, tmp_path, averaging):
+def test_a_task_with_hooks_and_state_resumes(digits, tmp_path, averaging):
     settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
     train(digits, tmp_path / "whole", **settings)
     pids = start(digits, tmp_path / "parts", **settings)

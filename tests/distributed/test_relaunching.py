@@ -1,4 +1,4 @@
-"""launch_local.py: what is started again, with how many processes, and when it gives up. Real processes, which really are killed."""
+"""launch_local.py: what it restarts, with how many processes, and when it gives up. The processes are real, and really killed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A step that is neither logged nor evaluated nor saved exchanges nothing but gradients, and does not wait for the device."""
+"""A step without logging, evaluation or saving communicates only gradients, and does not synchronise with the device."""
 
 import json
 from collections import Counter

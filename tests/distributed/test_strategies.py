@@ -194,7 +194,7 @@ def test_something_is_learnt(one):
 
 
 @pytest.mark.parametrize(("before", "few", "after", "many", "model"), RESUMED)
-def test_what_one_strategy_saved_another_goes_on_with(one, two, four, before, few, after, many, model):
+def test_a_checkpoint_resumes_under_another_strategy(one, two, four, before, few, after, many, model):
     found, expected = {2: two, 4: four}[many][f"{before} {after} {model}"], one[f"single {model}"]
     assert found["start"] == 6
     assert found["losses"] == pytest.approx(expected["losses"][6:], rel=1e-5)
@@ -265,7 +265,7 @@ def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy, model):
     assert set(found["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
 
 
-def test_an_interrupted_training_goes_on_under_another_strategy(data, tmp_path):
+def test_an_interrupted_training_resumes_under_another_strategy(data, tmp_path):
     """By the training script. A finished one is what its settings say, and starts again."""
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)

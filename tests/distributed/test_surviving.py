@@ -1,4 +1,4 @@
-"""What may happen to a training, and what comes of it: kills, signals, full disks, bad numbers, stuck processes, no memory."""
+"""Faults of a training and their consequences: kills, signals, full disks, non-finite losses, hangs, out of memory."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def events(folder: Path, kind: str) -> list[dict]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
-def test_goes_on_with_another_number_of_processes(data, tmp_path, before, after):
+def test_resumes_with_another_number_of_processes(data, tmp_path, before, after):
     """Without dropout, which draws other masks on other processes."""
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     whole, words = (kill_anywhere.arguments(data, tmp_path / name, 1, model=without) for name in ("whole", "parts"))
@@ -166,7 +166,7 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing_that_was_saved(data, 
     assert sorted((tmp_path / "run/checkpoints").iterdir()) == [saved]
 
 
-def test_a_full_disk_is_told_and_costs_nothing_that_was_saved(data, tmp_path, alone):
+def test_a_full_disk_is_reported_and_loses_nothing_that_was_saved(data, tmp_path, alone):
     place = tmp_path / "small"
     place.mkdir()
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(place)]).returncode:

@@ -1,4 +1,4 @@
-"""Real processes: the same curve on any number of them, and training that goes on where it was."""
+"""Real processes: the same losses on any number of them, and resuming."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_other_settings_start_fresh_and_move_the_old_folder_aside(data, tmp_path
     assert losses(aside) == first
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(data, tmp_path):
+def test_the_previous_checkpoint_replaces_a_damaged_one(data, tmp_path):
     train(data, tmp_path, epochs=1)
     *_, before, last = sorted((tmp_path / "checkpoints").glob("step-*"))
     content = bytearray((last / "model.safetensors").read_bytes())

@@ -187,7 +187,7 @@ def trained_together(tmp_path_factory) -> Path:
     return folder
 
 
-def test_predictions_stand_beside_their_targets_and_figures_beside_a_constant_answer(trained_together):
+def test_predictions_are_beside_their_targets_and_metrics_beside_a_constant_answer(trained_together):
     folder = trained_together / "results/runs/regression_regularised-free/evaluation"
     with open(folder / "test_predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -157,7 +157,7 @@ def test_all_arrives_at_a_server_as_in_a_database(tmp_path, server):
 
 
 def content(uri: str) -> dict:
-    return json.loads(json.dumps(benchmark.told(uri)))
+    return json.loads(json.dumps(benchmark.content_of(uri)))
 
 
 @contextlib.contextmanager

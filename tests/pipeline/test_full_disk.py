@@ -1,4 +1,4 @@
-"""Stages whose results find no room end with one line, and what is half-written does not count."""
+"""Stages that meet a full disk end with an error of one line, and incomplete results do not count."""
 
 import json
 import os

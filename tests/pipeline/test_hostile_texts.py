@@ -77,7 +77,7 @@ def workspace_of_two(tmp_path_factory):
     return hostile(tmp_path_factory.mktemp("hostile") / FOLDER)
 
 
-def test_one_failed_run_does_not_cost_the_comparison(workspace_of_two):
+def test_one_failed_run_does_not_prevent_the_comparison(workspace_of_two):
     folder = workspace_of_two
     failed = snakemake(folder, "--keep-going", "--configfile", f"{TEXT}.yaml", check=False)
     assert failed.returncode == 1

@@ -1,4 +1,4 @@
-"""A run that starts from a part of what another one has learnt, through the whole workflow."""
+"""A run that starts from a part of another run's weights, through the whole workflow."""
 
 import shutil
 

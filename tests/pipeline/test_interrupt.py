@@ -33,7 +33,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def test_ctrl_c_saves_and_the_next_start_goes_on(workspace, tmp_path):
+def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     """With two processes, which torchrun puts into sessions of their own, where Ctrl-C does not reach them."""
     folder = shutil.copytree(workspace, tmp_path / "project", symlinks=True)
     changes = {"runs": {"long": {"train.epochs": 10}}, "compute": {"processes": 2, "threads": 2, "device": "cpu"}}

@@ -1,4 +1,4 @@
-"""A stage of one's own, from outside the repository: a Snakefile that includes ours and adds a rule."""
+"""A custom stage outside the repository: a Snakefile that includes ours and adds a rule."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ rule count_journal_lines:
 """
 
 
-def test_a_rule_of_ones_own_follows_a_training(tmp_path):
+def test_a_custom_rule_runs_after_a_training(tmp_path):
     (tmp_path / "own.smk").write_text(f'include: "{REPOSITORY}/Snakefile"\n\n{RULE}')
     shutil.copytree(REPOSITORY / "config", tmp_path / "config")
     command = [Path(sys.executable).with_name("snakemake"), "--snakefile", "own.smk", "-n", "results/runs/from_scratch/lines.txt"]

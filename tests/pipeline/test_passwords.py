@@ -1,4 +1,4 @@
-"""Passwords that stand in the configuration, in the environment and in a user's own code work, and are nowhere in what is written."""
+"""Passwords in the configuration, in the environment and in a user's code work, and occur nowhere in what is written."""
 
 import json
 import re
@@ -112,13 +112,13 @@ def test_they_are_nowhere(guarded):
         assert seen.encode() in contents[Path(place)], place
 
 
-def test_an_experiment_is_no_path(guarded):
+def test_an_experiment_is_not_used_as_a_path(guarded):
     around = {path.name for path in guarded.parent.parent.iterdir()} | {path.name for path in guarded.parent.iterdir()}
     assert not any(name.startswith(("escaped", "-")) for name in around)
     assert any(path.name.startswith("-..-escaped-") for path in (guarded / "mlartifacts").iterdir())
 
 
-def test_what_is_hidden_can_be_written_out_to_take_a_run_again(guarded):
+def test_hidden_settings_can_be_given_to_reproduce_a_run(guarded):
     from snaketrain.tracking.mlflow_store import Store
 
     store = Store(f"sqlite:///{guarded}/mlflow.db")

@@ -1,4 +1,4 @@
-"""What README and documentation show is what runs: their tasks and configurations are taken out of them, and their settings are read."""
+"""The examples in README and documentation run: tasks and configurations are extracted from them."""
 
 import json
 import re
@@ -44,13 +44,13 @@ def test_the_task_of_the_documentation_runs_unchanged(tmp_path):
     assert found["wide"]["gain"] > 5 and found["small"]["gain"] > 4  # copying the input makes 1, always the mean digit 3.5
 
 
-def test_the_configuration_of_the_readme_is_one():
+def test_the_configuration_of_the_readme_is_valid():
     shown = block(README, "yaml", "# my.yaml")
     assert len(shown.splitlines()) <= 16
     assert len(read_runs(yaml.safe_load(shown))) == 6
 
 
-def test_the_configuration_of_a_module_is_one():
+def test_the_configuration_of_a_module_is_valid():
     shown = yaml.safe_load(block(OWN_MODEL, "yaml", "# what differs"))
     settings = Settings.model_validate(shown)
     assert settings.select.metric in ModuleSettings.model_validate(settings.train.task.arguments).logged

@@ -1,4 +1,4 @@
-"""A run is taken again from what MLflow knows of it."""
+"""A run is reproduced from its record in MLflow."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess
 
 
 @pytest.mark.parametrize("name", ["small", "other", *MORE])
-def test_equal_to_the_bit(finished, uri, name):
+def test_losses_are_bitwise_equal(finished, uri, name):
     done = reproduce(finished, name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"{name}: 5 of 5 losses up to step 10 are bit-identical"
@@ -82,7 +82,7 @@ def scale_loss(project: Path, factor: int) -> None:
     task.write_text(task.read_text().replace(plain, f"{plain} * {factor}"))
 
 
-def test_the_code_is_taken_as_it_was(workspace, tmp_path):
+def test_the_recorded_code_is_used(workspace, tmp_path):
     """A training with changes that nobody committed, and then others that were."""
     project = tmp_path / "project"
     subprocess.run(["git", "clone", "--quiet", REPOSITORY, project], check=True)
@@ -105,7 +105,7 @@ def test_the_code_is_taken_as_it_was(workspace, tmp_path):
     assert done.returncode == 1 and "differs: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
 
 
-def test_own_code_is_taken_as_it_was(finished, uri):
+def test_the_recorded_code_of_the_user_is_used(finished, uri):
     """One of two files of the user's was changed, and is found where it stood: beside another, in a folder."""
     factors, training = finished / "own/factors.py", Path(Store(uri).get(run_id(uri, "own")).info.artifact_uri) / "training"
     assert (training / "code/own/emphatic.py").read_text() == OWN_TASK

@@ -1,4 +1,4 @@
-"""What a finished workflow leaves behind is right, and other tools load it as it is."""
+"""The results of a finished workflow are correct, and other tools can load them."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def test_dev_figures_are_those_that_were_logged_in_training(workspace):
         assert results[name] == pytest.approx(winner["metrics"][name], rel=1e-5), name
 
 
-def test_transformers_loads_the_winner_as_it_is(workspace, predictions):
+def test_transformers_loads_the_selected_model(workspace, predictions):
     from transformers import pipeline
 
     classify = pipeline("text-classification", str(workspace / RUN / "selection/model"), device="cpu")

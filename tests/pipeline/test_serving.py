@@ -1,4 +1,4 @@
-"""The best model of a finished workflow, found by its alias, loaded and served: offline, with what the workflow left behind."""
+"""The best model of a finished workflow, found by its alias, loaded and served, offline."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def expected(workspace: Path, uri: str) -> list[dict]:
     return [{"label": ["unkind", "kind"][int(p.argmax())], "score": pytest.approx(float(p.max()), rel=1e-4)} for p in found]
 
 
-def test_the_champion_is_the_better_one_and_says_why(workspace, uri):
+def test_the_champion_is_the_better_one_with_a_reason(workspace, uri):
     client = Store(uri).client
     champion = client.get_model_version_by_alias("words-words", "champion")
     values = {name: selection(workspace, name)["winner"]["value"] for name in ("small", "other")}

@@ -1,4 +1,4 @@
-"""The README's table of edits, row by row: a finished workspace is edited, and Snakemake asked what it would run."""
+"""The documentation's table of edits, row by row: a finished workspace is edited, and Snakemake reports what it would run."""
 
 import contextlib
 import json
@@ -172,14 +172,14 @@ def test_touched_raw_file_reruns_nothing(finished):
     assert planned(finished) == set()
 
 
-def test_a_changed_raw_file_is_noticed_whatever_its_time(finished):
+def test_a_changed_raw_file_is_detected_with_any_modification_time(finished):
     raw = finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
     raw.write_text(raw.read_text() + raw.read_text().splitlines()[-1] + "\n")
     os.utime(raw, (1e9, 1e9))
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
 
 
-def test_deleted_and_changed_results_of_a_run_are_made_again(finished):
+def test_deleted_and_changed_results_of_a_run_are_restored(finished):
     (finished / "results/runs/small/evaluation/test_results.json").unlink()
     flip(finished / "results/runs/other/selection/model/model.safetensors")
     before = files(finished)
@@ -190,7 +190,7 @@ def test_deleted_and_changed_results_of_a_run_are_made_again(finished):
     assert files(finished) == before, "a dry run changes nothing"
 
 
-def test_what_a_job_wrote_while_no_workflow_ran_is_judged_by_its_manifest(finished):
+def test_results_written_while_no_workflow_ran_are_checked_by_their_manifest(finished):
     """Snakemake was killed, so it has no record of it, or that of an earlier result."""
     shutil.rmtree(finished / ".snakemake/metadata")
     manifest = "results/runs/small/training/manifest.json"
@@ -207,13 +207,13 @@ def test_what_a_job_wrote_while_no_workflow_ran_is_judged_by_its_manifest(finish
     assert planned(finished) == set(), "Snakemake alone would not notice"
 
 
-def test_deleted_runs_are_made_again_but_not_for_checkpoints_that_nobody_needs(finished):
+def test_deleted_runs_are_restored_but_not_for_unneeded_checkpoints(finished):
     shutil.rmtree(finished / "results/runs/small")
     shutil.rmtree(finished / "results/runs/other/training/checkpoints")
     assert planned(finished) == of(TRAINS, "small")
 
 
-def test_deleted_data_come_back_and_train_nothing_again(finished):
+def test_deleted_data_is_restored_without_retraining(finished):
     (prepared,) = finished.glob("results/data/*/train.arrow")
     content, manifest = prepared.read_bytes(), prepared.with_name("manifest.json").read_bytes()
     prepared.unlink()
@@ -222,7 +222,7 @@ def test_deleted_data_come_back_and_train_nothing_again(finished):
     assert planned(finished) == set()
 
 
-def test_deleted_data_hide_no_other_change(finished):
+def test_deleted_data_hides_no_other_change(finished):
     """Snakemake does not look at what is below a stage that runs: so that all of it runs then."""
     next(finished.glob("results/data/*/train.arrow")).unlink()
     configure(finished, runs__small={"train.seed": 7})
@@ -319,7 +319,7 @@ def test_a_users_own_task_from_outside(finished):
     assert planned(finished) == of(TRAINS, "small")
 
 
-def test_the_same_choice_is_not_scored_again(finished):
+def test_the_same_selection_is_not_scored_again(finished):
     """Selection changes its mind about the metric, not about the checkpoint: the model does not run again."""
     configure(finished, evaluate__bins=4)
     scores = {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")}

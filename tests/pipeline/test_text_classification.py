@@ -1,4 +1,4 @@
-"""Pairs of texts, several classes at once, and numbers: trained for real, compared, and every figure worked out again from the predictions."""
+"""Pairs of texts, several classes and numbers: trained, compared, and every metric recomputed from the predictions."""
 
 import csv
 import json
@@ -76,7 +76,7 @@ def results_of(finished: Path, run: str) -> tuple[dict, list[dict]]:
         return json.loads((folder / "test_results.json").read_text()), list(csv.DictReader(file))
 
 
-def test_pairs_are_told_apart_by_both_texts(finished):
+def test_predictions_depend_on_both_texts_of_a_pair(finished):
     results, rows = results_of(finished, "pairs")
     labels, predicted = ([row[key] for row in rows] for key in ("label", "predicted"))
     assert results["metrics"]["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
@@ -122,13 +122,13 @@ def test_numbers_are_predicted(finished):
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_dev_figures_are_those_that_chose_the_checkpoint(finished, run):
+def test_dev_metrics_are_those_that_the_checkpoint_was_selected_by(finished, run):
     winner = json.loads((finished / "results/runs" / run / "selection/selection.json").read_text())["winner"]
     results = json.loads((finished / "results/runs" / run / "evaluation/dev_results.json").read_text())
     assert results["metrics"] == pytest.approx(winner["metrics"], rel=1e-4)
 
 
-def test_transformers_takes_the_winners_for_what_they_are(finished):
+def test_transformers_loads_the_selected_models(finished):
     from transformers import pipeline
 
     loaded = {run: pipeline("text-classification", str(finished / "results/runs" / run / "selection/model"), device="cpu") for run in RUNS}
@@ -143,7 +143,7 @@ def test_transformers_takes_the_winners_for_what_they_are(finished):
 
 
 @pytest.mark.parametrize(("run", "processes"), [("topics", 2), ("grades", 3)])
-def test_several_processes_find_the_same(finished, tmp_path, run, processes):
+def test_several_processes_compute_the_same(finished, tmp_path, run, processes):
     """The splits divide evenly neither by the processes nor by the batch size."""
     before = finished / "results/runs" / run
     data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))

@@ -1,4 +1,4 @@
-"""MLflow's own pages in a real browser: what somebody sees who follows the addresses that a workflow ends with."""
+"""MLflow's pages in a real browser, at the addresses that a workflow prints."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What several unit tests need: data prepared from a text."""
+"""Fixtures of several unit tests: data prepared from a text."""
 
 import pyarrow
 import pytest

@@ -1,4 +1,4 @@
-"""The smallest training there is, as the stage makes it: a task of one's own sorts points of a plane, in this process."""
+"""The smallest training, built like in the stage script: a custom task classifies points of a plane, in this process."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a configuration is told before any job starts: where it is, what it is, and what to do."""
+"""Every error in a configuration is reported before any job starts: where, what, and what to do."""
 
 import copy
 import resource
@@ -211,11 +211,11 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
 @pytest.mark.parametrize(("changes", "words"), [(change, words) for change, *words in BAD], ids=[words[0][:60] for _, *words in BAD])
 def test_problem_and_remedy_are_reported(folder, changes, words):
     found = problems_of(changes)
-    told = [problem for problem in found if problem.startswith(words[0])]
-    assert told, found
-    assert len(told) == 1
-    assert all(word in told[0] for word in words), told
-    assert "Traceback" not in told[0]
+    reported = [problem for problem in found if problem.startswith(words[0])]
+    assert reported, found
+    assert len(reported) == 1
+    assert all(word in reported[0] for word in words), reported
+    assert "Traceback" not in reported[0]
 
 
 @pytest.mark.parametrize(
@@ -229,16 +229,16 @@ def test_problem_and_remedy_are_reported(folder, changes, words):
         {"compute/processes": 40, "runs": {"a": {"train.batch_size": 64}}},
     ],
 )
-def test_what_every_run_makes_right_is_no_problem(folder, changes):
+def test_what_every_run_corrects_is_not_a_problem(folder, changes):
     assert problems_of(changes) == []
 
 
-def test_what_only_some_runs_lack_is_told_for_those(folder):
+def test_what_only_some_runs_lack_is_reported_for_those(folder):
     changes = {"data": None, "train/sed": 1, "runs": {"a": {"data": DATASET}, "b": {}}}
     assert [problem.partition(":")[0] for problem in problems_of(changes)] == ["train.sed", "runs.b.data"]
 
 
-def test_the_workflow_tells_all_problems_at_once_and_starts_nothing(folder):
+def test_the_workflow_reports_all_problems_at_once_and_starts_nothing(folder):
     import yaml
 
     runs = {"../x": {}, "a": {"train.sed": 1}, "b": {"data.max_length": "long"}}
@@ -265,7 +265,7 @@ def test_the_workflow_tells_all_problems_at_once_and_starts_nothing(folder):
     assert seconds < limits.seconds(5)
 
 
-def test_patterns_are_held_against_the_names_of_the_parameters(folder):
+def test_patterns_are_checked_against_the_names_of_the_parameters(folder):
     arguments = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     model = {"model/arguments": arguments, "train/sed": 1}
     wrong = model | {
@@ -283,7 +283,7 @@ def test_patterns_are_held_against_the_names_of_the_parameters(folder):
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5  # the names are known from before
 
 
-def test_what_is_wrong_hides_nothing_else(folder):
+def test_an_error_hides_no_other(folder):
     changes = {
         "trian": {},
         "train/learning_rat": 1,
@@ -307,7 +307,7 @@ def test_what_is_wrong_hides_nothing_else(folder):
     ]  # fmt: skip
     found = problems_of(changes)
     assert [place for place in places if not any(problem.startswith(place) for problem in found)] == [], found
-    assert len(found) <= len(places) + 1, found  # and what only follows is not told
+    assert len(found) <= len(places) + 1, found  # and what only follows is not reported
 
 
 def test_the_description_of_a_model_is_the_one_beside_its_weights():

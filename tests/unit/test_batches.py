@@ -1,4 +1,4 @@
-"""Which examples make up which step, on any number of processes; and what happens at which step."""
+"""Which examples are in which step, on any number of processes, and when evaluations and saves happen."""
 
 import numpy as np
 import pytest

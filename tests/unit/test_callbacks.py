@@ -1,4 +1,4 @@
-"""A callback that a user has written: when its hooks are called, and what it knows when a training resumes."""
+"""A user's callback: when its hooks are called, and its state after a resume."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def test_hooks_are_called_in_order(tmp_path):
     assert notes(tmp_path) == ["train_start, knows 0 0", *before, *steps, *after, "checkpoint 5", "train_end 5"]
 
 
-def test_what_a_callback_remembers_survives_a_stop(tmp_path):
+def test_the_state_of_a_callback_survives_a_stop(tmp_path):
     watched(tmp_path, stops_at=3).fit()
     assert notes(tmp_path)[-4:] == ["step_end 3", "log 3", "checkpoint 3", "train_end 3"]
     watched(tmp_path).fit()

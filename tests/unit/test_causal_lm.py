@@ -1,4 +1,4 @@
-"""What a language model is trained on and how it is measured, against texts run alone and a plain cross entropy."""
+"""Training and evaluation of language models, against texts run alone and a plain cross entropy."""
 
 import math
 import weakref
@@ -75,7 +75,7 @@ def state(task, modules, rate: float = 0.1) -> TrainState:
     return TrainState(task, Single(device="cpu", precision="fp32"), modules, optimizers, None)
 
 
-def test_packed_texts_do_not_see_each_other(task, modules, texts, examples):
+def test_packed_texts_do_not_attend_to_each_other(task, modules, texts, examples):
     batch = Packed(examples()).batch(range(len(texts)))
     assert len(batch["input_ids"]) < len(texts)
     logits = modules["model"](batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
@@ -212,7 +212,7 @@ def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, example
     assert rows_of(Packed(examples()).batch([0, 2])) == rows_of(Blocks(examples(), 8).batch([0])) == {}
 
 
-def test_data_of_a_class_of_its_own_needs_tokens_only():
+def test_a_dataset_class_needs_only_tokens():
     task = CausalLm()
     modules = task.build(LLAMA | {"arguments": LLAMA["arguments"] | {"vocab_size": VOCABULARY}}, None, {"label_names": []})
     tokens = torch.randint(0, VOCABULARY, (3, 6))

@@ -1,4 +1,4 @@
-"""Which models can be trained as language models, from where; and what is said of those that cannot."""
+"""Which models can be trained as language models, and the messages for those that cannot."""
 
 import pyarrow
 import pytest
@@ -24,7 +24,7 @@ def examples(tmp_path) -> TextExamples:
     return TextExamples(tmp_path / "texts.arrow", pad_token_id=0)
 
 
-def test_at_random_every_embedding_learns():
+def test_every_embedding_of_a_random_model_learns():
     model = CausalLm().build(LLAMA, None, FACTS)["model"]
     assert model.get_input_embeddings().padding_idx is None
     assert (model.config.vocab_size, model.config.eos_token_id) == (40, 3)
@@ -40,7 +40,7 @@ def test_pretrained_weights_are_trained_in_full_precision(tmp_path):
         assert weights.dtype == torch.float32 and torch.equal(weights, published.state_dict()[name].float())
 
 
-def test_what_is_described_loads_with_the_trained_weights(tmp_path):
+def test_the_written_configuration_loads_with_the_trained_weights(tmp_path):
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
@@ -62,7 +62,7 @@ def test_what_is_described_loads_with_the_trained_weights(tmp_path):
         ({"arguments": SIZE | {"vocab_size": 30}}, "data.tokenizer: has 40 tokens, but the model 30"),
     ],
 )
-def test_models_that_cannot_be_trained_so(changes, message):
+def test_models_that_are_refused(changes, message):
     with pytest.raises(SystemExit, match=message):
         CausalLm().build(LLAMA | changes, None, FACTS)
 

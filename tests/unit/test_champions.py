@@ -1,4 +1,4 @@
-"""Who is registered, and who becomes champion."""
+"""Which model is registered, and which becomes champion."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a checkpoint gives back, and to whom."""
+"""What checkpoints restore, which are kept, and which is loaded."""
 
 import gc
 import pickle
@@ -25,17 +25,17 @@ from snaketrain.training.state import TrainState
 
 
 class Second(Strategy):
-    """The second process of two; `told` is what the first one tells it."""
+    """Rank 1 of two; `received` is what rank 0 broadcasts."""
 
     rank, world_size = 1, 2
 
-    def __init__(self, told: Any):
+    def __init__(self, received: Any):
         super().__init__("cpu", "fp32")
-        self.told = told
+        self.received = received
 
     def all_gather_object(self, item: Any) -> list[Any]:
         assert item is None  # nobody asks what it sees itself
-        return [self.told, item]
+        return [self.received, item]
 
 
 def learner(strategy: Strategy) -> TrainState:
@@ -59,7 +59,7 @@ def train_and_save(folder: Path, steps: int, format: str = "whole") -> dict[int,
     return weights
 
 
-def test_all_take_what_the_first_process_has_chosen(tmp_path):
+def test_all_ranks_load_the_checkpoint_that_rank_0_chose(tmp_path):
     """Which may not be the newest that another one sees: on another machine, or when one has just been written."""
     weights = train_and_save(tmp_path, 3)
     chosen = sorted(tmp_path.glob("step-*"))[1]
@@ -70,7 +70,7 @@ def test_all_take_what_the_first_process_has_chosen(tmp_path):
 
 
 @pytest.mark.parametrize(("task", "metric"), [(TextClassification, "loss"), (CausalLm, "perplexity")])
-def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
+def test_the_lowest_loss_is_kept_and_selected(tmp_path, task, metric):
     """Without `select.mode`: the metric says that less of it is better."""
     mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
     ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", Selection(metric, mode), 1)
@@ -81,7 +81,7 @@ def test_the_lowest_loss_is_kept_and_chosen(tmp_path, task, metric):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_written_is_what_was_when_it_was_saved(tmp_path, monkeypatch, format):
+def test_a_checkpoint_has_the_values_of_the_moment_it_was_saved(tmp_path, monkeypatch, format):
     """The training goes on before a byte of it is written, for the first time and where the memory of a copy is used again."""
     ours, checkpoints, writes = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 9, make_format(format, SINGLE)), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
@@ -121,7 +121,7 @@ def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.T
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_was_loaded_does_not_need_the_file_any_more(tmp_path, format):
+def test_loaded_tensors_do_not_need_the_file(tmp_path, format):
     """Files are read where they lie, without a copy in each process; but old checkpoints are deleted while the training goes on."""
     train_and_save(tmp_path, 1, format)
     ours = learner(Strategy("cpu", "fp32"))
@@ -152,7 +152,7 @@ FILES = {
 
 @pytest.mark.parametrize(("format", "damaged"), [(format, name) for format, names in FILES.items() for name in names])
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, capsys, format, damaged, torn):
+def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format, damaged, torn):
     weights = train_and_save(tmp_path, 3, format)
     step = tmp_path / "step-00000003"
     path = step / damaged
@@ -215,7 +215,7 @@ def test_a_large_module_is_exported_as_several_files_with_an_index(tmp_path):
         load_weights(nn.Linear(40, 30, bias=False), tmp_path, "model")
 
 
-def test_a_kill_while_one_takes_the_place_of_another_costs_none(tmp_path):
+def test_a_kill_while_a_checkpoint_is_replaced_loses_none(tmp_path):
     """One that was saved before it was evaluated is saved again afterwards; between two renames neither has its name."""
     train_and_save(tmp_path, 2)
     (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002")  # whole, and not yet in its place

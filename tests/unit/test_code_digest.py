@@ -1,4 +1,4 @@
-"""What of the code makes results stale: what it means, not how it looks; and all that it imports."""
+"""Code digests change with what the code does, not with its layout, and cover everything it imports."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""The comparison of runs, against figures worked out by hand."""
+"""The comparison of runs, against figures computed by hand."""
 
 import math
 import statistics
@@ -79,7 +79,7 @@ def test_only_settings_that_differ(tmp_path):
     assert differing_settings([run["settings"] for run in runs]) == ["model.source.path", "train.learning_rate", "train.warmup"]
 
 
-def test_best_first_and_lost_runs_last(tmp_path):
+def test_best_first_and_runs_without_result_last(tmp_path):
     runs, rows = read(make_workspace(tmp_path, {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "c": {"skill": 0.8}}))
     assert [line["run"] for line in rows] == ["b", "c", "a"]
     rows[0]["selected_value"] = math.nan
@@ -89,7 +89,7 @@ def test_best_first_and_lost_runs_last(tmp_path):
     assert [line["run"] for line in comparing.ranked(rows)] == ["a", "c", "b"]
 
 
-def test_seeds_are_put_together(tmp_path):
+def test_seeds_are_grouped(tmp_path):
     seeds = {f"s-rate=1-seed={s}": {"skill": skill, "train.seed": s} for s, skill in enumerate((0.8, 0.85, 0.9))}
     groups = comparing.seed_groups(*read(make_workspace(tmp_path, seeds | {"other": {"train.learning_rate": 1.0}})))
     together = next(g for g in groups if len(g["runs"]) == 3)
@@ -108,7 +108,7 @@ def test_verdict():
     assert "behind by 0.100" in verdict([group("b", [0.8]), behind])
 
 
-def test_other_metrics_are_judged_by_their_seeds():
+def test_other_metrics_are_compared_by_their_seeds():
     def group(run: str, losses: list[float]) -> dict:
         deviation = {"test_mae_deviation": statistics.stdev(losses)} if len(losses) > 1 else {}
         mean = statistics.fmean(losses)
@@ -125,7 +125,7 @@ def test_other_metrics_are_judged_by_their_seeds():
     assert "a was level on the development set, and is not better than b" in verdict([group("b", [0.5]), level])
 
 
-def test_runs_of_different_tasks_stand_side_by_side(tmp_path):
+def test_runs_of_different_tasks_are_compared(tmp_path):
     changes = {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "m": {"kind": "number", "skill": 0.6}, "n": {"kind": "number", "skill": 0.8}}
     changes = {name: change | {"train.batch_size": number} for number, (name, change) in enumerate(changes.items(), 1)}
     results = make_workspace(tmp_path, changes)
@@ -133,12 +133,12 @@ def test_runs_of_different_tasks_stand_side_by_side(tmp_path):
     assert [line["run"] for line in rows] == ["b", "a", "n", "m"]
     assert comparing.metrics_of(runs) == ["accuracy", "mae", "macro_f1", "loss"]
     assert [line["test_baseline"] is not None and line["test_baseline"] > 0 for line in rows] == [True] * 4
-    told = verdict(comparing.seed_groups(runs, rows))
-    assert "On phrases, by accuracy: b is better than a" in told
-    assert "On scores, by mae: n is ahead of m" in told
+    reported = verdict(comparing.seed_groups(runs, rows))
+    assert "On phrases, by accuracy: b is better than a" in reported
+    assert "On scores, by mae: n is ahead of m" in reported
     done = subprocess.run(script(results, *changes), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert told in done.stdout
+    assert reported in done.stdout
     page = (results / "comparison/index.html").read_text()
     assert 'class="best"' not in page, "of two tasks none is the best"
     assert '<th scope="col">mae</th>' in page and '<th scope="col">macro F1</th>' in page
@@ -178,7 +178,7 @@ def test_the_script(tmp_path):
     assert (results / "comparison/manifest.json").is_file()
 
 
-def test_a_missing_result_is_told_by_its_path(tmp_path):
+def test_a_missing_result_is_reported_with_its_path(tmp_path):
     results = make_workspace(tmp_path, {"one": {}})
     (results / "runs/one/selection/selection.json").unlink()
     with pytest.raises(SystemExit, match="selection.json: cannot be read"):

@@ -92,7 +92,7 @@ def test_arguments_survive_too():
     assert Train.model_validate(from_strings(strings("train", train))["train"]) == train
 
 
-def test_numbers_that_yaml_takes_for_texts_are_numbers_in_arguments_too():
+def test_numbers_that_yaml_reads_as_text_are_numbers_in_arguments():
     written = yaml.safe_load("{use: x.Y, arguments: {eps: 1e-8, betas: [0.9, 1E3], deep: {big: -.5e+3}, word: 1e-8th, version: '1.10'}}")
     assert written["arguments"]["eps"] == "1e-8"
     found = read(train={"optimizer": written})["default"].train.optimizer.arguments
@@ -111,7 +111,7 @@ def test_key_order_and_ways_of_writing_a_number_change_no_string():
     assert strings("train", one) == strings("train", other)
 
 
-def test_what_a_caller_does_with_a_section_s_strings_is_not_remembered():
+def test_callers_can_change_a_sections_strings():
     first = strings("train", Train())
     expected = [*first]
     first += ["model.use=x"]

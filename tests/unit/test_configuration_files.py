@@ -1,4 +1,4 @@
-"""What is wrong with how a configuration is written: told with its line, and never with a traceback."""
+"""Syntax errors in a configuration are reported with their line, and never with a traceback."""
 
 import subprocess
 import sys
@@ -39,12 +39,12 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("written", "told"), WRITTEN)
-def test_syntax_errors_are_reported_with_their_line(tmp_path, written, told):
+@pytest.mark.parametrize(("written", "reported"), WRITTEN)
+def test_syntax_errors_are_reported_with_their_line(tmp_path, written, reported):
     (tmp_path / "my.yaml").write_bytes(written)
     with pytest.raises(ConfigurationError) as error:
         read_configuration([tmp_path / "my.yaml"])
-    assert [told in problem for problem in error.value.problems] == [True], error.value.problems
+    assert [reported in problem for problem in error.value.problems] == [True], error.value.problems
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "folder", "x" * 5000, "a\0b"])
@@ -54,7 +54,7 @@ def test_files_that_cannot_be_read(tmp_path, name):
         read_configuration([f"{tmp_path}/{name}"])
 
 
-def test_what_merges_anchors_and_repeats_values_is_no_double_key(tmp_path):
+def test_merged_anchors_and_repeated_values_are_not_duplicate_keys(tmp_path):
     (tmp_path / "my.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: [*a, *a]\n")
     assert read_configuration([tmp_path / "my.yaml"])["b"] == {"x": 3, "y": 2}
 
@@ -78,7 +78,7 @@ def test_the_command_line_is_read_as_yaml_and_comes_last(tmp_path):
         read_configuration([], ["train={seed: 1, seed: 2}"])
 
 
-def test_a_run_may_say_in_another_way_what_the_common_sections_say():
+def test_a_run_may_set_an_alternative_of_a_common_setting():
     data = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
     runs = read_runs({"data": data, "train": {"epochs": 5}, "runs": {"a": {"train.steps": 7}, "b": {"train": {"steps": 8}}, "c": {}}})
     assert {name: (run.train.steps, run.train.epochs) for name, run in runs.items()} == {"a": (7, 3), "b": (8, 3), "c": (None, 5)}
@@ -91,7 +91,7 @@ def test_a_run_may_say_in_another_way_what_the_common_sections_say():
         "a: &a [1,2,3,4,5,6,7,8,9]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(8)),
     ],
 )
-def test_aliases_without_end_are_told(tmp_path, config):
+def test_endless_aliases_are_an_error(tmp_path, config):
     (tmp_path / "my.yaml").write_text(config)
     with pytest.raises(ConfigurationError, match=r"nested deeper than|more than 1,000,000 values"):
         examine(read_configuration([tmp_path / "my.yaml"]))
@@ -119,18 +119,18 @@ def test_expanding_takes_as_long_as_there_are_points(axes):
 
 
 @pytest.mark.parametrize(
-    ("name", "written", "told"),
+    ("name", "written", "reported"),
     [
         ("config/config.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "config/config.yaml, lines 1 and 2: `train` is given twice"),
         ("config/config.yaml", b"data: {name: caf\xe9}\n", "config/config.yaml, line 1: byte 0xe9 is not UTF-8"),
         ("my.yaml", b"train: {seed: 1}\ntrain: {seed: 2}\n", "my.yaml, lines 1 and 2: `train` is given twice"),
     ],
 )
-def test_snakemake_reports_errors_without_a_traceback(tmp_path, name, written, told):
+def test_snakemake_reports_errors_without_a_traceback(tmp_path, name, written, reported):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(written)
     command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
     command += ["--configfile", tmp_path / name] if name == "my.yaml" else []
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=limits.seconds(120))
     printed = done.stdout + done.stderr
-    assert done.returncode and told in printed and "Traceback" not in printed, printed
+    assert done.returncode and reported in printed and "Traceback" not in printed, printed

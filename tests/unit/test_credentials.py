@@ -1,4 +1,4 @@
-"""Passwords and tokens, planted wherever one may have got to, are nowhere in what MLflow holds."""
+"""Passwords and tokens, planted wherever one could be, do not occur in MLflow's records."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ def planted(tmp_path, monkeypatch) -> Path:
     return results
 
 
-def test_nowhere_in_mlflow(planted):
+def test_passwords_are_nowhere_in_mlflow(planted):
     folder = planted.parent
     follower = Follower(planted, Store(f"sqlite:///{folder}/mlflow.db"))
     for training in follower.runs():
@@ -62,13 +62,13 @@ def test_nowhere_in_mlflow(planted):
         assert [path for path in held if secret.encode() in path.read_bytes() or secret in path.name] == []
 
 
-def test_refused_in_the_settings():
+def test_passwords_are_refused_in_the_settings():
     with pytest.raises(ValidationError, match="MLFLOW_TRACKING_PASSWORD"):
         Tracking(uri=f"https://anna:{IN_ADDRESS}@tracking.example")
     assert Tracking(uri="https://tracking.example:8080/mlflow").uri
 
 
-def test_what_is_hidden_and_what_is_not(monkeypatch):
+def test_secrets_are_hidden_and_ordinary_text_is_not(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abcdefgh")
     monkeypatch.setenv("SHORT_TOKEN", "a")
     assert (
@@ -109,7 +109,7 @@ def test_what_is_hidden_and_what_is_not(monkeypatch):
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----\n", "***\n"),
     ],
 )
-def test_what_is_told_by_its_form(text, shown):
+def test_secrets_are_recognised_by_their_form(text, shown):
     assert hidden(text) == shown and hidden(shown) == shown and hidden(f"{text}\n{text}") == f"{shown}\n{shown}"
 
 
@@ -124,20 +124,20 @@ def test_what_is_told_by_its_form(text, shown):
         "the key: a word; authors: many; a token of thanks; compass=north; train.learning_rate=3e-05",
     ],
 )
-def test_what_is_no_password(text):
+def test_text_that_is_not_a_password(text):
     assert hidden(text) == text
 
 
 @pytest.mark.parametrize(
     "name", ["GITLAB_PAT", "SERVICE_KEY", "PASSWD", "DB_PASS", "PGPASSWORD", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "CLIENT_SECRET"]
 )
-def test_what_the_environment_holds(monkeypatch, name):
+def test_secrets_in_the_environment(monkeypatch, name):
     monkeypatch.setenv(name, "p@ss w/rd'4711")
     for way in ("p@ss w/rd'4711", "p%40ss%20w%2Frd%274711", "p%40ss+w%2Frd%274711", json.dumps("p@ss w/rd'4711"), repr("p@ss w/rd'4711")):
         assert "4711" not in hidden(f"refused: {way}!")
 
 
-def test_ordinary_words_of_the_environment_stay(monkeypatch):
+def test_ordinary_words_in_the_environment_are_kept(monkeypatch):
     ordinary = {
         "SORT_KEY": "accuracy",
         "SSH_KEY": "/home/anna/.ssh/id_ed25519",
@@ -178,7 +178,7 @@ def test_a_setting_is_shown_without_and_used_with_its_password(monkeypatch):
         from_strings(shown)
 
 
-def test_the_environment_makes_no_setting_another(monkeypatch):
+def test_the_environment_does_not_change_settings(monkeypatch):
     """What is recorded hides it, and a stage that reads the record computes with it."""
     monkeypatch.delenv(CONCEALED, raising=False)
     before = conceal("model.arguments.name", IN_ENVIRONMENT)
@@ -188,7 +188,7 @@ def test_the_environment_makes_no_setting_another(monkeypatch):
     assert recorded == 'model.arguments.name="***"' and from_strings([recorded])["model"]["arguments"]["name"] == IN_ENVIRONMENT
 
 
-def test_two_runs_that_differ_in_a_password_alone_are_refused(monkeypatch):
+def test_two_runs_that_differ_only_in_a_password_are_refused(monkeypatch):
     monkeypatch.delenv(CONCEALED, raising=False)
     conceal("train.task.arguments.address", ADDRESS)
     with pytest.raises(CannotTellApart):
@@ -198,7 +198,7 @@ def test_two_runs_that_differ_in_a_password_alone_are_refused(monkeypatch):
 # --- what is written
 
 
-def test_what_a_stage_says_and_logs(tmp_path, monkeypatch):
+def test_output_and_log_of_a_stage(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
     said = f"epoch 1\r{ADDRESS}\rdone\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
@@ -209,7 +209,7 @@ def test_what_a_stage_says_and_logs(tmp_path, monkeypatch):
     assert (tmp_path / "log").read_bytes() == done.stdout + b"more"
 
 
-def test_what_snakemake_says():
+def test_output_of_snakemake():
     record = logging.LogRecord("snakemake", logging.INFO, "", 0, "Error %s", (ADDRESS,), None)
     record.shellcmd, record.input = f"train --token {TOKEN}", [ADDRESS]
     assert Concealing().filter(record)
@@ -217,7 +217,7 @@ def test_what_snakemake_says():
     assert TOKEN not in record.shellcmd
 
 
-def test_a_wrong_configuration_is_told_without_passwords():
+def test_a_wrong_configuration_is_reported_without_passwords():
     assert IN_ADDRESS not in str(ConfigurationError([f"data.train.path: no file at {ADDRESS}"]))
 
 
@@ -232,11 +232,11 @@ def test_journals_and_manifests(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "..", ".hidden", "", "name\nof lines", "x" * 400, "snaketrain"])
-def test_an_experiment_is_no_path(name):
+def test_an_experiment_is_not_used_as_a_path(name):
     folder = folder_name(name)
     assert folder == name if name == "snaketrain" else folder != name
     assert "/" not in folder and not folder.startswith(".") and 0 < len(folder) < 120
 
 
-def test_an_own_file_stays_in_the_folder_of_its_run():
+def test_a_users_file_stays_in_the_folder_of_its_run():
     assert copy_of("../../own/task.py") == copy_of("/own/task.py") == "code/own/task.py"

@@ -1,4 +1,4 @@
-"""What a class sets or inherits is read as Python would find it; or it is not told, but never told wrongly."""
+"""What a class sets or inherits is read as Python would find it, or it is unknown, but never wrong."""
 
 import ast
 import sys
@@ -46,7 +46,7 @@ def beside(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("code", "expected"), TOLD.values(), ids=TOLD)
-def test_it_is_what_python_finds(beside, code, expected):
+def test_attributes_are_those_that_python_finds(beside, code, expected):
     file = beside / "above.py"
     file.write_text(file.read_text() + code)
     namespace: dict = {}
@@ -56,12 +56,12 @@ def test_it_is_what_python_finds(beside, code, expected):
 
 
 @pytest.mark.parametrize("code", UNTOLD.values(), ids=UNTOLD)
-def test_what_the_files_do_not_tell_is_not_guessed(beside, code):
+def test_unknown_attributes_are_not_guessed(beside, code):
     file = beside / "above.py"
     file.write_text(file.read_text() + code)
     assert class_attribute(file, "A", "size")[1] is None
 
 
-def test_the_nearest_of_several_attributes_is_told(beside):
+def test_the_nearest_of_several_attributes_is_found(beside):
     (beside / "a.py").write_text("from ground import Other\n\n\nclass B(Other):\n    sizes = 3\n\n\nclass C(B):\n    size = 4\n")
     assert [class_attribute(beside / "a.py", name, "size", "sizes")[0] for name in "BC"] == ["sizes", "size"]

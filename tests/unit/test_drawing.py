@@ -1,4 +1,4 @@
-"""Names of classes, runs and metrics are drawn as they are: they are no formulas, and none is so odd that there is no picture."""
+"""Names of classes, runs and metrics are drawn literally, not as formulas, and no name prevents a plot."""
 
 import numpy as np
 import pytest
@@ -25,19 +25,19 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("kind", ["class", "classes", None])
-def test_a_picture_of_odd_names(tmp_path, kind):
+def test_plots_with_unusual_names(tmp_path, kind):
     draw(tmp_path / "plots.png", RESULTS | {"kind": kind, "run": ODD}, None, {})
     assert (tmp_path / "plots.png").stat().st_size > 5000
 
 
-def test_curves_of_odd_metrics_and_runs(tmp_path):
+def test_curves_with_unusual_metrics_and_runs(tmp_path):
     runs = [{"run": name, "curves": {"train/loss": [(1, 0.5), (2, 0.25)], f"eval/{ODD}": [(2, 0.5)]}} for name in (ODD, "plain")]
     rows = [{"run": run["run"], "selected_by": ODD} for run in runs]
     compare_runs.draw_curves(tmp_path / "curves.png", runs, rows)
     assert (tmp_path / "curves.png").stat().st_size > 5000
 
 
-def test_what_is_drawn_is_the_name_itself():
+def test_names_are_drawn_literally():
     text = plt.figure().text(0, 0, drawable(ODD))
     assert text.get_text() == ODD and not text.get_parse_math()
     plt.close("all")

@@ -1,4 +1,4 @@
-"""When a training gives up."""
+"""When early stopping ends a training."""
 
 import math
 
@@ -22,7 +22,7 @@ from snaketrain.training.state import TrainState
         ("min", [5, 4.95, 4.9, 1], 3),  # each by less than it takes
     ],
 )
-def test_it_gives_up_at_the_second_evaluation_in_a_row_that_is_no_better(mode, values, last):
+def test_it_stops_at_the_second_evaluation_in_a_row_without_improvement(mode, values, last):
     early, given_up = EarlyStopping(Selection("metric", mode), 2, min_change=0.2), None
     for number, value in enumerate(values, start=1):
         remembered, state = (

@@ -1,4 +1,4 @@
-"""How a script's process ends: at once and with the code that says why, also where something would hold it back."""
+"""Processes of a script exit at once and with the right code, even if something blocks their exit."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def saved():
     print("saved to the end", flush=True)
 
 def report(error):
-    print("told", type(error).__name__, error, flush=True)
+    print("reported", type(error).__name__, error, flush=True)
     if "untold" in str(error):
         raise OSError("the disk is full")
 
@@ -41,25 +41,25 @@ stages.run(main, Path("out"), report, leave)
 
 
 @pytest.mark.parametrize(
-    ("ends", "code", "told"),
+    ("ends", "code", "reported"),
     [
         ("return None", 0, ""),
         ("return 75", 75, ""),
-        ("raise SystemExit('data.train: is missing')", 1, "told SystemExit data.train: is missing"),
-        ("raise SystemExit(3)", 3, "told SystemExit 3"),
-        ("sys.exit()", 1, "told SystemExit"),  # of the user's code: what was to be made is not there
-        ("raise WorthAnotherStart('smaller pieces')", 76, "told WorthAnotherStart smaller pieces"),
+        ("raise SystemExit('data.train: is missing')", 1, "reported SystemExit data.train: is missing"),
+        ("raise SystemExit(3)", 3, "reported SystemExit 3"),
+        ("sys.exit()", 1, "reported SystemExit"),  # of the user's code: what was to be made is not there
+        ("raise WorthAnotherStart('smaller pieces')", 76, "reported WorthAnotherStart smaller pieces"),
         ("raise ValueError('untold')", 1, "OSError: the disk is full"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
     ],
 )
-def test_one_of_several_processes_ends_at_once(ends, code, told):
+def test_one_of_several_processes_ends_at_once(ends, code, reported):
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(ends)], env=environment, capture_output=True, text=True, timeout=limits.seconds(20)
     )
     assert done.returncode == code, done.stderr
-    assert told in done.stdout + done.stderr
+    assert reported in done.stdout + done.stderr
     assert "saved to the end" in done.stdout
 
 
@@ -67,7 +67,7 @@ HELD_BACK = "import atexit, runpy, sys, time; atexit.register(time.sleep, 600); 
 
 
 @pytest.mark.parametrize(("script", "inputs"), [("train_model", ["data"]), ("evaluate_model", ["training", "selection", "data"])])
-def test_a_script_of_several_processes_ends_this_way(tmp_path, script, inputs):
+def test_a_script_with_several_processes_ends_at_once(tmp_path, script, inputs):
     words = [str(SCRIPTS / f"{script}.py"), "--run-name", "x", "--output", str(tmp_path / "out/manifest.json")]
     words += [word for role in inputs for word in (f"--{role}", str(tmp_path / "missing.json"))]
     settings = settings_words(tmp_path, script, ["evaluate.batch_size=4", "train.seed=1", 'model.use="torch.nn.Linear"'])

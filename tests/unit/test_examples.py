@@ -1,4 +1,4 @@
-"""Examples side by side are padded; to a model each of them is what it is alone."""
+"""Padding examples of a batch does not change what the model computes for each."""
 
 import pyarrow
 import torch

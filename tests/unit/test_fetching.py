@@ -69,7 +69,7 @@ def test_a_package_is_located_without_importing_it(tmp_path, monkeypatch):
         ({"package": "no_such_package_at_all"}, "not installed"),
     ],
 )
-def test_what_is_not_there_is_named(raw, source, message):
+def test_missing_files_are_named(raw, source, message):
     with pytest.raises(ValueError, match=message):
         source_files(Source(**{key: value.format(raw=raw) for key, value in source.items()}))
 
@@ -86,7 +86,7 @@ def test_a_changed_file_stops_with_both_digests_and_keeps_the_old_folder(raw, tm
     assert len(os.listdir(tmp_path / "files")) == 4
 
 
-def test_a_digest_of_a_file_that_is_not_there_stops(raw, tmp_path):
+def test_a_digest_for_a_missing_file_is_an_error(raw, tmp_path):
     with pytest.raises(SystemExit, match=r"Did you mean 'a.csv'"):
         fetch(Source(path=str(raw), sha256={"a.csvv": "0" * 64}), tmp_path / "files")
 

@@ -1,4 +1,4 @@
-"""A full disk is told in one line, in whatever words a library tells it."""
+"""A full disk is reported in one line, whichever error a library raises."""
 
 import errno
 import shutil

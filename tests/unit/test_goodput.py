@@ -1,4 +1,4 @@
-"""How the time of a training is added up from its journal: every second once, also where steps were taken twice."""
+"""The time of a training, summed up from its journal: every second once, even if steps were repeated."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def line(step: int, **spent: float) -> dict:
     return {"event": "train", "step": step, "spent": dict.fromkeys(ACTIVITIES, 0.0) | spent}
 
 
-def test_one_attempt_that_waited_in_a_queue():
+def test_an_attempt_that_waited_in_a_queue():
     found = goodput([attempt(100.0, queued_seconds=30.0), line(10, startup=5.0, steps=8.0), line(20, startup=5.0, steps=16.0, saving=1.0)])
     assert found["queue"] == 30 and found["startup"] == 5 and found["steps"] == 16 and found["saving"] == 1
     assert found["wall"] == 52 and found["goodput"] == pytest.approx(16 / 52)
 
 
-def test_what_a_later_attempt_does_again_is_recomputed():
+def test_steps_repeated_by_a_later_attempt_count_as_recomputed():
     events = [
         attempt(100.0),
         line(10, startup=4.0, steps=10.0),
@@ -36,7 +36,7 @@ def test_what_a_later_attempt_does_again_is_recomputed():
     assert found["wall"] == 151 - 100
 
 
-def test_an_evaluation_that_a_stop_signal_put_off_is_not_recomputed():
+def test_an_evaluation_deferred_by_a_stop_is_not_counted_as_recomputed():
     events = [
         attempt(100.0),
         line(0, evaluation=1.0) | {"event": "eval"},
@@ -53,7 +53,7 @@ def test_an_evaluation_that_a_stop_signal_put_off_is_not_recomputed():
     assert (found["evaluation"], found["recomputed"]) == (1 + 3 + 3, 10 + 3)
 
 
-def test_a_journal_that_does_not_tell():
+def test_a_journal_without_times():
     assert goodput([{"event": "attempt", "attempt": 1}, {"event": "train", "step": 5, "metrics": {"loss": 1.0}}]) == {}
 
 

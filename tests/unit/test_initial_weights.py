@@ -1,4 +1,4 @@
-"""Weights of an earlier run, whole or in part, into a model whose parts may have other names."""
+"""Loading weights of an earlier run, all or a part, into a model with other names."""
 
 import logging
 
@@ -39,7 +39,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(first, second) for (_, first), (_, second) in pairs)
 
 
-def test_the_whole_of_it(earlier, tmp_path):
+def test_all_weights(earlier, tmp_path):
     later = labeller(2)
     start_from({"model": later}, tmp_path, chosen())
     assert same(later, earlier) and later.encoder[1].running_mean[0] == 3
@@ -65,10 +65,10 @@ def test_strict_names_what_has_no_counterpart(earlier, tmp_path):
     later.more = nn.Linear(1, 1)
     with pytest.raises(SystemExit) as error:
         start_from({"model": later}, tmp_path, chosen())
-    told = str(error.value)
-    assert "2 not in the file: more.weight, more.bias" in told
-    assert "2 of another shape: head.bias [2] -> [7], head.weight [2, 5] -> [7, 5]" in told
-    assert "strict: false" in told
+    reported = str(error.value)
+    assert "2 not in the file: more.weight, more.bias" in reported
+    assert "2 of another shape: head.bias [2] -> [7], head.weight [2, 5] -> [7, 5]" in reported
+    assert "strict: false" in reported
     with pytest.raises(SystemExit, match="7 not in the model: other.0.bias"):
         start_from({"model": later}, tmp_path, chosen(part="encoder.", into="other."))
 
@@ -79,7 +79,7 @@ def test_not_strict_takes_what_fits_and_logs_the_rest(earlier, tmp_path, caplog)
         start_from({"model": later}, tmp_path, chosen(strict=False))
     assert same(later.encoder, earlier.encoder)
     assert "7 tensors of the whole file; 2 of another shape: head.bias" in caplog.text
-    with pytest.raises(SystemExit, match="do not match"):  # nothing at all is a mistake
+    with pytest.raises(SystemExit, match="do not match"):  # nothing matches
         start_from({"model": nn.Conv1d(1, 1, 1)}, tmp_path, chosen(strict=False))
 
 

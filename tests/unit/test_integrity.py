@@ -1,4 +1,4 @@
-"""Files that are not what a manifest promises; and that digests are taken once."""
+"""Files that differ from their manifest are detected, and digests are computed once."""
 
 import os
 import time
@@ -47,7 +47,7 @@ def overwrite(path: Path, text: str, seconds: float = LONG_AGO) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_what_was_just_written_is_not_read_again(tmp_path, reads):
+def test_files_just_written_are_not_read_again(tmp_path, reads):
     manifest = made(tmp_path, "a.arrow", "model/b.safetensors")
     assert sorted(reads) == ["a.arrow", "b.safetensors"]
     assert damage(manifest) == {} == damage(manifest)
@@ -110,13 +110,13 @@ def test_a_raw_file_beside_another_changes_the_content(raw):
     assert own_files.content(Source(path="*.txt")).startswith("2 files ")
 
 
-def test_a_long_digest_tells_how_far_it_is(raw, monkeypatch, capsys):
+def test_a_long_digest_reports_its_progress(raw, monkeypatch, capsys):
     monkeypatch.setattr(manifests, "SECONDS_BETWEEN_LINES", -1.0)
     manifests.file_digest(raw)
     assert "0.0 GB read" in capsys.readouterr().err
 
 
-def test_a_training_is_taken_again_from_before_the_first_damaged_checkpoint(tmp_path):
+def test_a_training_is_repeated_from_before_the_first_damaged_checkpoint(tmp_path):
     folder = tmp_path / "training"
     made(folder, *(f"checkpoints/step-0000000{step}/model.safetensors" for step in (2, 4, 6)))
     (folder / "manifest.json").rename(folder / stages.MADE_BEFORE)  # Snakemake deletes it before it starts the stage

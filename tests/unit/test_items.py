@@ -1,4 +1,4 @@
-"""Dataset classes: which items make up which split, what a batch of them holds, and what is drawn at random for an item."""
+"""Dataset classes: the items of each split, the content of batches, and random numbers drawn for an item."""
 
 import random
 
@@ -79,7 +79,7 @@ def numbers(items: Items) -> list[float]:
     return items.batch(range(len(items)))["inputs"].tolist()
 
 
-def test_the_cut_is_exact_disjoint_and_complete_and_depends_on_the_seed_only(here):
+def test_splits_are_exact_disjoint_and_complete_and_depend_only_on_the_seed(here):
     facts, splits = prepared(here, dev_fraction=0.15, test_fraction=0.2)
     assert [facts["splits"][split]["examples"] for split in ("train", "dev", "test")] == [65, 15, 20]
     found = {split: numbers(items) for split, items in splits.items()}
@@ -92,7 +92,7 @@ def test_the_cut_is_exact_disjoint_and_complete_and_depends_on_the_seed_only(her
     assert numbers(limited["test"]) == found["test"]
 
 
-def test_given_splits_are_not_cut(here):
+def test_given_splits_are_not_split_again(here):
     dev = {"use": "mine.py:Squares", "arguments": {"count": 7, "shift": 500}}
     facts, splits = prepared(here, dev=dev, test_fraction=0.1)
     assert numbers(splits["dev"]) == list(range(500, 507))
@@ -113,7 +113,7 @@ def test_a_batch_has_the_fields_by_name_and_ids(here):
     assert splits["train"].batch([0, 5, 1])["longest"].tolist() == [splits["train"].lengths[[0, 5, 1]].max()] * 3
 
 
-def test_what_is_drawn_for_an_item_depends_on_seed_epoch_and_item_only(here):
+def test_random_numbers_of_an_item_depend_only_on_seed_epoch_and_item(here):
     items = prepared(here, "mine.py:Noisy")[1]["train"]
     together = items.batch([4, 9, 2], epoch=1)["drawn"]
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
@@ -127,7 +127,7 @@ def test_what_is_drawn_for_an_item_depends_on_seed_epoch_and_item_only(here):
     assert torch.equal(evaluated, items.batch([4, 9, 2])["drawn"]), "an evaluation does not depend on the seed of the training"
 
 
-def test_what_is_drawn_elsewhere_stays_as_it_was(here):
+def test_random_numbers_elsewhere_are_unaffected(here):
     items = prepared(here, "mine.py:Noisy")[1]["train"]
 
     def drawn(between):
@@ -138,7 +138,7 @@ def test_what_is_drawn_elsewhere_stays_as_it_was(here):
     assert drawn(lambda: items.batch([1, 2], epoch=0)) == drawn(lambda: None)
 
 
-def test_a_dataset_is_told_whether_it_trains(here):
+def test_a_dataset_knows_whether_it_is_used_for_training(here):
     items = prepared(here, "mine.py:Noisy")[1]["train"]
     assert items.batch([0], epoch=0)["training"].tolist() == [True]
     assert items.batch([0])["training"].tolist() == [False]
@@ -154,13 +154,13 @@ def test_a_dataset_is_told_whether_it_trains(here):
         ("mine.py:Square", {}, "data.train.use: `mine.py:Square`: mine.py has no `Square`. Did you mean `Squares`?"),
     ],
 )
-def test_what_does_not_fit_is_told_when_the_data_is_prepared(here, use, changes, words):
+def test_mismatches_are_reported_when_the_data_is_prepared(here, use, changes, words):
     with pytest.raises(SystemExit) as error:
         prepared(here, use, **changes)
     assert words in str(error.value)
 
 
-def test_wrong_arguments_and_too_few_items_are_told(here):
+def test_wrong_arguments_and_too_few_items_are_errors(here):
     with pytest.raises(SystemExit, match=r"data.train: mine.py:Squares cannot be made with the arguments .* 'cuont'.*Correct them"):
         make_dataset("mine.py:Squares", {"cuont": 3}, "data.train")
     with pytest.raises(BadData, match="data.train: none of the 2 items of mine.py:Squares is left"):
@@ -194,16 +194,16 @@ def test_the_code_of_a_dataset_makes_its_stages_stale(here):
         assert {stage: strings(stage) for stage in stages} == before
 
 
-def test_mlflow_is_told_the_fields_as_tensors(here):
+def test_fields_are_tensors_in_mlflow(here):
     from mlflow.data.schema import TensorDatasetSchema
 
-    told = tracked.schema(prepared(here, "mine.py:Noisy")[0])
-    features = TensorDatasetSchema.from_dict(told).features
+    reported = tracked.schema(prepared(here, "mine.py:Noisy")[0])
+    features = TensorDatasetSchema.from_dict(reported).features
     assert features.input_names() == ["drawn", "training", "number"]
     assert [spec.shape for spec in features.inputs] == [(-1, 3), (-1,), (-1,)]
 
 
-def test_a_task_that_needs_text_says_so(here):
+def test_a_task_that_needs_text_refuses_items(here):
     facts, _ = prepared(here)
     train, model = Train(), Model(use="transformers.BertForSequenceClassification")
     with pytest.raises(SystemExit, match="train.task: needs `vocab_size`, which this data does not give. Name another task; or"):

@@ -1,4 +1,4 @@
-"""The file by which a job gets its settings: exactly those, under a name of their own, and no less hidden than elsewhere."""
+"""The settings file of a job: the exact settings, under a unique name, with passwords concealed."""
 
 import json
 import os
@@ -19,12 +19,12 @@ def settings_of(**train) -> JobSettings:
     return JobSettings.of("train_model", [*strings("train", Train.model_validate(train)), *CODE])
 
 
-def test_what_is_read_is_what_was_written(tmp_path):
+def test_reading_returns_what_was_written(tmp_path):
     given = settings_of(optimizer={"use": "torch.optim.AdamW", "arguments": ARGUMENTS})
     assert JobSettings.read(given.store("small", tmp_path)) == given
 
 
-def test_so_it_is_where_a_section_is_not_the_outermost(tmp_path):
+def test_nested_sections_are_flattened_alike(tmp_path):
     data = Data.model_validate({"train": {"path": "a.csv"}, "tokenizer": {"path": "t"}, "labels": {"a.b": "x", "1": "y"}})
     given = JobSettings.of("fetch_data", strings("data.train", data.train))
     found = JobSettings.read(given.store(folder=tmp_path))
@@ -37,7 +37,7 @@ def test_a_reader_finds_sections_and_modules(tmp_path):
     assert content["code"] == {"train_model": "01", "snaketrain.tasks.base": "23", "own/a=b.py": "45"}
 
 
-def test_other_settings_are_another_file(tmp_path):
+def test_other_settings_have_another_file(tmp_path):
     one, other = (settings_of(seed=seed).store("small", tmp_path) for seed in (1, 2))
     assert one != other and one.exists() and one.parent == tmp_path / "train_model"
     written = one.stat()
@@ -46,7 +46,7 @@ def test_other_settings_are_another_file(tmp_path):
     assert JobSettings.read(settings_of(seed=1).store("small", tmp_path)) == settings_of(seed=1)
 
 
-def test_what_the_environment_shows_to_be_a_password_is_for_its_owner_alone(tmp_path, monkeypatch):
+def test_a_file_with_passwords_is_readable_only_by_its_owner(tmp_path, monkeypatch):
     """Others are not in it at all, whichever form they have."""
     monkeypatch.setenv(CONCEALED, "{}")  # and not what is concealed here later
     arguments = {"address": "https://anna:geheim1@data.example", "password": "geheim2", "name": "geheim3"}
@@ -63,14 +63,14 @@ def test_what_the_environment_shows_to_be_a_password_is_for_its_owner_alone(tmp_
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"stage": "x", "settings": [], "code": {}}'])
-def test_a_file_that_is_none_is_told(tmp_path, content):
+def test_an_unreadable_settings_file_is_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "given.json").write_text(content)
     with pytest.raises(SystemExit, match=r"given.json: not a readable settings file"):
         JobSettings.read(tmp_path / "given.json")
 
 
-def test_words_for_a_script_that_is_started_without_snakemake(tmp_path):
+def test_settings_for_a_script_started_without_snakemake(tmp_path):
     option, file = settings_words(tmp_path / "made", "train_model", ["train.seed=1"])
     assert option == "--settings" and JobSettings.read(file) == JobSettings("train_model", ["train.seed=1"], [])
     assert Path(file).parent.parent == tmp_path / "settings"

@@ -1,4 +1,4 @@
-"""A journal that is opened again: it counts its attempts, and what a crash tore is cut off."""
+"""A journal that is opened again counts its attempts and truncates an incomplete line."""
 
 import json
 
@@ -26,7 +26,7 @@ def test_attempts_are_counted_and_a_torn_line_is_cut_off(tmp_path, torn):
     assert offset == path.stat().st_size
 
 
-def test_an_empty_one_begins_with_the_first_attempt(tmp_path):
+def test_an_empty_journal_begins_with_the_first_attempt(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.touch()
     journal = Journal(path)

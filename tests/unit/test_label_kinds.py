@@ -1,4 +1,4 @@
-"""Losses and metrics of every kind of label, against scikit-learn and scipy, however the examples are cut into batches."""
+"""Losses and metrics of every label kind, against scikit-learn and scipy, for any split into batches."""
 
 import math
 
@@ -103,7 +103,7 @@ def test_numbers_without_any_spread_have_no_correlation():
 
 
 @pytest.mark.parametrize("kind", ["class", "classes", "number"])
-def test_rows_that_are_predicted_agree_with_the_metrics(kind):
+def test_metrics_match_the_predicted_rows(kind):
     task = task_for(kind)
     random = np.random.default_rng(3)
     logits = torch.tensor(random.normal(size=(50, 1 if kind == "number" else 4)), dtype=torch.float32)
@@ -123,7 +123,7 @@ def test_rows_that_are_predicted_agree_with_the_metrics(kind):
 
 
 @pytest.mark.parametrize("kind", ["class", "classes", "number"])
-def test_the_described_model_is_what_transformers_takes_for_it(kind, tmp_path):
+def test_transformers_loads_the_described_model(kind, tmp_path):
     task = TextClassification()
     model = {"use": "transformers.BertForSequenceClassification", "arguments": SMALL}
     modules = task.build(model, None, described(kind))

@@ -1,4 +1,4 @@
-"""Labels that are several classes or a number: as they stand in raw files, in prepared data and in batches."""
+"""Labels that are several classes or a number: in raw files, in prepared data and in batches."""
 
 import json
 
@@ -128,7 +128,7 @@ def test_duplicates_and_leaks_are_found_whatever_the_label(prepared):
         ([["a"], ["a", "b"]], {"label_kind": "number"}, ["`data.label_kind: classes`"]),
     ],
 )
-def test_what_is_wrong_shows_before_any_job(tmp_path, cells, changes, words):
+def test_label_errors_show_before_any_job(tmp_path, cells, changes, words):
     path = tmp_path / "a.jsonl"
     path.write_text(jsonl(cells))
     data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)
@@ -156,6 +156,6 @@ def test_data_with_nothing_to_learn(prepared, cells, kind, message):
         ({"label_kind": "number", "labels": {"0": "bad"}}, "`labels` names classes, but `label_kind` is number"),
     ],
 )
-def test_settings_that_do_not_go_together(changes, message):
+def test_contradicting_settings(changes, message):
     with pytest.raises(ValueError, match=message):
         Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)

@@ -1,4 +1,4 @@
-"""Texts prepared for language models: an end after each, whole or cut, and prompts apart from their answers."""
+"""Texts prepared for language models: end tokens, truncation, and prompts separated from answers."""
 
 import re
 
@@ -21,20 +21,20 @@ def ids(tiny_tokenizer):
     return lambda words: [tokenizer.token_to_id(word) for word in words.split()]
 
 
-def test_every_text_gets_its_end(prepared, ids):
+def test_every_text_gets_an_end_token(prepared, ids):
     splits, facts, _ = prepared(TEXTS, ending="txt", end_token="never", **UNCUT)
     assert [row["input_ids"][-1:] for row in splits["train"]] == [ids("never")] * 3
     assert splits["train"][1]["input_ids"] == ids("[CLS] the plot [SEP] never")
     assert facts["splits"]["train"]["tokens"] == sum(len(row["input_ids"]) for row in splits["train"])
 
 
-def test_the_end_survives_the_cut(prepared, ids):
+def test_the_end_token_survives_truncation(prepared, ids):
     splits, facts, _ = prepared(TEXTS, ending="txt", end_token="never", max_length=6, **UNCUT)
     assert splits["train"][2]["input_ids"] == ids("[CLS] what a very [SEP] never")
     assert (facts["splits"]["train"]["longest"], facts["splits"]["train"]["truncated"]) == (6, 1)
 
 
-def test_texts_are_whole_without_a_length(prepared):
+def test_texts_are_not_truncated_without_a_length(prepared):
     text = " ".join(["good"] * 5000)
     splits, facts, issues = prepared(f"{text}\nbad\n", ending="txt", max_length=None, **UNCUT)
     assert [len(row["input_ids"]) for row in splits["train"]] == [5002, 3]
@@ -44,7 +44,7 @@ def test_texts_are_whole_without_a_length(prepared):
 @pytest.mark.parametrize(
     ("token", "answer"), [("nevr", "Did you mean 'never'?"), ("<end>", "Its special tokens are '[SEP]', '<|im_end|>'.")]
 )
-def test_an_end_that_is_no_token(tiny_tokenizer, tmp_path, token, answer):
+def test_an_end_token_outside_the_vocabulary(tiny_tokenizer, tmp_path, token, answer):
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.add_special_tokens(["[SEP]", "<|im_end|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -53,7 +53,7 @@ def test_an_end_that_is_no_token(tiny_tokenizer, tmp_path, token, answer):
 
 
 @pytest.mark.parametrize("template", ["[CLS] $A [SEP] $B:1 [SEP]:1", "[CLS] $A $B", "$A:0 [SEP]:0 $B:0"])
-def test_types_mark_the_answer_whatever_the_tokenizer_says(tiny_tokenizer, ids, tmp_path, template):
+def test_token_types_mark_the_answer_for_every_tokenizer(tiny_tokenizer, ids, tmp_path, template):
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))

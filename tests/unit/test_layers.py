@@ -1,4 +1,4 @@
-"""Who may import whom. Every job parses the Snakefile again, so that what it imports must be light."""
+"""Which package may import which. Every job parses the Snakefile again, so what it imports must be light."""
 
 import ast
 import sys
@@ -65,7 +65,7 @@ def module_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(GROUND))
-def test_the_ground_floor_stands_on_the_standard_library_and_pydantic(name):
+def test_what_the_snakefile_imports_is_light(name):
     found = of(name, inside_functions=False)
     ours, plugin = {"pydantic", "pydantic_core", "yaml", "snaketrain"}, "snakemake_executor_plugin_slurm"
     assert tops(found) <= sys.stdlib_module_names | ours | {plugin, "snakemake_interface_executor_plugins", "snakemake_interface_common"}
@@ -134,7 +134,7 @@ def test_the_client_of_slurm_knows_nothing_of_the_project():
     assert "snaketrain" not in tops(of("snaketrain.slurm.client"))
 
 
-def test_rules_know_the_ground_floor_only():
+def test_rules_import_only_light_packages():
     lines = [
         line.split() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")] for line in path.read_text().splitlines()
     ]
@@ -147,6 +147,6 @@ def test_rules_know_the_ground_floor_only():
     assert {module_of(each) for each in found if each.startswith("snaketrain")} <= GROUND
 
 
-def test_pictures_are_drawn_in_one_way():
+def test_plots_use_one_configuration_of_matplotlib():
     """`drawing.py` sees to it that no name is read as a formula."""
     assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.evaluation.drawing"]

@@ -1,4 +1,4 @@
-"""How texts fill the batches of a language model: every token once, no padding that could be avoided, none beyond the budget."""
+"""How texts fill the batches of a language model: every token once, little padding, none beyond the budget."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ def test_packed_rows_hold_each_text_once_and_whole(tmp_path, world_size, pieces)
 
 
 def texts_in(batch: dict[str, torch.Tensor]) -> list[list[int]]:
-    """The texts of a packed batch, told apart by their positions alone; padding, of token 0, left out."""
+    """The texts of a packed batch, separated only by their positions; without padding, of token 0."""
     found: list[list[int]] = []
     for row, positions in zip(batch["input_ids"].tolist(), batch["position_ids"].tolist(), strict=True):
         for token, position in zip(row, positions, strict=True):

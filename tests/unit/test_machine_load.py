@@ -1,4 +1,4 @@
-"""Figures of the machine, while something runs."""
+"""The machine's load, recorded while a training runs."""
 
 import os
 import time
@@ -26,16 +26,16 @@ def state():
     return TrainState(Task(), Strategy("cpu", "fp32"), {}, step=7)
 
 
-def test_figures_meanwhile_and_none_after(monkeypatch, state):
+def test_figures_are_recorded_until_the_end(monkeypatch, state):
     monkeypatch.setenv("PATH", "")
     journal = Journal()
     load = MachineLoad(journal, interval_seconds=0.05)
     load.on_train_start(state)
     limits.until(lambda: len(journal.lines) >= 2, 20)
     load.on_train_end(state)
-    told = len(journal.lines)
+    reported = len(journal.lines)
     time.sleep(0.2)
-    assert len(journal.lines) == told
+    assert len(journal.lines) == reported
     found = journal.lines[0]["metrics"]
     assert journal.lines[0]["step"] == 7 and found.keys() == {"cpu_percent", "memory_mb", "process_memory_mb"}
     assert 0 <= found["cpu_percent"] <= 100 and 0 < found["process_memory_mb"] < found["memory_mb"]
@@ -51,7 +51,7 @@ def test_each_gpu(tmp_path, monkeypatch):
     assert found["gpu_0_percent"] == 87 and found["gpu_0_memory_mb"] == 40536 and found["gpu_1_percent"] == 3
 
 
-def test_what_cannot_be_written_ends_it_quietly(state, monkeypatch):
+def test_a_write_error_ends_it_quietly(state, monkeypatch):
     journal = Journal()
 
     def write(event: str, **content: Any) -> None:

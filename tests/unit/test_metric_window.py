@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the losses since the last line of the journal."""
+"""The losses since the last line of the journal, as a checkpoint keeps them."""
 
 import json
 from typing import Any

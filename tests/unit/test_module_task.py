@@ -1,4 +1,4 @@
-"""Any module from the configuration: predictions by name, losses that add up whatever the batches, metrics as torchmetrics finds them."""
+"""Any module from the configuration: predictions by name, losses that add up over batches, metrics equal to torchmetrics'."""
 
 from pathlib import Path
 
@@ -227,7 +227,7 @@ def test_metrics_of_torchmetrics_are_those_of_all_examples_at_once(sizes):
 
 
 @pytest.mark.parametrize("sizes", [(10,), (3, 7)])
-def test_metrics_of_numbers_and_ones_own(batch, sizes):
+def test_metrics_of_numbers_and_custom_metrics(batch, sizes):
     metrics = {"r2": {"use": "torchmetrics.R2Score", "prediction": "mean"}, "mae": "torchmetrics.MeanAbsoluteError"}
     metrics |= {"spread_error": {"use": "torchmetrics.MeanSquaredError", "prediction": "spread", "target": "width"}}
     metrics |= {"close": {"use": "mine.py:closeness", "arguments": {"within": 0.5}, "mode": "max"}, "ratio": "mine.py:Ratio"}
@@ -291,13 +291,13 @@ def test_a_metric_of_several_values_is_refused(batch):
         ({"losses": {"mean": "mine.py:Learning"}}, "losses.mean.use: mine.py:Learning has parameters of its own"),
     ],
 )
-def test_what_does_not_fit_is_told(batch, arguments, words):
+def test_mismatches_are_errors(batch, arguments, words):
     with pytest.raises(SystemExit, match=words):
         task, modules = two(**arguments)
         task.training_step(modules, batch)
 
 
-def test_a_missing_key_and_what_is_no_module_are_told(batch):
+def test_a_missing_key_and_a_class_that_is_not_a_module_are_errors(batch):
     with pytest.raises(SystemExit, match="returns no 'median', but spread, mean. Name some of these"):
         task, modules = made(model={"by_name": True}, predictions=["median"], losses={"median": "torch.nn.MSELoss"})
         task.training_step(modules, batch)
@@ -328,11 +328,11 @@ WRONG = [
 def test_errors_show_before_any_job(arguments, words):
     with pytest.raises(ConfigurationError) as error:
         examine(CONFIGURATION | {"train": {"task": {"use": "module", "arguments": arguments}}})
-    told = [problem for problem in error.value.problems if words[0] in problem]
-    assert len(told) == 1 and all(word in told[0] for word in words), error.value.problems
+    reported = [problem for problem in error.value.problems if words[0] in problem]
+    assert len(reported) == 1 and all(word in reported[0] for word in words), error.value.problems
 
 
-def test_a_metric_of_the_arguments_can_choose_the_checkpoint():
+def test_a_metric_of_the_arguments_can_select_the_checkpoint():
     train = {"task": {"use": "module", "arguments": {"losses": LOSSES, "metrics": {"ratio": "mine.py:Ratio"}}}}
     examine(CONFIGURATION | {"train": train, "select": {"metric": "ratio", "mode": "min"}})
 
@@ -362,7 +362,7 @@ def chosen_by(metric: dict | str, **select) -> list[str]:
         ({"use": "mine.py:Ratio", "mode": "min"}, "min"),
     ],
 )
-def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(metric, mode):
+def test_the_mode_of_a_metric_is_known_before_and_in_the_training(metric, mode):
     """Read from files before any job starts; of the metric itself by the training: both say the same."""
     Path("mine.py").write_text(MINE + HALVED)
     assert Module(losses=LOSSES, metrics={"m": metric}).metrics == {"loss": "min", "m": mode}
@@ -372,14 +372,14 @@ def test_whether_more_of_a_metric_is_better_is_known_before_and_in_the_training(
         f"select.mode: is {other}, but for 'm' {'higher' if mode == 'max' else 'lower'} is better. Remove it: the metric decides."
     ]
     if isinstance(metric, str):
-        told = f"train.task.arguments.metrics.m.mode: is {other}, but its class says"
-        assert chosen_by({"use": metric, "mode": other})[0].startswith(told)
-        with pytest.raises(SystemExit, match=told):
+        reported = f"train.task.arguments.metrics.m.mode: is {other}, but its class says"
+        assert chosen_by({"use": metric, "mode": other})[0].startswith(reported)
+        with pytest.raises(SystemExit, match=reported):
             Module(losses=LOSSES, metrics={"m": {"use": metric, "mode": other}})
 
 
 @pytest.mark.parametrize("metric", ["mine.py:closeness", "mine.py:Ratio", "torchmetrics.SumMetric"])
-def test_a_metric_that_does_not_say_needs_a_mode(metric):
+def test_a_metric_without_a_direction_needs_a_mode(metric):
     assert Module(losses=LOSSES, metrics={"m": metric}).metrics["m"] is None
     (problem,) = chosen_by(metric)
     assert problem.startswith("select.mode: is missing, and 'm' does not declare whether higher or lower is better. Set it to max or min.")
@@ -396,13 +396,13 @@ def test_classes_are_predicted_with_their_labels():
     assert task.predict(task.outputs(modules, batch), batch).keys() == {"output", "target"}
 
 
-def test_large_predictions_are_not_told_one_by_one():
+def test_large_predictions_are_left_out_of_the_table():
     task = Module(predictions=["small", "large"], losses={"small": "torch.nn.MSELoss"}, inputs=["inputs"])
     task.build({"use": "torch.nn.Identity", "arguments": {}}, None, {})
     modules = {"model": lambda inputs: (inputs[:, 0], inputs)}
-    for width, told in ((101, {"small"}), (100, {"small", "large"})):
+    for width, reported in ((101, {"small"}), (100, {"small", "large"})):
         batch = {"inputs": torch.randn(3, width)}
-        assert task.predict(task.outputs(modules, batch), batch).keys() == told
+        assert task.predict(task.outputs(modules, batch), batch).keys() == reported
 
 
 def rows_of(task: Module, modules: dict, batch: dict) -> dict:
@@ -411,7 +411,7 @@ def rows_of(task: Module, modules: dict, batch: dict) -> dict:
         return {name: torch.from_numpy(value.numpy()) for name, value in task.predict(task.outputs(modules, batch), batch).items()}
 
 
-def test_targets_stand_beside_predictions(batch):
+def test_targets_are_beside_predictions(batch):
     task, modules = two()
     rows = rows_of(task, modules, batch)
     assert list(rows) == ["mean", "target", "spread", "width"] and torch.equal(rows["width"], batch["width"])
@@ -431,7 +431,7 @@ def test_a_constant_answer_is_the_mean_of_the_targets(batch):
     assert found["answer"].startswith(f"mean: always {batch['target'].mean().item():.4g}, the mean of the targets; spread: always 0.")
 
 
-def test_a_constant_answer_of_classes_is_their_shares():
+def test_a_constant_answer_for_classes_is_their_frequencies():
     metrics = {"share": {"use": "torchmetrics.Accuracy", "arguments": {"task": "multiclass", "num_classes": 3}}}
     batch = {"inputs": torch.randn(10, 4), "target": torch.tensor([2, 2, 2, 2, 2, 0, 0, 0, 1, 1])}
     shares = torch.tensor([0.3, 0.2, 0.5])

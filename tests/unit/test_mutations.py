@@ -1,4 +1,4 @@
-"""That each mutation still can be applied, and that tests/mutations.py tells what the tests notice from what they do not."""
+"""Each mutation can still be applied, and tests/mutations.py distinguishes detected from surviving ones."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ def run(repository: Path, *only: str) -> subprocess.CompletedProcess:
     return subprocess.run([*script, *(word for name in only for word in ("--only", name))], capture_output=True, text=True, env=environment)
 
 
-def test_it_tells_which_test_noticed_and_what_survived(repository):
+def test_it_reports_which_test_failed_and_which_mutations_survived(repository):
     before = (repository / "workflow/scripts/sums.py").read_text()
     done = run(repository, "noticed")
     noticed, missed = (line for line in done.stdout.splitlines() if "sums.py:" in line)
@@ -89,7 +89,7 @@ def test_tests_that_do_not_run_notice_nothing(repository):
 
 
 @pytest.mark.parametrize(("text", "words"), [("a - b", "has no line with it"), ("a + b  # a + b", "has it in lines [5, 5]")])
-def test_a_mutation_that_fits_no_more_is_an_error(repository, text, words):
+def test_a_mutation_that_cannot_be_applied_is_an_error(repository, text, words):
     path = repository / "workflow/scripts/sums.py"
     path.write_text(path.read_text().replace("a + b", text))
     done = run(repository)

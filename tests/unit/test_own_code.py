@@ -1,4 +1,4 @@
-"""A user's own files are kept with a training, and it is taken again with them as they were."""
+"""A user's own files are kept with a training, and used when it is reproduced."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from snaketrain.runtime.manifests import write_text
 from snaketrain.runtime.provenance import copy_of, own_files, write_down
 
 
-def test_files_of_the_users_own_are_told_from_modules_and_settings():
+def test_the_users_files_are_distinguished_from_modules_and_settings():
     code = ["code.train_model=01", "code.snaketrain.data.tokenization.word_tokens=23", "code.own/task.py=45", "code./else/where.py=67"]
     assert own_files([*code, 'train.strategy.use="mine.py"']) == ["own/task.py", "/else/where.py"]
 
@@ -50,14 +50,14 @@ def test_nothing_is_copied_where_nothing_changed(tmp_path, monkeypatch):
     assert with_own_code(tmp_path, {"mine.py": tmp_path / "then.py"}, tmp_path) == tmp_path
 
 
-def test_what_is_found_by_an_absolute_path_is_told(tmp_path):
+def test_changed_files_with_an_absolute_path_are_reported(tmp_path):
     for name in ("same.py", "changed.py", "gone.py"):
         write_text(tmp_path / "then" / name, name)
     write_text(tmp_path / "same.py", "same.py")
     write_text(tmp_path / "changed.py", "otherwise")
     own = {f"{tmp_path}/{name}": tmp_path / "then" / name for name in ("same.py", "changed.py", "gone.py")}
-    told = out_of_reach(tmp_path, own)
-    assert len(told) == 2 and f"{tmp_path}/changed.py was changed" in told[0] and f"training/code{tmp_path}/gone.py" in told[1]
+    reported = out_of_reach(tmp_path, own)
+    assert len(reported) == 2 and f"{tmp_path}/changed.py was changed" in reported[0] and f"training/code{tmp_path}/gone.py" in reported[1]
 
 
 def test_a_copy_without_its_password_is_not_put_in_the_place_of_a_changed_file(tmp_path):
@@ -65,11 +65,11 @@ def test_a_copy_without_its_password_is_not_put_in_the_place_of_a_changed_file(t
     write_text(tmp_path / "then.py", "PASSWORD = '***'\n")
     own = {"mine.py": tmp_path / "then.py"}
     assert with_own_code(tmp_path, own, tmp_path) == tmp_path
-    (told,) = out_of_reach(tmp_path, own)
-    assert "mine.py was changed" in told and "without passwords" in told
+    (reported,) = out_of_reach(tmp_path, own)
+    assert "mine.py was changed" in reported and "without passwords" in reported
 
 
-def test_a_setting_that_holds_a_password_is_asked_for(monkeypatch):
+def test_a_setting_with_a_password_must_be_given(monkeypatch):
     monkeypatch.delenv(CONCEALED, raising=False)
     settings = ["train.seed=0", 'train.task.arguments.password="***"']
     with pytest.raises(SystemExit, match="--settings"):

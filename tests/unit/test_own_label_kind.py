@@ -1,4 +1,4 @@
-"""A kind of label is a file in `snaketrain/labels`: with one more file there it is known everywhere."""
+"""A file added to `snaketrain/labels` is a label kind that all parts know."""
 
 import json
 import shutil
@@ -84,7 +84,7 @@ except ValueError as error:
 """
 
 
-def test_one_more_file_is_one_more_kind(tmp_path, tiny_tokenizer):
+def test_a_file_adds_a_label_kind(tmp_path, tiny_tokenizer):
     shutil.copytree(SCRIPTS, tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "scripts/snaketrain/labels/grade.py").write_text(GRADES)
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'scripts'){USE}", tiny_tokenizer]

@@ -1,4 +1,4 @@
-"""One writer for each training folder: the one before is ended, a stranger never."""
+"""Each training folder has one writer: a previous owner is ended, an unrelated process never."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WAITS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.
 
 @pytest.fixture
 def other():
-    """A process that ends with 75 when it is told to."""
+    """A process that ends with 75 when it is signalled."""
     process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     yield process
@@ -40,13 +40,13 @@ def sign(folder, pid, **changes):
     (folder / "owner.json").write_text(json.dumps(owner))
 
 
-def test_a_left_over_process_is_told_to_end_and_waited_for(tmp_path, other):
+def test_a_leftover_process_is_signalled_and_waited_for(tmp_path, other):
     sign(tmp_path, other.pid)
     ownership.end_previous_owner(tmp_path)
     assert other.wait(limits.seconds(1)) == 75
 
 
-def test_one_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
+def test_a_leftover_process_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
     monkeypatch.setattr(ownership, "PATIENCE_SECONDS", 0.5)
     other.send_signal(signal.SIGSTOP)
     sign(tmp_path, other.pid)
@@ -57,7 +57,7 @@ def test_one_that_does_not_end_is_killed(tmp_path, other, monkeypatch):
 @pytest.mark.parametrize(
     "changes", [{"started": 1}, {"started": None}, {"host": "elsewhere"}], ids=["recycled number", "unknown start", "other host"]
 )
-def test_a_stranger_is_left_alone(tmp_path, other, changes):
+def test_an_unrelated_process_is_left_alone(tmp_path, other, changes):
     sign(tmp_path, other.pid, **changes)
     ownership.end_previous_owner(tmp_path)
     time.sleep(0.2)
@@ -76,7 +76,7 @@ def test_nothing_to_end(tmp_path, other):
     ownership.end_previous_owner(tmp_path)  # over long ago
 
 
-def test_whoever_was_taken_over_writes_no_more(tmp_path, other):
+def test_a_previous_owner_stops_writing(tmp_path, other):
     ownership.sign(tmp_path)
     ownership.check(tmp_path)
     sign(tmp_path, other.pid, job="12", host="train3")
@@ -84,7 +84,7 @@ def test_whoever_was_taken_over_writes_no_more(tmp_path, other):
         ownership.check(tmp_path)
 
 
-def test_a_process_stays_the_same_when_its_torchrun_is_gone(tmp_path, monkeypatch):
+def test_the_owner_stays_the_same_when_its_torchrun_was_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     ownership.sign(tmp_path)
     monkeypatch.setattr(os, "getppid", lambda: 1)
@@ -103,7 +103,7 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_left_over_job_is_cancelled_and_waited_for(slurm):
+def test_a_leftover_job_is_cancelled_and_waited_for(slurm):
     (slurm / "state").write_text("12\n")
     sign(slurm, 1, job="12")
     ownership.end_previous_owner(slurm)
@@ -116,7 +116,7 @@ def test_a_job_that_is_over_is_not(slurm):
     assert not (slurm / "cancelled").exists()
 
 
-def test_our_own_job_that_was_queued_again_is_not_cancelled(slurm, monkeypatch):
+def test_our_own_requeued_job_is_not_cancelled(slurm, monkeypatch):
     (slurm / "state").write_text("12\n")
     sign(slurm, 1, job="12", host="train1")
     monkeypatch.setenv("SLURM_JOB_ID", "12")

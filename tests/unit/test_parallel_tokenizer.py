@@ -1,4 +1,4 @@
-"""Tokenizer processes give what a thread gives, in order, and leave no process behind."""
+"""Tokenizer processes give the same result as a thread, in order, and leave no process behind."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ def test_processes_are_for_much_data_and_more_than_one_core(make, monkeypatch):
             assert (tokenizer.started is not None) == started
 
 
-def test_a_killed_process_is_an_error_that_says_so(make, monkeypatch):
+def test_a_killed_process_is_reported(make, monkeypatch):
     with (
         with_processes(make(), monkeypatch) as tokenizer,
         pytest.raises(BadData, match="was killed, most likely because memory ran out"),
@@ -84,7 +84,7 @@ def test_a_killed_process_is_an_error_that_says_so(make, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_processes_end_with_the_one_that_began_them(tiny_tokenizer, tmp_path, number):
+def test_processes_end_with_their_parent(tiny_tokenizer, tmp_path, number):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
     script = tmp_path / "reads.py"
     script.write_text(f"""
@@ -101,11 +101,11 @@ def endless():
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has switched off
-    data, told = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
+    data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
     with open_tokenizer(Path({str(tmp_path / "tokenizer")!r}), data, 3) as tokenizer:
         for made in tokenizer.encode(endless()):
-            if tokenizer.started and tokenizer.started.done() and not told:
-                told = True
+            if tokenizer.started and tokenizer.started.done() and not reported:
+                reported = True
                 print("at work", flush=True)
 """)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""In which precision `auto` trains: bf16 where the device computes in it, agreed by all processes."""
+"""The precision of `auto`: bf16 if the devices of all processes support it."""
 
 from argparse import Namespace
 from typing import Any
@@ -35,13 +35,13 @@ def test_auto_on_a_gpu(gpu, bf16, expected):
     assert isinstance(Fsdp().scaler, PartsScaler)
 
 
-def test_a_precision_that_is_named_is_taken_and_a_cpu_computes_in_fp32(gpu):
+def test_a_given_precision_is_used_and_auto_is_fp32_on_a_cpu(gpu):
     assert Strategy(precision="fp16").precision == "fp16"
     assert Strategy(device="cpu").precision == "fp32"
 
 
 @pytest.mark.parametrize(("others", "expected"), [("bf16", "bf16"), ("fp16", "fp16")])
-def test_processes_on_gpus_of_several_kinds_agree(monkeypatch, gpu, others, expected):
+def test_processes_on_different_gpus_use_the_same_precision(monkeypatch, gpu, others, expected):
     class OfTwo(Distributed):
         def all_gather_object(self, item: Any) -> list[Any]:
             return [item, others]
@@ -60,7 +60,7 @@ class Chosen(Exception):
     """In which precision a strategy was asked for."""
 
 
-def test_an_evaluation_computes_as_the_training_did(monkeypatch, tmp_path):
+def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path):
     """Not in what `auto` means on the machine that it happens to run on."""
     settings = [*strings("train", Train()), *strings("model", Model(use="torch.nn.Linear"))]
     training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16"})

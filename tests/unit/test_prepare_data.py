@@ -29,7 +29,7 @@ def table(rows) -> str:
 ROWS = [(f"this movie {n} was great", n % 2) for n in range(1000)]
 
 
-def test_the_cut_is_exact_disjoint_and_complete(prepared):
+def test_splits_are_exact_disjoint_and_complete(prepared):
     splits, facts, _ = prepared(table(ROWS), dev_fraction=0.15, test_fraction=0.2)
     assert [len(splits[split]) for split in ("train", "dev", "test")] == [650, 150, 200]
     assert sorted(row["line"] for rows in splits.values() for row in rows) == list(range(2, 1002))
@@ -38,7 +38,7 @@ def test_the_cut_is_exact_disjoint_and_complete(prepared):
     assert facts["splits"]["dev"]["label_counts"] == [sum(row["label"] == c for row in splits["dev"]) for c in (0, 1)]
 
 
-def test_the_cut_depends_on_the_seed_only(prepared):
+def test_splits_depend_only_on_the_seed(prepared):
     def lines(**changes):
         return {split: [row["line"] for row in rows] for split, rows in prepared(table(ROWS), **changes)[0].items()}
 
@@ -52,7 +52,7 @@ def test_the_cut_depends_on_the_seed_only(prepared):
     assert set(limited["train"]) < set(lines(limit_train=60)["train"])
 
 
-def test_an_example_taken_under_a_limit_is_what_it_is_without(prepared):
+def test_a_limit_does_not_change_the_examples_it_keeps(prepared):
     changes = {"max_length": 6, "text": ["text", "more"], "ending": "jsonl"}
     train = "".join(
         json.dumps({"text": text, "more": "good " * (n % 5 + 1), "label": label}) + "\n" for n, (text, label) in enumerate(ROWS)
@@ -74,14 +74,14 @@ def test_batches_leave_no_trace_in_the_examples(prepared, monkeypatch, limits):
 
 
 @pytest.mark.parametrize(("last", "made"), [("", ["dev.arrow", "test.arrow", "train.arrow"]), ("{", [])])
-def test_rows_put_aside_are_gone_afterwards(prepared, tmp_path, last, made):
+def test_temporary_files_are_deleted(prepared, tmp_path, last, made):
     rows = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in ROWS)
     with pytest.raises(BadData, match="line 1001: not JSON") if last else nullcontext():
         prepared(rows + last, ending="jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*made, "tokenizer", "train.jsonl"])
 
 
-def test_given_files_are_not_cut(prepared):
+def test_given_files_are_not_split(prepared):
     splits, _, _ = prepared(table(ROWS[:20]), dev=table(ROWS[20:25]), test=table(ROWS[25:32]), limit_test=3)
     assert [len(rows) for rows in splits.values()] == [20, 5, 3]
 
@@ -155,7 +155,7 @@ def test_classes_that_chance_keeps_from_training_are_counted(prepared):
     assert issues.examples["single_row_class"] == ["train.tsv, line 22: lable"]
 
 
-def test_a_header_of_other_names_than_the_columns_is_no_row(prepared):
+def test_a_header_with_other_names_than_the_columns_is_not_read_as_a_row(prepared):
     rows = "sentence\tscore\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS[:20])
     with pytest.raises(BadData, match="data.columns: .* but train.tsv, line 1 looks like one: no other row has its label 'score'"):
         prepared(rows, columns=["text", "label"])
@@ -194,7 +194,7 @@ def test_pairs_carry_their_token_types(prepared):
     assert issues.counts["empty_text"] == 1
 
 
-def test_half_characters_from_json_are_replaced(prepared):
+def test_lone_surrogates_from_json_are_replaced(prepared):
     rows = [{"text": "good \ud83d film", "label": 1}, {"text": "bad", "label": 0}]
     splits, _, issues = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
     assert splits["train"][0]["text"] == "good ? film"
@@ -274,7 +274,7 @@ def test_a_stage_reports_all_problems_without_a_traceback(tmp_path, fetched):
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_transformers_tells_the_texts_of_a_pair_apart_as_the_preparation_does(tmp_path, tiny_tokenizer, pair):
+def test_transformers_and_preparation_give_pairs_the_same_token_types(tmp_path, tiny_tokenizer, pair):
     from transformers import AutoTokenizer
 
     copy_tokenizer(tiny_tokenizer, tmp_path / "copy", pair)

@@ -1,4 +1,4 @@
-"""A process is known by its number and the moment it started."""
+"""A process is identified by its id and its start time."""
 
 import os
 import subprocess

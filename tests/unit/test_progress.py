@@ -1,4 +1,4 @@
-"""What is shown while a training runs comes late, in bundles, and is whole."""
+"""The output of a running training is written late and in bundles, but completely."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Shown:
         self.callbacks.on_train_end(self.state)
 
 
-def told(folder, tag: str) -> dict[int, float]:
+def reported(folder, tag: str) -> dict[int, float]:
     events = EventAccumulator(str(folder)).Reload()
     assert tag in events.Tags()["scalars"]
     return {event.step: event.value for event in events.Scalars(tag)}
@@ -58,19 +58,19 @@ def test_every_line_of_quick_steps_reaches_tensorboard(folder):
         if step == 50:
             shown.evaluated(step, {"accuracy": 0.5})
     shown.close()
-    assert told(folder, "train/loss") == {step: step / 2 for step in range(10, 101, 10)}
-    assert told(folder, "eval/accuracy") == {50: 0.5}
+    assert reported(folder, "train/loss") == {step: step / 2 for step in range(10, 101, 10)}
+    assert reported(folder, "eval/accuracy") == {50: 0.5}
 
 
-def test_what_waited_when_the_training_stopped_is_written(folder):
+def test_pending_lines_are_written_when_the_training_stops(folder):
     shown = Shown(folder)
     shown.show(10, figures(2.0))
     assert shown.tensorboard.waiting, "one line alone waits for more"
     shown.close()
-    assert told(folder, "train/loss") == {10: 2.0}
+    assert reported(folder, "train/loss") == {10: 2.0}
 
 
-def test_a_line_says_when_it_was_told_and_not_when_it_was_written(folder, monkeypatch):
+def test_a_line_has_the_time_of_its_event_and_not_of_writing(folder, monkeypatch):
     shown = Shown(folder)
     monkeypatch.setattr("time.time", lambda: 1000.0)
     shown.show(10, figures(2.0))
@@ -102,13 +102,13 @@ def test_frequent_evaluations_do_not_keep_the_bar_waiting(folder, monkeypatch):
     shown.close()
 
 
-def test_going_on_replaces_what_comes_after_the_checkpoint(folder):
+def test_resuming_replaces_what_comes_after_the_checkpoint(folder):
     for start, loss, steps in ((0, 1.0, (10, 20, 30)), (20, 2.0, (30, 40))):
         shown = Shown(folder, start=start)
         for step in steps:
             shown.show(step, figures(loss))
         shown.close()
-    assert told(folder, "train/loss") == {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0}
+    assert reported(folder, "train/loss") == {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0}
 
 
 def test_another_process_shows_nothing(folder, capsys):

@@ -1,4 +1,4 @@
-"""Rows of raw files in every format, and the quick look at them before a run."""
+"""Rows of raw files in every format, and their check before a run."""
 
 import gzip
 import json

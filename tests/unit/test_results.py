@@ -1,4 +1,4 @@
-"""The figures of an evaluation, against scikit-learn, formulas written out, and counts by hand; for every kind of label and for none."""
+"""The metrics of an evaluation, against scikit-learn, explicit formulas and counts by hand; for every label kind and for none."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What rules are given: plain where all jobs agree, else a function that Snakemake can call as it calls its own."""
+"""Values of rules: plain if all jobs share them, otherwise functions that Snakemake can call."""
 
 from snakemake.common import get_input_function_aux_params
 from snakemake.iocontainers import Wildcards
@@ -8,11 +8,11 @@ from snaketrain.orchestration.rule_values import untracked, varying
 SMALL = Wildcards(fromdict={"run": "small"})
 
 
-def test_a_value_on_which_all_agree_is_no_function():
+def test_a_value_that_all_share_is_not_a_function():
     assert varying(["small", "large"], lambda name: 4) == 4
 
 
-def test_what_looks_like_a_wildcard_is_a_function_of_which_snakemake_takes_the_result_as_it_is():
+def test_a_value_like_a_wildcard_is_a_function_whose_result_snakemake_uses_literally():
     assert varying(["small", "large"], lambda name: 'data.text="{run}"')(SMALL) == 'data.text="{run}"'
 
 
@@ -25,7 +25,7 @@ def test_none_stays_a_function():
     assert varying(["small"], lambda name: None)(SMALL) is None
 
 
-def test_untracked_params_take_input_for_which_snakemake_does_not_compare_them():
+def test_snakemake_does_not_compare_untracked_params():
     command = untracked(lambda stage, wildcards, input, output, threads: f"{stage} {wildcards.run} {input} {output} {threads}", "train")
     given = {"input": "a.txt", "output": "b.txt", "threads": 3}
     assert get_input_function_aux_params(command, given) == given

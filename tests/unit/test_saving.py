@@ -1,4 +1,4 @@
-"""When checkpoints are saved that no evaluation asks for, and what they are good for."""
+"""Checkpoints that are saved between evaluations, and resuming from them."""
 
 import time
 from types import SimpleNamespace
@@ -69,6 +69,6 @@ def test_killed_between_two_evaluations_it_resumes_from_the_newest_checkpoint(tm
     killed.checkpoints.finish()  # what a thread of this process writes, a kill would have ended
     resumed = make(tmp_path / "killed", **options)
     resumed.fit()
-    told, expected = ([(line["step"], line["metrics"]["loss"]) for line in each.journal.of("train")] for each in (resumed, whole))
-    assert told == expected[8:]
+    reported, expected = ([(line["step"], line["metrics"]["loss"]) for line in each.journal.of("train")] for each in (resumed, whole))
+    assert reported == expected[8:]
     assert bits_of(resumed) == bits_of(whole)

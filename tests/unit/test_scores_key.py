@@ -1,4 +1,4 @@
-"""Scores are used again only where nothing has changed that they depend on."""
+"""Scores are reused only if nothing that affects them has changed."""
 
 from dataclasses import replace
 
@@ -34,11 +34,11 @@ KEY = scores_key(GIVEN, "cpu", TRAINING, SELECTION, DATA, MODEL)
         (GIVEN, "cpu", TRAINING, SELECTION, DATA, None),
     ],
 )  # fmt: skip
-def test_what_the_scores_depend_on_is_in_the_key(changed):
+def test_the_key_contains_everything_that_affects_the_scores(changed):
     assert scores_key(*changed) != KEY
 
 
-def test_what_is_made_of_them_is_not():
+def test_the_key_does_not_contain_what_affects_only_the_report():
     other = replace(GIVEN, settings=["evaluate.bins=4", "evaluate.batch_size=64", "evaluate.confidence=0.5"])
     later = replace(SELECTION, facts=SELECTION.facts | {"step": 9}, started=5.0)
     assert scores_key(other, "cpu", TRAINING, later, DATA, MODEL) == KEY

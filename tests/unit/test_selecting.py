@@ -1,4 +1,4 @@
-"""The winner is chosen by what the checkpoints themselves say, whatever the journal tells of evaluations that were lost."""
+"""The checkpoint is selected by the metrics in the checkpoints, even if the journal has lost evaluations."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What several processes do, each in this one after the other: their shares add up, and each draws its own dropout."""
+"""The work of several processes, done in this one: their shares add up, and each draws its own dropout."""
 
 from collections.abc import Callable
 from dataclasses import replace

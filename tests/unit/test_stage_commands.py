@@ -1,4 +1,4 @@
-"""Nothing that a setting or a path holds reaches a shell as code: commands are run by one, and their scripts are stubs that say what they were given."""
+"""Nothing in a setting or a path is executed by a shell: commands run in one, with stubs that report their arguments."""
 
 import json
 import shlex
@@ -46,7 +46,7 @@ def run(command: str, folder: Path) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def test_every_script_is_given_its_words_as_they_are(pipeline, tmp_path):
+def test_every_script_receives_its_arguments_literally(pipeline, tmp_path):
     found = pipeline(threads=1)
     names = {"fetch_model": next(iter(found.models)), "compare_runs": ""} | dict.fromkeys(
         ("fetch_data", "prepare_data"), next(iter(found.datasets))
@@ -60,7 +60,7 @@ def test_every_script_is_given_its_words_as_they_are(pipeline, tmp_path):
         assert "--initial" not in given["words"]
 
 
-def test_a_job_is_given_the_very_settings_that_snakemake_compares(pipeline, tmp_path):
+def test_a_job_receives_the_settings_that_snakemake_compares(pipeline, tmp_path):
     found = pipeline(threads=1)
     for stage, name in (("fetch_data", next(iter(found.datasets))), ("train_model", "default"), ("compare_runs", "")):
         for executing in (False, True):
@@ -111,17 +111,17 @@ def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline,
         ("x" * 300, "x" * 40),
     ],
 )
-def test_names_are_of_a_safe_alphabet(text, name):
+def test_names_use_a_safe_alphabet(text, name):
     assert plain_name(text) == name
 
 
-def test_a_digest_tells_apart_what_is_written_alike(pipeline):
+def test_digests_distinguish_names_that_look_the_same(pipeline):
     from snaketrain.config.schema import Source
 
     assert source_name(Source(path="my model")) != source_name(Source(path="my_model"))
 
 
-def test_a_folder_in_which_snakemake_cannot_work_is_told():
+def test_a_folder_in_which_snakemake_cannot_work_is_refused():
     launching.check_folder(TEXT.replace("{run}", ""))
     with pytest.raises(ConfigurationError, match=r"/a\{b\}: .*braces"):
         launching.check_folder("/a{b}")

@@ -1,4 +1,4 @@
-"""When a process counts as stuck."""
+"""When a process counts as hanging."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def started(folder: Path, beats: int, stall_seconds: float) -> subprocess.Popen:
     return process
 
 
-def test_time_in_which_it_was_suspended_does_not_count(tmp_path):
+def test_time_while_suspended_does_not_count(tmp_path):
     stall_seconds = limits.seconds(2)
     process = started(tmp_path, 10, stall_seconds)
     process.send_signal(signal.SIGSTOP)
@@ -42,5 +42,5 @@ def test_time_in_which_it_was_suspended_does_not_count(tmp_path):
     assert process.wait(limits.seconds(30)) == 0
 
 
-def test_a_process_that_stands_still_ends(tmp_path):
+def test_a_process_that_hangs_ends(tmp_path):
     assert started(tmp_path, 0, 2).wait(limits.seconds(30)) == WORTH_ANOTHER_START

@@ -1,4 +1,4 @@
-"""A strategy declares what it needs in class attributes, which are read from its file; a user's own strategy does the same."""
+"""Strategies, also a user's own, declare their requirements in class attributes that are read from their files."""
 
 import subprocess
 import sys
@@ -117,7 +117,7 @@ def test_processes_and_devices_are_checked_by_the_declarations_of_a_users_own_st
     assert problem.endswith(". (run default)")
 
 
-def test_what_our_own_strategies_declare():
+def test_declarations_of_our_own_strategies():
     everywhere = ("cpu", "cuda")
     for name in ("single", "data_parallel"):
         assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere)
@@ -139,18 +139,18 @@ def test_declarations_are_read_without_torch(own):
     assert done.stdout.split("\n")[0] == "{'tensor': 'model_parallel'} ('cuda',) False", done.stderr
 
 
-def test_a_job_for_a_strategy_of_gpus_is_not_submitted_without_any(own):
+def test_a_job_without_gpus_is_not_submitted_for_a_strategy_that_needs_them(own):
     run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "train": {"strategy": f"{own}:OnGpus"}})
     assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(run, "slurm", None)
 
 
 @pytest.mark.parametrize("use", ["fairscale_fsdp", "{own}:OnGpus"])
-def test_a_strategy_of_gpus_says_so_where_it_starts_on_a_cpu(own, use):
+def test_a_strategy_that_needs_gpus_refuses_to_start_on_a_cpu(own, use):
     with pytest.raises(SystemExit) as error:
         make_strategy(use.format(own=own), {}, device="cpu", precision="fp32")
     assert str(error.value).endswith("needs GPUs, and the device is cpu: use `fsdp`, which needs none.")
 
 
-def test_a_users_own_strategy_is_code_of_the_training(own):
+def test_a_users_strategy_is_part_of_the_trainings_code(own):
     assert strategy_files(f"{own}:Heir") == [own]
     assert [file.name for file in strategy_files("auto")] == ["single.py", "ddp.py"]

@@ -1,4 +1,4 @@
-"""Random texts through tokenizers of many kinds: the plain tokenizer agrees with the library, and the fast one with the plain one."""
+"""Random texts through many kinds of tokenizers: the plain tokenizer equals the library, and the fast one the plain one."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every option of every tool says what it does."""
+"""Every option of every tool has a help text."""
 
 import ast
 from pathlib import Path

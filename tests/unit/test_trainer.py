@@ -1,4 +1,4 @@
-"""The trainer as a notebook uses it: from settings, with code of one's own, and no workflow around it."""
+"""The trainer in a notebook: from settings, with custom code, without the workflow."""
 
 import gzip
 import json
@@ -61,13 +61,13 @@ def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
 
 
-def test_what_is_named_as_a_callback_must_be_one(tmp_path, settings):
+def test_a_class_that_is_not_a_callback_is_refused(tmp_path, settings):
     wrong = settings.model_copy(update={"callbacks": Train(callbacks=[f"{tmp_path}/own.py:NoCallback"]).callbacks})
     with pytest.raises(SystemExit, match=r"train.callbacks.0: .*own.py:NoCallback makes a NoCallback, which is not a callback"):
         load_callbacks(wrong)
 
 
-def test_a_profile_of_the_steps_that_were_asked_for(tmp_path, settings):
+def test_the_configured_steps_are_profiled(tmp_path, settings):
     trainer = trainer_of(settings, tmp_path / "run", callbacks=[Profiler(tmp_path / "profile", first_step=3, steps=2)])
     trainer.fit()
     [trace] = (tmp_path / "profile").iterdir()

@@ -1,4 +1,4 @@
-"""Training against a plain loop in PyTorch: the same steps; stopped and resumed, the same bits; evaluated, the plain figures."""
+"""Training against a plain loop in PyTorch: the same steps, bitwise the same after a resume, the same metrics."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[
     decaying = [{"params": [layer.weight], "lr": rate, "weight_decay": 0.3} for layer, rate in ((module[0], 0.02), (module[2], 0.01))]
     others = [{"params": [layer.bias], "lr": rate, "weight_decay": 0.0} for layer, rate in ((module[0], 0.02), (module[2], 0.01))]
     optimizer = torch.optim.AdamW([*decaying, *others])
-    schedule, told = get_linear_schedule_with_warmup(optimizer, 4, 15), []
+    schedule, reported = get_linear_schedule_with_warmup(optimizer, 4, 15), []
     for ids in (ids for epoch in range(3) for ids in batches.of(epoch)):
         batch, rate = points.batch(ids), schedule.get_last_lr()[0]
         loss = cross_entropy(module(batch["places"]), batch["classes"])
@@ -32,8 +32,8 @@ def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        told.append({"loss": loss.item(), "learning_rate": rate, "gradient_norm": norm.item()})
-    return told
+        reported.append({"loss": loss.item(), "learning_rate": rate, "gradient_norm": norm.item()})
+    return reported
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -42,10 +42,10 @@ def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
     plain = copy.deepcopy(module_of(training))
     assert training.fit().step == 15
     expected = plain_loop(plain, training.data.train, training.plan.batches)
-    told = [line["metrics"] for line in training.journal.of("train")]
+    reported = [line["metrics"] for line in training.journal.of("train")]
     assert sum(figures["gradient_norm"] > 0.4 for figures in expected) > 5  # it had something to clip
     for name in ("loss", "learning_rate", "gradient_norm"):
-        assert [figures[name] for figures in told] == pytest.approx([figures[name] for figures in expected], rel=1e-5), name
+        assert [figures[name] for figures in reported] == pytest.approx([figures[name] for figures in expected], rel=1e-5), name
     torch.testing.assert_close(module_of(training).state_dict(), plain.state_dict(), rtol=1e-5, atol=1e-6)
 
 
@@ -57,9 +57,9 @@ def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
     resumed = make(tmp_path / "parts", dropout=0.5)
     assert resumed.fit().step == 15 and resumed.journal.of("train")[0]["step"] == stops_at + 1
     for kind, count in (("train", 15), ("eval", 7)):
-        told, expected = ([(line["step"], line["metrics"]["loss"]) for each in some for line in each.journal.of(kind)]
+        reported, expected = ([(line["step"], line["metrics"]["loss"]) for each in some for line in each.journal.of(kind)]
                           for some in ((begun, resumed), (whole,)))  # fmt: skip
-        assert told == expected and len(told) == count
+        assert reported == expected and len(reported) == count
     assert bits_of(resumed) == bits_of(whole)
 
 

@@ -1,4 +1,4 @@
-"""Texts are encoded word by word, and of long ones only the beginning; both give what the tokenizer makes of the whole text."""
+"""Texts are encoded word by word, and only the beginnings of long ones; the tokens are those of the whole text."""
 
 import random
 import unicodedata
@@ -99,7 +99,7 @@ def test_whole_texts_as_well(kind, cached, monkeypatch):
     assert not any(made["truncated"].to_pylist())
 
 
-def test_words_are_not_trusted_where_whole_texts_differ():
+def test_the_plain_tokenizer_is_used_if_tokens_of_words_differ():
     """This one splits at spaces, and yet a word after another has other tokens than alone."""
     tokenizer, some = trained("bytes"), ["ba ti lo", "ti ba lo", "lo lo"] * 20
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace("ba ti", "x")])
@@ -137,7 +137,7 @@ def test_pairs_are_cut_as_the_tokenizer_does_it(kind, template, max_length):
     assert 5 < sum(made["truncated"]) < len(pairs)
 
 
-def test_what_is_visible_beside_a_space_becomes_no_space():
+def test_visible_characters_do_not_normalize_to_spaces():
     visible = word_tokens.visible()
     assert len(visible) > 11_000
     for form in ("NFC", "NFD", "NFKC", "NFKD"):

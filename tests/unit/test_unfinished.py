@@ -1,4 +1,4 @@
-"""Why a run has no result: from what Snakemake knows of its jobs, and from their logs."""
+"""Why a run has no result: from Snakemake's state of its jobs, and from their logs."""
 
 import json
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def write(path, text):
     return path
 
 
-def test_data_that_cannot_be_prepared_cost_all_their_runs(workflow, tmp_path):
+def test_runs_whose_data_cannot_be_prepared_have_no_result(workflow, tmp_path):
     workflow.scheduler.failed.add(workflow.jobs["prepare_data"])
     write(tmp_path / "logs/prepare_data/.log", "python prepare_data.py\nprepare_data: no rows are left\n")
     expected = "prepare_data failed: prepare_data: no rows are left"
@@ -86,7 +86,7 @@ def test_the_last_error_of_a_log(tmp_path, log, found):
     assert last_error(path, tmp_path) == found.replace("{log}", str(path))
 
 
-def test_a_journal_of_an_earlier_start_explains_nothing(tmp_path):
+def test_a_journal_of_an_earlier_start_is_ignored(tmp_path):
     lines = [{"event": "attempt"}, {"event": "end", "status": "FAILED", "error": "OldError: long ago", "step": 3}]
     write(tmp_path / "journal.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     log = write(tmp_path / "job.log", "command\nImportError: now\nE1122 19:00 x] failed\n")

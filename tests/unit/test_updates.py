@@ -1,4 +1,4 @@
-"""What a step does to modules and optimizers: all that one loss has trained, or nothing."""
+"""A step updates either all modules and optimizers of a loss, or none."""
 
 import math
 from types import SimpleNamespace
@@ -108,8 +108,8 @@ def test_running_out_of_memory_between_two_optimizers_is_not_tried_again(monkeyp
         step(ours)
 
 
-@pytest.mark.parametrize(("scale", "told"), [(2.0**10, []), (0.5, [7])])
-def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(scale, told):
+@pytest.mark.parametrize(("scale", "reported"), [(2.0**10, []), (0.5, [7])])
+def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(scale, reported):
     """Else a training in fp16 whose every gradient is NaN would go to its end without a word."""
     strategy, lines = Strategy("cpu", "fp16"), []
     strategy.scaler.scale(torch.ones(()))  # which makes its state
@@ -118,4 +118,4 @@ def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(sc
         state=SimpleNamespace(strategy=strategy), nonfinite=NonfiniteSteps(3, 0), journal=SimpleNamespace(write=lambda event, **facts: lines.append(facts))
     )  # fmt: skip
     Trainer.skip(training, StepOutcome(7, np.arange(2), {"": torch.ones(())}, 2.0, 2.0, torch.tensor(NAN), 0.1))
-    assert [line["step"] for line in lines] == told
+    assert [line["step"] for line in lines] == reported

@@ -1,4 +1,4 @@
-"""A task that evaluates other weights than it trains."""
+"""A task that evaluates other weights than it trains, such as averaged ones."""
 
 import copy
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Models of which other processes get their parts: shapes without memory, and memory where it is needed."""
+"""Models on the meta device, whose parameters other ranks send, and allocating them."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ MODELS = {"llama": LlamaForCausalLM(LlamaConfig(**LLAMA)), "bart": BartForSequen
 
 @pytest.mark.parametrize("pretrained", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_like_the_real_one_but_for_the_memory(tmp_path, name, pretrained):
+def test_a_model_on_the_meta_device_is_otherwise_like_the_real_one(tmp_path, name, pretrained):
     real = MODELS[name]
     real.save_pretrained(tmp_path)
     section = {"use": f"transformers.{type(real).__name__}", "arguments": {} if pretrained else {"llama": LLAMA, "bart": BART}[name]}
@@ -47,7 +47,7 @@ def test_frozen_and_tied_parameters_stay_so():
     assert [parameter.requires_grad for parameter in model.parameters()] == [True, False, True]
 
 
-def test_afterwards_models_are_as_ever():
+def test_models_built_afterwards_are_ordinary():
     with pytest.raises(ZeroDivisionError), without_memory():
         1 / 0  # noqa: B018
     assert has_memory(nn.Linear(2, 2))

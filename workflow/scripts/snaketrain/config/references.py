@@ -43,7 +43,7 @@ def load(name: str, short_names_in: str | None = None) -> Any:  # only the calle
 
 @functools.cache
 def find(name: str, short_names_in: str | None = None) -> tuple[Path | None, str]:
-    """The file that defines the name (None: it cannot be told without importing a library) and the attribute in it."""
+    """The file that defines the name (None: unknown without importing a library) and the attribute in it."""
     if ":" in name or name.endswith(".py"):
         path, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
         if not path or not attribute:

@@ -70,7 +70,7 @@ class Task:
         return {}
 
     def baselines(self, rows: dict[str, Tensor]) -> dict[str, JsonObject]:
-        """Constant answers by name, from the rows of all examples: the `answer` in words, and its metrics."""
+        """Constant answers by name, from the rows of all examples: the `answer` as text, and its metrics."""
         return {}
 
     # --- each epoch

@@ -95,7 +95,7 @@ class Surveyor:
             self.issues.add_all(
                 "single_row_class", len(single), [(self.first_locations[name], name) for name in single[: DataIssues.SHOWN]]
             )
-        # in an unlabelled test set missing labels are no issue
+        # in an unlabelled test set missing labels are expected
         issues.merge(self.issues, without=() if found.labelled else ("missing_label",))
         return found
 

@@ -1,4 +1,4 @@
-"""A battery of wrong configurations, made from the settings themselves: every setting with every kind of mistake."""
+"""A battery of wrong configurations, made from the settings themselves: every setting with every kind of invalid value."""
 
 import time
 import types
@@ -59,11 +59,11 @@ class Task:
     def __init__(self, strength: float):
         pass
 """
-TAKEN = {"train.task.arguments.regularisers.0.weight: negative"}  # it may be meant: what is to become larger
-TAKEN_BY_HAND = {"train.optimizer os.system"}  # of functions that are not written in Python nothing can be read
+ACCEPTED = {"train.task.arguments.regularisers.0.weight: negative"}  # it may be intended, to maximise something
+ACCEPTED_BY_HAND = {"train.optimizer os.system"}  # builtin functions have no readable source
 
 
-# one mistake each: where it is, what is put there, and perhaps beside what else
+# one error each: its place, the value, and settings needed beside it
 LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": {"hidden_size": 8}}
 BY_HAND: list[tuple[str, Any, dict]] = [
     # arguments of optimizers, schedules, strategies, tasks, models, data sets, losses and metrics
@@ -307,7 +307,7 @@ def plain(annotation: Any, limits: list) -> tuple[Any, list]:
     return annotation, limits
 
 
-def mistakes(kind: Any, limits: list) -> Iterator[tuple[str, Any]]:
+def invalid_values(kind: Any, limits: list) -> Iterator[tuple[str, Any]]:
     """Values that are wrong for any setting of the type."""
     if kind in (int, float):
         yield from (("a text", "some"), ("a list", [1, 2]), ("names", {"a": 1}), ("a switch", True), ("not a number", float("nan")))
@@ -339,7 +339,7 @@ def of_the_schema() -> Iterator[tuple[str, str, dict]]:
     for path, name, kind, limits in leaves(Settings):
         base = prepared(path)
         where = ".".join(map(str, path))
-        yield from ((where, what, put(base, path, value)) for what, value in mistakes(kind, limits))
+        yield from ((where, what, put(base, path, value)) for what, value in invalid_values(kind, limits))
         if len(name) > 3:
             yield f"{where[: -len(name)]}{name[:2] + name[3:]}", "misspelt", put(base, (*path[:-1], name[:2] + name[3:]), 1)
             yield f"{where[: -len(name)]}{name.upper()}", "upper case", put(base, (*path[:-1], name.upper()), 1)
@@ -347,7 +347,7 @@ def of_the_schema() -> Iterator[tuple[str, str, dict]]:
         arguments = ("train", "task", "arguments")
         where = ".".join(map(str, (*arguments, *path)))
         base = put(OF_MODULE, (*arguments, "regularisers"), [{"use": "mine.py:error"}])
-        yield from ((where, what, put(base, (*arguments, *path), value)) for what, value in mistakes(kind, limits))
+        yield from ((where, what, put(base, (*arguments, *path), value)) for what, value in invalid_values(kind, limits))
 
 
 def prepared(path: tuple) -> dict:
@@ -364,44 +364,44 @@ def prepared(path: tuple) -> dict:
     return base
 
 
-def test_of_every_setting_with_every_mistake_hardly_one_is_taken(folder):
+def test_hardly_any_invalid_value_of_any_setting_is_accepted(folder):
     battery = list(of_the_schema())
-    taken, failed, slowest = tried(battery)
+    accepted, failed, slowest = tried(battery)
     assert failed == []
     assert len(battery) > 1000
-    assert set(taken) == TAKEN
+    assert set(accepted) == ACCEPTED
     assert slowest < 2 * slowness()
 
 
-def test_of_mistakes_by_hand_hardly_one_is_taken(folder):
+def test_hardly_any_error_written_by_hand_is_accepted(folder):
     battery = []
     for where, value, beside in BY_HAND:
         path = tuple(where.split(".")) if isinstance(where, str) else (where,)
         section = {"runs": "run", "sweeps": "sweeps"}.get(where, str(path[0]))
         battery.append((section, f"{where} {str(value)[:60]}", put(BASE | beside, path, value)))
-    taken, failed, slowest = tried(battery)
+    accepted, failed, slowest = tried(battery)
     assert failed == []
-    assert {name.partition(" ")[2] for name in taken} == TAKEN_BY_HAND
+    assert {name.partition(" ")[2] for name in accepted} == ACCEPTED_BY_HAND
     assert slowest < 2 * slowness()
 
 
 def tried(battery: list[tuple[str, str, dict]]) -> tuple[list[str], list[str], float]:
-    """Which were taken, which were told otherwise than in a line that says where, and the longest time of the processor."""
-    taken, failed, slowest = [], [], 0.0
+    """The accepted ones, those without a message of one line that names the place, and the longest CPU time."""
+    accepted, failed, slowest = [], [], 0.0
     for where, what, config in battery:
         started = time.process_time()
         try:
             examine(config)
-            taken.append(f"{where}: {what}")
+            accepted.append(f"{where}: {what}")
         except ConfigurationError as error:
             if not any(where in problem for problem in error.problems):
-                failed.append(f"{where}: {what}: not told: {error.problems}")
+                failed.append(f"{where}: {what}: not reported: {error.problems}")
             if not all(problem.isprintable() and len(problem) < 1000 for problem in error.problems):
-                failed.append(f"{where}: {what}: told in more than a line: {error.problems}")
+                failed.append(f"{where}: {what}: reported in more than a line: {error.problems}")
         except Exception as error:
             failed.append(f"{where}: {what}: {type(error).__name__}: {error}")
         slowest = max(slowest, time.process_time() - started)
-    return taken, failed, slowest
+    return accepted, failed, slowest
 
 
 @pytest.fixture
@@ -422,7 +422,7 @@ def folder(tmp_path, monkeypatch, tiny_tokenizer):
     return tmp_path
 
 
-def test_what_the_battery_begins_with_is_right(folder):
+def test_the_base_configuration_is_valid(folder):
     for path in {path[:-1]: path for path, *_ in leaves(Settings)}.values():
         assert list(examine(prepared(path))) == ["default"]
     assert list(examine(OF_MODULE)) == ["default"]
