@@ -33,7 +33,7 @@ INTRODUCTION = """# Settings
 All settings are in `config/config.yaml`; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains runs,
 sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and label kinds."""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
-PLAIN = {"int": "whole number", "float": "number", "str": "text", "bool": "`true` or `false`", "Any": "anything", "NoneType": "none"}
+PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` or `false`", "Any": "anything", "NoneType": "null"}
 
 
 # --- settings
@@ -65,22 +65,22 @@ def table(title: str, section: type[Section]) -> str:
     rows = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
         default = "*required*" if field.is_required() else cell(shown(field.default))
-        rows.append(f"| `{name}` | {in_words(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
+        rows.append(f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
     return f"## {title}\n\n{(section.__doc__ or '').strip()}\n\n" + "\n".join(rows)
 
 
-def in_words(annotation: Any, limits: list[Any] = ()) -> str:
+def type_name(annotation: Any, limits: list[Any] = ()) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):  # Annotated
-        return in_words(inner[0], [limit for given in annotation.__metadata__ for limit in getattr(given, "metadata", [given])])
+        return type_name(inner[0], [limit for given in annotation.__metadata__ for limit in getattr(given, "metadata", [given])])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin in (Union, types.UnionType):
-        return " or ".join(in_words(each, limits if each is not types.NoneType else []) for each in inner)
+        return " or ".join(type_name(each, limits if each is not types.NoneType else []) for each in inner)
     if origin is list:
-        return f"list of {in_words(inner[0])}s"
+        return f"list of {type_name(inner[0])}s"
     if origin is dict:
-        return f"{in_words(inner[0])} to {in_words(inner[1])}"
+        return f"mapping of {type_name(inner[0])} to {type_name(inner[1])}"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
     return PLAIN[getattr(annotation, "__name__", str(annotation))] + bounds(limits)
@@ -95,7 +95,7 @@ def bounds(limits: list[Any]) -> str:
 
 def shown(value: Any) -> str:
     if value is None:
-        return "none"
+        return "`null`"
     if isinstance(value, Section):
         value = {key: inner for key, inner in value.model_dump(mode="json").items() if inner not in ({}, None)}
     return f"`{json.dumps(value, ensure_ascii=False)}`"

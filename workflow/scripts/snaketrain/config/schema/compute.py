@@ -82,7 +82,7 @@ class Compute(Section):
         description="how often in a row, without a new checkpoint in between, a training of several processes is restarted within its job after "
         "one of them was lost, also under SLURM",
     )
-    profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; none: no trace")
+    profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; null: no trace")
     reduce_batch_on_oom: bool = Field(
         False, description="split batches into more microbatches when memory runs out; the result is the same"
     )

@@ -23,9 +23,9 @@ class Data(Section):
 
     name: Name = Field("data", description="the folder of the prepared data is named after it, followed by a digest of this section")
     train: Examples = Field(description="the training examples")
-    dev: Examples | None = Field(None, description="the development examples; none: split off from `train` by `dev_fraction`")
+    dev: Examples | None = Field(None, description="the development examples; null: split off from `train` by `dev_fraction`")
     test: Examples | None = Field(
-        None, description="the test examples, with or without labels; none: split off from `train` by `test_fraction`"
+        None, description="the test examples, with or without labels; null: split off from `train` by `test_fraction`"
     )
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
         "auto", description="`auto` goes by the file's ending; `text` is plain text"
@@ -37,11 +37,11 @@ class Data(Section):
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
-    label: str | None = Field("label", description="the column of the label; none for language modelling")
+    label: str | None = Field("label", description="the column of the label; null for language modelling")
     label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
     label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
     labels: dict[str, str] | None = Field(
-        None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; none: the labels found, sorted"
+        None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; null: the labels found, sorted"
     )
     where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
     dev_fraction: Fraction = Field(0.1, description="share of `train` split off for development if `dev` is not given")
@@ -53,7 +53,7 @@ class Data(Section):
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
         128,
-        description="longest example in tokens; longer ones are truncated and counted; none (for language modelling only): nothing is truncated",
+        description="longest example in tokens; longer ones are truncated and counted; null (for language modelling only): nothing is truncated",
     )
     end_token: str | None = Field(
         None,

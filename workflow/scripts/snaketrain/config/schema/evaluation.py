@@ -13,7 +13,7 @@ class Select(Section):
     metric: str = Field("accuracy", description="a metric that the task logs on the development set")
     mode: Literal["max", "min"] | None = Field(
         None,
-        description="whether higher or lower is better; none: as the metric declares; needed only for a metric of your own that does not",
+        description="whether higher or lower is better; null: as the metric declares; needed only for a metric of your own that does not",
     )
 
 

@@ -14,8 +14,8 @@ class InitialWeights(Section):
     """Weights of an earlier run to start from, or a part of them; optimizer and step count start fresh."""
 
     source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
-    part: str | None = Field(None, description="load only names with this prefix in the file, such as `encoder.`; none: all", min_length=1)
-    into: str | None = Field(None, description="the prefix they have in the model, such as `bert.`; none: the same")
+    part: str | None = Field(None, description="load only names with this prefix in the file, such as `encoder.`; null: all", min_length=1)
+    into: str | None = Field(None, description="the prefix they have in the model, such as `bert.`; null: the same")
     strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: load what fits and log the rest")
 
 
@@ -25,7 +25,7 @@ class Model(Section):
     use: str = Field(
         "transformers.AutoModelForSequenceClassification", description="the class, `package.module.Class` or `path/to/file.py:Class`"
     )
-    source: Source | None = Field(None, description="pretrained weights; none: a random initialisation from `arguments`")
+    source: Source | None = Field(None, description="pretrained weights; null: a random initialisation from `arguments`")
     arguments: Arguments = Field({}, description="arguments of the class; for transformers, fields of its configuration")
     initial_weights: InitialWeights | None = Field(
         None, description="weights of an earlier run, copied over those of `source` or the random initialisation"

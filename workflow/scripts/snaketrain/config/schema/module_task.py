@@ -22,7 +22,7 @@ class Loss(Use):
     """A loss of one prediction."""
 
     target: str | None = Field(
-        "target", description="the field of the data that the prediction is compared with; none: only the prediction is passed"
+        "target", description="the field of the data that the prediction is compared with; null: only the prediction is passed"
     )
     weight: Weight = Field(1.0, description="its weight in the sum")
 
@@ -30,10 +30,10 @@ class Loss(Use):
 class Regulariser(Use):
     """A further term of the loss: a function or class that is called with predictions."""
 
-    name: str | None = Field(None, description="the name it is logged by; none: the name of the function")
+    name: str | None = Field(None, description="the name it is logged by; null: the name of the function")
     weight: Weight = Field(1.0, description="its weight in the sum")
     predictions: list[str] | None = Field(
-        None, description="the predictions that it is called with; none: those that its arguments name, or else all"
+        None, description="the predictions that it is called with; null: those that its arguments name, or else all"
     )
 
     @property
@@ -44,10 +44,10 @@ class Regulariser(Use):
 class Metric(Use):
     """A metric of one prediction."""
 
-    prediction: str | None = Field(None, description="the prediction it is computed from; none: the first one")
-    target: str | None = Field("target", description="the field that the prediction is compared with; none: only the prediction is passed")
+    prediction: str | None = Field(None, description="the prediction it is computed from; null: the first one")
+    target: str | None = Field("target", description="the field that the prediction is compared with; null: only the prediction is passed")
     mode: Literal["max", "min"] | None = Field(
-        None, description="whether higher or lower is better; none: as `higher_is_better` of its class says"
+        None, description="whether higher or lower is better; null: as `higher_is_better` of its class says"
     )
 
 
@@ -55,7 +55,7 @@ class ModuleSettings(Section):
     """Any `torch.nn.Module` on any data. An example's loss is the mean over its elements; each part is logged by its name, `loss_<name>`."""
 
     predictions: list[str] = Field(["output"], description="names of the model's outputs: in order, or the keys if it returns a dictionary")
-    inputs: list[str] | None = Field(None, description="fields that are passed to the model; none: all but the targets")
+    inputs: list[str] | None = Field(None, description="fields that are passed to the model; null: all but the targets")
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
     metrics: dict[str, Metric] = Field({}, description="metrics by the name that they are logged by, which `select.metric` can refer to")

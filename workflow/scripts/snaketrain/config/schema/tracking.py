@@ -12,7 +12,7 @@ from snaketrain.runtime.credentials import has_password
 class Tracking(Section):
     """What MLflow and the progress bar show, and where. Changing it makes nothing stale."""
 
-    uri: str | None = Field(None, description="an MLflow server or database; none: `mlflow.db` beside the results")
+    uri: str | None = Field(None, description="an MLflow server or database; null: `mlflow.db` beside the results")
     local_store: str | None = Field(
         None,
         description="a folder on a local disk of the machine where snakemake runs: MLflow's database is written there and copied to its place "

@@ -43,7 +43,7 @@ class Train(Section):
     )
     block_length: Positive | None = Field(
         None,
-        description="for language models: all texts are concatenated and cut into examples of so many tokens; none: each text is an example",
+        description="for language models: all texts are concatenated and cut into examples of so many tokens; null: each text is an example",
     )
     packing: bool = Field(
         False, description="for language models: several texts share a row without attending to each other, instead of being padded"
@@ -68,13 +68,13 @@ class Train(Section):
         0.01, description="steps in which the learning rate rises from 0; a value below 1 is a share of all steps"
     )
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        1.0, description="gradients with a larger norm are scaled down to it; none: never"
+        1.0, description="gradients with a larger norm are scaled down to it; null: never"
     )
     evaluations_per_epoch: Positive = Field(1, description="how often per epoch the development set is evaluated")
     evaluate_every: Positive | None = Field(None, description="instead of `evaluations_per_epoch`: steps between two evaluations")
     save_every: Positive | None = Field(
         None,
-        description="steps between two checkpoints; the best evaluation so far and the last step are saved in any case; none: saved at each evaluation, unless `save_every_minutes` is set",
+        description="steps between two checkpoints; the best evaluation so far and the last step are saved in any case; null: saved at each evaluation, unless `save_every_minutes` is set",
     )
     save_every_minutes: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(None, description="the same in minutes")
     callbacks: list[Use] = Field(
@@ -88,7 +88,7 @@ class Train(Section):
         2, description="how often it returns to the last checkpoint and continues after the non-finite steps, before it fails"
     )
     early_stopping: EarlyStopping | None = Field(
-        None, description="end the training when the selection metric has stopped improving; none: never"
+        None, description="end the training when the selection metric has stopped improving; null: never"
     )
     recompute_activations: bool = Field(
         False, description="activation checkpointing: keep only each block's input and recompute the rest in the backward pass"
