@@ -1,4 +1,4 @@
-"""Runs a stage's script in processes forked from this one, which has imported all that is slow.
+"""Runs a stage's script in processes forked from this one, which has already imported the slow packages.
 
 So a training starts in a fraction of a second, and can be killed a hundred times. What runs is the script itself, in real
 processes that torch.distributed connects; only the launcher is ours.

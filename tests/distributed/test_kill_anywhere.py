@@ -26,16 +26,16 @@ def test_a_training_killed_anywhere_resumes_with_the_same_result(data, tmp_path,
 
 
 def test_a_training_that_always_starts_over_does_not_pass(data, tmp_path):
-    """Though it comes to the same weights and the same first lines of the journal."""
-    anew = tmp_path / "anew.py"
-    anew.write_text(f"""
+    """Although it has the same weights and the same first lines of the journal."""
+    restarting = tmp_path / "restarting.py"
+    restarting.write_text(f"""
 import runpy
 from snaketrain.training.checkpoints.store import Checkpoints
 
 Checkpoints.restore = lambda self, learner, memory: 0
 runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")
 """)
-    found = kill_anywhere.trials(tmp_path, data, 1, 1, seed=1, script=anew)
+    found = kill_anywhere.trials(tmp_path, data, 1, 1, seed=1, script=restarting)
     assert found.passed == found.kinds[kill_anywhere.RESUMED] == 0 and found.kinds[kill_anywhere.RESTARTED] > 0
     assert "went on from step 0, though step" in found.problems[0] and "came to another result" not in str(found.problems)
     assert "0 of 2 trainings passed, 1 were to" in found.problems[-1]

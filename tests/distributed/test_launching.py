@@ -67,7 +67,7 @@ def test_a_launcher_that_starts_nothing_is_told(data, tmp_path):
     [
         ({}, Ranks()),
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Ranks(3, 4, 1, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Ranks()),  # a job script, which is none of the processes
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Ranks()),  # a job script, which is not one of the processes
         ({"SNAKETRAIN_RANKS": "environment", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}, Ranks(5, 8, 1, 0)),
         ({"SNAKETRAIN_RANKS": "environment", "PALS_RANKID": "5", "PALS_SIZE": "8", "PALS_LOCAL_RANKID": "1"}, Ranks(5, 8, 1, 0)),
         (

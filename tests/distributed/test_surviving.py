@@ -287,7 +287,7 @@ def test_out_of_memory_is_explained(data, tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
-    """One process goes on by itself; of several, each attempt ends, and the next has smaller pieces."""
+    """One process continues by itself; with several, each attempt ends, and the next has smaller microbatches."""
     words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", rows=4))
     words.insert(0, "--reduce-batch-on-oom")
     attempts = []
@@ -333,7 +333,7 @@ def test_a_stop_in_the_first_evaluation_leaves_nothing_to_save(data, tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_out_of_memory_after_the_first_of_two_updates_makes_neither_twice(data, tmp_path, processes):
-    """Against a training that has the memory; without dropout, which draws other masks for smaller pieces."""
+    """Against a training with enough memory; without dropout, which draws other masks for smaller microbatches."""
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for name, rows in (("enough", None), ("little", 4)):
         task = {"use": f"{tmp_path}/odd.py:Twice", "arguments": odd(tmp_path / name, rows=rows)["arguments"]}

@@ -44,7 +44,7 @@ def test_it_needs_no_network(text):
 
 
 def test_every_text_has_enough_contrast(text):
-    """By the WCAG's contrast of at least 4.5, whatever stands on what."""
+    """The WCAG's contrast of at least 4.5, for all combinations of colours."""
     style = re.search(r"<style>(.*)</style>", text, re.S)[1]
     texts, grounds = (set(re.findall(rf"[;{{ ]{name}: (#\w+)", style)) for name in ("color", "background"))
     assert len(texts) > 1 and len(grounds) > 3

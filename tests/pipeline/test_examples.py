@@ -1,4 +1,4 @@
-"""Every file of config/examples runs as it is but for its size, and what it trains has learnt something.
+"""Every file of config/examples runs, unchanged except for its size, and trains a model that has learnt something.
 
 An example that is added needs a case here: what writes its files, what makes it small, and what it must reach.
 """
@@ -52,7 +52,7 @@ def write_grammar(folder: Path) -> None:
 
 
 def write_answers(folder: Path) -> None:
-    """Prompts of three words drawn at random, which nobody can predict, and answers that turn them round."""
+    """Prompts of three random words, which cannot be predicted, and answers that reverse them."""
     draw = random.Random(0)
     (folder / "data/answers").mkdir(parents=True)
     prompts = [draw.choices(WORDS, k=3) for _ in range(2000)]

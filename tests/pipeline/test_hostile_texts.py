@@ -1,4 +1,4 @@
-"""Paths and settings with all that means something to a shell, to Snakemake or to argparse: the pipeline runs, and nothing in them is executed.
+"""Paths and settings with all special characters of shells, Snakemake and argparse: the pipeline runs, and nothing in them is executed.
 
 One of its two runs fails at first: the other one is compared nevertheless.
 """

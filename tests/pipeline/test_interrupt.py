@@ -1,4 +1,4 @@
-"""Ctrl-C, as a terminal sends it to snakemake and all below it: the training saves and ends, and the next start goes on from there."""
+"""Ctrl-C, as a terminal sends it to snakemake and its descendants: the training saves and ends, and the next start resumes."""
 
 import json
 import os

@@ -98,7 +98,7 @@ def test_they_are_nowhere(guarded):
         for way in {secret, json.dumps(secret)[1:-1], secret.replace("/", "%2F").replace("&", "%26")}
         if way.encode() in content
     }
-    # Snakemake compares settings, which must not depend on the environment: the value itself tells nobody that it is secret
+    # Snakemake compares settings, which must not depend on the environment: the value itself does not look like a secret
     compared = (".snakemake/metadata/", ".snakemake/snaketrain-settings/")
     assert {each for each in found if not (each[0].startswith(compared) and each[1] == "planted-e1")} == set()
     assert not [path for path, _ in found if path.startswith(compared[1]) and (guarded / path).stat().st_mode & 0o077]

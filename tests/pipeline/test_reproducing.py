@@ -34,7 +34,7 @@ class Emphatic(TextClassification):
 
 @pytest.fixture(scope="module")
 def finished(workspace, tmp_path_factory) -> Path:
-    """Trainings which MLflow knows."""
+    """Trainings that are recorded in MLflow."""
     folder = Path(shutil.copytree(workspace, tmp_path_factory.mktemp("finished") / "workspace", symlinks=True))
     (folder / "own").mkdir()
     (folder / "own/emphatic.py").write_text(OWN_TASK)
@@ -83,7 +83,7 @@ def scale_loss(project: Path, factor: int) -> None:
 
 
 def test_the_recorded_code_is_used(workspace, tmp_path):
-    """A training with changes that nobody committed, and then others that were."""
+    """A training with uncommitted changes, followed by others that were committed."""
     project = tmp_path / "project"
     subprocess.run(["git", "clone", "--quiet", REPOSITORY, project], check=True)
     scale_loss(project, 3)
@@ -106,7 +106,7 @@ def test_the_recorded_code_is_used(workspace, tmp_path):
 
 
 def test_the_recorded_code_of_the_user_is_used(finished, uri):
-    """One of two files of the user's was changed, and is found where it stood: beside another, in a folder."""
+    """One of two files of the user was changed, and is restored in place, beside the other in a folder."""
     factors, training = finished / "own/factors.py", Path(Store(uri).get(run_id(uri, "own")).info.artifact_uri) / "training"
     assert (training / "code/own/emphatic.py").read_text() == OWN_TASK
     then = factors.read_text()
@@ -122,7 +122,7 @@ def test_the_recorded_code_of_the_user_is_used(finished, uri):
 
 
 def test_other_losses_are_noticed(finished, uri):
-    """As if the run had been started with another seed than was written down."""
+    """As if the run had been started with another seed than recorded."""
     store = Store(uri)
     run = store.get(run_id(uri, "small"))
     file = Path(run.info.artifact_uri) / "training/run.json"

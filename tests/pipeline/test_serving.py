@@ -22,7 +22,7 @@ TEXTS = ["a good film", "the story was boring and dull"]
 
 @pytest.fixture(scope="module")
 def uri(workspace, tmp_path_factory):
-    """All that the follower tells of the finished workflow, and the model that it registers."""
+    """Everything that the follower records of the finished workflow, and the model that it registers."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
     follow(workspace, uri)
     return uri
@@ -43,7 +43,7 @@ def follow(workspace: Path, uri: str) -> None:
 
 
 def expected(workspace: Path, uri: str) -> list[dict]:
-    """What transformers makes of the folder of the champion."""
+    """The champion's folder, loaded by transformers."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     version = Store(uri).client.get_model_version_by_alias("words-words", "champion")

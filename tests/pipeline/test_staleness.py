@@ -50,7 +50,7 @@ def jobs_in(printed: str) -> set[str]:
 
 
 def dry_run(folder: Path, *arguments: str) -> str:
-    """Forked, as half of its time goes by in imports, and this file asks fifty times."""
+    """Forked, since half of its time is spent on imports, and this file runs it fifty times."""
     import snakemake.cli  # noqa: F401 - for the forked processes
 
     log = folder.with_name("dry_run.log")
@@ -223,7 +223,7 @@ def test_deleted_data_is_restored_without_retraining(finished):
 
 
 def test_deleted_data_hides_no_other_change(finished):
-    """Snakemake does not look at what is below a stage that runs: so that all of it runs then."""
+    """Snakemake does not check stages that depend on one that runs: then all of them run."""
     next(finished.glob("results/data/*/train.arrow")).unlink()
     configure(finished, runs__small={"train.seed": 7})
     assert planned(finished) == of(TRAINS, *BOTH) | {"prepare_data"}
@@ -243,7 +243,7 @@ def test_deleted_data_hides_no_other_change(finished):
     ],
 )  # fmt: skip
 def test_a_stage_verifies_what_it_reads(finished, stage, file, maker, inputs):
-    """Although Snakemake started it: the file was changed after that."""
+    """The file was changed after Snakemake had planned the job."""
     (data,) = finished.glob("results/data/*")
     places = {"run": "results/runs/small", "data": data.relative_to(finished)}
     for path in finished.glob(file.format(**places)):
@@ -270,7 +270,7 @@ def flip(path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """All results, but for what is kept of their digests, and what jobs were given."""
+    """All results, except cached digests and settings files of jobs."""
     found = [path for pattern in ("results/**/*", ".snakemake/snaketrain-settings/**/*") for path in folder.glob(pattern)]
     return {str(path): path.stat().st_mtime_ns for path in found if path.is_file() and path.name[0] != "."}
 
@@ -320,7 +320,7 @@ def test_a_users_own_task_from_outside(finished):
 
 
 def test_the_same_selection_is_not_scored_again(finished):
-    """Selection changes its mind about the metric, not about the checkpoint: the model does not run again."""
+    """If another metric selects the same checkpoint, its predictions are reused."""
     configure(finished, evaluate__bins=4)
     scores = {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")}
     assert len(scores) == 4

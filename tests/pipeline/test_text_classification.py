@@ -47,7 +47,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 def write_raw(folder: Path, draw: random.Random) -> None:
-    """To be learnt: which text of a pair has more kind words, what is named at all, and kind words less unkind ones."""
+    """The tasks: which text of a pair has more kind words, which topics are named, and the number of kind minus unkind words."""
     pairs, topics, grades = [("first", "second", "label")], [], [("text", "grade")]
     for _ in range(EXAMPLES):
         counts = draw.sample(range(5), 2)

@@ -120,7 +120,7 @@ def module_of(training: Trainer) -> nn.Module:
 
 
 def bits_of(training: Trainer) -> dict[str, bytes]:
-    """Of all that is trained."""
+    """The parameters of all trained modules."""
     (optimizer,), tensors = training.state.optimizers.values(), dict(module_of(training).state_dict())
     tensors |= {f"{number} {key}": value for number, state in optimizer.state_dict()["state"].items() for key, value in state.items()}
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}

@@ -34,7 +34,7 @@ class Second(Strategy):
         self.received = received
 
     def all_gather_object(self, item: Any) -> list[Any]:
-        assert item is None  # nobody asks what it sees itself
+        assert item is None  # only rank 0 chooses
         return [self.received, item]
 
 
@@ -82,7 +82,7 @@ def test_the_lowest_loss_is_kept_and_selected(tmp_path, task, metric):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_checkpoint_has_the_values_of_the_moment_it_was_saved(tmp_path, monkeypatch, format):
-    """The training goes on before a byte of it is written, for the first time and where the memory of a copy is used again."""
+    """The training continues before a byte is written, both the first time and when the memory of a copy is reused."""
     ours, checkpoints, writes = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 9, make_format(format, SINGLE)), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
     module, optimizer, task = ours.modules["model"], ours.optimizers["model"], Remembers()
@@ -122,7 +122,7 @@ def tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.T
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_loaded_tensors_do_not_need_the_file(tmp_path, format):
-    """Files are read where they lie, without a copy in each process; but old checkpoints are deleted while the training goes on."""
+    """Files are memory-mapped, without a copy in each process; but old checkpoints are deleted while the training continues."""
     train_and_save(tmp_path, 1, format)
     ours = learner(Strategy("cpu", "fp32"))
     assert Checkpoints(tmp_path, BY_LOSS, 1).restore(ours, {}) == 1
@@ -135,7 +135,7 @@ def test_loaded_tensors_do_not_need_the_file(tmp_path, format):
 
 @pytest.mark.parametrize(("mode", "kept"), [("min", [2, 4, 6]), ("max", [1, 3, 6])])
 def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
-    """Of equal ones the earlier; and one without the metric is none of the best."""
+    """The earlier one of equal ones; and one without the metric is not among the best."""
     ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path, Selection("loss", mode), 2)
     for step, loss in enumerate([0.8, 0.2, 0.9, 0.1, 0.2, None], start=1):
         checkpoints.save(replace(ours, step=step), None if loss is None else {"loss": loss}, {})

@@ -11,7 +11,7 @@ import pytest
 from snaketrain.runtime.job_settings import settings_words
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# what holds a process back at its end, as torch's gloo group does now and then: something that is taken down, and a pool's thread
+# what blocks the exit of a process, as torch's gloo group sometimes does: a destructor, and a pool's thread
 SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor

@@ -93,7 +93,7 @@ def test_a_digest_for_a_missing_file_is_an_error(raw, tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Stands in for the network only: a repository whose files hold their own names."""
+    """Replaces only the network: a repository whose files contain their own names."""
     import huggingface_hub
 
     files = ["config.json", "model.safetensors", "pytorch_model.bin", "onnx/model.onnx", "tf_model.h5", "data/[1].jsonl", ".gitattributes"]

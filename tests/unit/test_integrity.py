@@ -40,7 +40,7 @@ def made(folder: Path, *names: str) -> Manifest:
 
 
 def overwrite(path: Path, text: str, seconds: float = LONG_AGO) -> None:
-    """Without changing the size, and with whatever time of change."""
+    """Without changing the size, and with any modification time."""
     assert len(text) == path.stat().st_size
     with open(path, "r+") as file:
         file.write(text)
@@ -127,5 +127,5 @@ def test_a_training_is_repeated_from_before_the_first_damaged_checkpoint(tmp_pat
     assert [path.name for path in folder.glob("checkpoints/step-*")] == ["step-00000002"]
     assert len(list(tmp_path.glob("superseded/*/step-*"))) == 2
     write_text(folder / "checkpoints/step-00000004/model.safetensors", "of another machine, not equal to the bit")
-    move_damaged_checkpoints(folder)  # stopped, and started again: it goes on
+    move_damaged_checkpoints(folder)  # stopped and started again: it resumes
     assert len(list(folder.glob("checkpoints/step-*"))) == 2

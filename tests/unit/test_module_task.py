@@ -455,7 +455,7 @@ def test_a_constant_answer_for_classes_is_their_frequencies():
     ],
 )
 def test_a_constant_answer_is_one_in_the_terms_of_the_loss(use, expected):
-    """Of logits the mean is turned into one; where it is not known what a prediction stands for there is none."""
+    """For logits, the mean is converted into one; if the meaning of a prediction is unknown, there is no constant answer."""
     target = torch.tensor([0.0, 0.0, 1.0] * 4)
     task = Module(losses={"output": use})
     found = task.baselines({"output": torch.rand(12, 1), "target": target})

@@ -65,7 +65,7 @@ def test_an_unrelated_process_is_left_alone(tmp_path, other, changes):
 
 
 def test_nothing_to_end(tmp_path, other):
-    ownership.end_previous_owner(tmp_path)  # nobody has signed
+    ownership.end_previous_owner(tmp_path)  # there is no owner
     (tmp_path / "owner.json").write_text('{"job": ')  # torn
     ownership.end_previous_owner(tmp_path)
     ownership.sign(tmp_path)

@@ -100,7 +100,7 @@ def endless():
         yield pyarrow.record_batch({{"text": ["what a story"] * 100}})
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has switched off
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
     with open_tokenizer(Path({str(tmp_path / "tokenizer")!r}), data, 3) as tokenizer:
         for made in tokenizer.encode(endless()):

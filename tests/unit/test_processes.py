@@ -26,7 +26,7 @@ def test_a_process_lives_until_it_has_ended(sleeping):
     end = time.monotonic() + 60
     while watched.is_alive():
         assert time.monotonic() < end
-    assert sleeping.returncode is None, "a zombie, which nobody has waited for, has ended too"
+    assert sleeping.returncode is None, "a zombie, which was not waited for, has ended too"
     assert not Process(sleeping.pid).is_alive()
 
 

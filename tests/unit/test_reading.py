@@ -120,7 +120,7 @@ def many(*bad_lines: str, header: str = "text,label\n") -> str:
     "stray", ['"great film,1\n', '"great" film,1\n', 'great film,"1\n', '"he said "no",0\n'], ids=["open", "closed early", "label", "inner"]
 )
 def test_a_stray_quote_swallows_nothing(tmp_path, stray):
-    """The field would go on to the next quote, or to the end of the file, and the rows in between be lost."""
+    """The field would extend to the next quote, or to the end of the file, and the rows in between would be lost."""
     file = write(tmp_path / "a.csv", many(stray))
     with pytest.raises(BadData, match="a.csv, row beginning in line 51: not readable as CSV .*stray or missing quote"):
         read(file)

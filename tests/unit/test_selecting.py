@@ -84,7 +84,7 @@ def test_a_checkpoint_without_an_evaluation_is_not_ranked(training):
 
 def test_curves_hold_the_evaluations_of_the_attempt_that_went_on():
     assert curves(JOURNAL)["eval/accuracy"] == [(4, 0.72), (8, 0.70), (12, 0.75)]
-    lines = [*JOURNAL[:4], *JOURNAL[4:6]]  # killed again before it came there: nobody knows how the weights of step 8 are
+    lines = [*JOURNAL[:4], *JOURNAL[4:6]]  # killed again before step 8: the metrics of its weights are unknown
     assert curves(lines)["eval/accuracy"] == [(4, 0.72)]
 
 

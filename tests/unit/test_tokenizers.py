@@ -41,7 +41,7 @@ def texts(seed: int, count: int) -> list[str]:
         words = [draw.choice(vocabulary) if draw.random() < 0.8 else word() for _ in range(draw.randint(0, 14))]
         odd = draw.random() < 0.4
         made.append("".join(word + (draw.choice(SPACES) if odd else " ") for word in words).strip("" if odd else " "))
-    return [*sorted(made, key=lambda text: "<" in text), *FRANCE]  # added tokens come late, when nobody might look any more
+    return [*sorted(made, key=lambda text: "<" in text), *FRANCE]  # added tokens come late, when a check of the beginning would miss them
 
 
 @cache

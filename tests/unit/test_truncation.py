@@ -23,7 +23,7 @@ COMMON = [word[:length] for word in ("batilore", "tibaloti", "loretiba", "retilo
 
 
 def texts(count: int, longest: int, seed: int = 0) -> list[str]:
-    """Words of all lengths, some longer than all that is looked at, between spaces of all kinds."""
+    """Words of all lengths, some longer than the part that is encoded, between spaces of all kinds."""
     draw = random.Random(seed)
     found = []
     for _ in range(count):

@@ -32,7 +32,7 @@ def arguments() -> Namespace:
     parser.add_argument("--model", help="manifest of the fetched model that the training started from")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument(
-        "--stall-seconds", type=float, default=1800, help="an evaluation in which nothing moves for so long says where, and ends"
+        "--stall-seconds", type=float, default=1800, help="an evaluation without progress for so long logs its stack, and ends"
     )
     return parser.parse_args()
 

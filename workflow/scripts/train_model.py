@@ -50,7 +50,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--keep-best-by", metavar="METRIC", help="metric that ranks the checkpoints (default: the task's first metric)")
-    parser.add_argument("--keep-best-mode", choices=("max", "min"), help="needed if the metric does not say whether more or less is better")
+    parser.add_argument(
+        "--keep-best-mode", choices=("max", "min"), help="needed if the metric does not declare whether higher or lower is better"
+    )
     parser.add_argument(
         "--keep", type=int, default=2, help="how many of the best checkpoints to keep, besides the last (default: %(default)s)"
     )
