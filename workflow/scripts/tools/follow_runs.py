@@ -77,8 +77,9 @@ def main() -> None:
         results.mkdir(parents=True, exist_ok=True)
         other = lease.acquire(*waiting(args, watched, results))
     except OSError as error:
-        warn(f"{results}: cannot be written to ({error}); MLflow is not updated.")
-        sys.exit(FAILED)
+        later = shlex.join(command(results, uri, args.local_store, not args.no_models, "--once"))
+        warn(f"{results}: cannot be written to ({error}), so MLflow is not updated. Correct that; then: {later}")
+        sys.exit(FAILED if args.while_pid else 0)  # a workflow tries again
     if other:
         return print(f"Another follower is already running for {results}: {other}. Nothing to do.")
     try:
