@@ -55,7 +55,7 @@ def main(args: Namespace) -> None:
         for name, digest in training.files.items()
         if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
     }
-    adopt(folder, {f"model/{name}": digest for name, digest in weights.items()})
+    adopt(folder, {f"model/{name}": digest for name, digest in weights.items() if f"model/{name}" in files})
     why = explain(winner, ranking, select.metric, mode)
     write_json(
         folder / "selection.json",
