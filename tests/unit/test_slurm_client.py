@@ -51,7 +51,6 @@ def test_no_other_file_runs_slurms_programs():
     running = {str(path.relative_to(WORKFLOW / "scripts")): found for path in WORKFLOW.rglob("*.py") if (found := commands(path))}
     assert running.pop("snaketrain/slurm/client.py") >= {"squeue", "scontrol", "sinfo", "scancel", "srun"}
     assert running.pop("snaketrain/launch/slurm_step.py") == {"srun"}, "which starts the training, and is no question"
-    assert running.pop("snaketrain/config/schema/compute.py") == {"sbatch"}, "a setting's name"
     assert running == {}
 
 

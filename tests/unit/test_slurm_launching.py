@@ -56,9 +56,7 @@ def test_several_nodes_need_slurm(nodes, told):
 
 @pytest.mark.parametrize("launcher", ["torchrun", "env"])
 def test_launchers_of_one_machine_are_no_launchers_of_several_nodes(launcher):
-    with pytest.raises(
-        ValidationError, match=rf"compute.launcher `{launcher}` starts processes on .*: set compute.nodes: 1, or launcher: auto"
-    ):
+    with pytest.raises(ValidationError, match=rf"the `launcher` {launcher} starts processes .*: set `nodes` to 1, or `launcher` to auto"):
         Settings.model_validate(
             {"data": {"train": {"path": "x"}, "tokenizer": {"path": "x"}}, "compute": {"nodes": 2, "launcher": launcher}}
         )

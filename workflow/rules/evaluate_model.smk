@@ -1,5 +1,5 @@
-# Evaluates the selected checkpoint on the development and test set, with as many processes as the training. A task with one
-# prediction per example also writes `<split>_predictions.csv`, which is not declared because not every task does.
+# Evaluates the selected checkpoint on the development and test set. A task with one prediction per example also writes
+# `<split>_predictions.csv`, which is not declared because not every task does.
 
 
 rule evaluate_model:
@@ -28,9 +28,9 @@ rule evaluate_model:
         ),
     log:
         "logs/evaluate_model/{run}.log",
-    threads: varying(pipeline.runs, lambda run: pipeline.computes[run].threads)
+    threads: varying(pipeline.runs, lambda run: pipeline.evaluation_computes[run].threads)
     resources:
-        **launching.resources_of(pipeline.computes, saves=False),
+        **launching.resources_of(pipeline.evaluation_computes, saves=False),
     params:
         *pipeline.tracked("evaluate_model", pipeline.runs),
         command=untracked(stage_command, pipeline, "evaluate_model", executes),

@@ -33,7 +33,8 @@ def is_done(job):
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
-    computes = {job: pipeline.computes[job.wildcards.run] for job in jobs if job.rule.name in ("train_model", "evaluate_model")}
+    stages = ("train_model", "evaluate_model")
+    computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in stages}
     try:
         if under_slurm:
             submitted = [job for job in jobs if not job.is_local]

@@ -12,6 +12,7 @@ from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
@@ -68,6 +69,14 @@ class Pipeline:
     @cached_property
     def computes(self) -> dict[str, Compute]:
         return {name: run.compute for name, run in self.runs.items()}
+
+    @cached_property
+    def evaluation_computes(self) -> dict[str, Compute]:
+        return {name: evaluation_compute(run) for name, run in self.runs.items()}
+
+    def compute(self, stage: str, run: str) -> Compute:
+        """What a training or an evaluation takes."""
+        return (self.evaluation_computes if stage == "evaluate_model" else self.computes)[run]
 
     @property
     def tracking(self) -> Tracking:

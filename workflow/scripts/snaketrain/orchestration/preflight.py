@@ -12,6 +12,7 @@ from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.sources.reading import check
 from snaketrain.orchestration.inspection.code_references import reference_errors
+from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial
@@ -52,6 +53,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         for check_settings, relevant, is_consequence in (
             (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),
+            (evaluation_errors, shared, mentions),
             (sources, (run.data, run.model), follows_by_path),
         ):
             if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:

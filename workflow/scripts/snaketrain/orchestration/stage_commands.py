@@ -48,7 +48,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
 def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:
     """The launcher, the script of a stage and its options; `name` is that of the run, the data set or the model, if there are several."""
     if stage in ("train_model", "evaluate_model"):
-        start = launching.launch(pipeline.runs[name].compute, pipeline.in_slurm_job)
+        start = launching.launch(pipeline.compute(stage, name), pipeline.in_slurm_job)
     else:
         start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
     return f"{start} {shlex.join([str(SCRIPTS / f'{stage}.py'), *script_words(pipeline, stage, name, output, given, threads)])}"
@@ -84,7 +84,7 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage == "train_model":
         return {"run-name": name} | training_options(pipeline, name)
     if stage == "evaluate_model":
-        compute = pipeline.computes[name]
+        compute = pipeline.compute(stage, name)
         return {"run-name": name, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
         return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}

@@ -69,7 +69,8 @@ class Ranks:
         os.environ.update({name: str(value) for name, value in names.items() if value is not None})
         if "MASTER_ADDR" not in os.environ:
             os.environ["MASTER_ADDR"] = self._first_host()
-        os.environ.setdefault("MASTER_PORT", "29500")
+        # a rank alone takes any port: a fixed one may be another training's, or another evaluation's
+        os.environ.setdefault("MASTER_PORT", "0" if self.world_size == 1 else "29500")
 
     def _first_host(self) -> str:
         """Where rank 0 runs, which all others must reach."""

@@ -45,6 +45,7 @@ class Strategy:
     # different examples, those of a "model_parallel" group on the same ones; without a value, the group is the whole world.
     degrees: ClassVar[dict[str, str]] = {}
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
+    replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
 
     shards_model: ClassVar[bool] = False  # whether ranks hold shards of the parameters, so that checkpoints are sharded by default
     dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors

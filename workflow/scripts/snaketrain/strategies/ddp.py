@@ -11,6 +11,8 @@ from snaketrain.strategies.base import Distributed, MakeOptimizer
 class Ddp(Distributed):
     """`unused_parameters`: for models in which some parameters get no gradient in some steps."""
 
+    replicates_model = True
+
     def __init__(self, static_graph: bool = False, bucket_mb: float = 25, unused_parameters: bool = False, **where: str):
         super().__init__(**where)
         # torch rebuilds its buckets after the first step, which changes the order of summation; a resumed training would do so at another step

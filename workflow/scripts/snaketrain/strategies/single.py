@@ -4,4 +4,4 @@ from snaketrain.strategies.base import Strategy
 
 
 class Single(Strategy):
-    pass
+    replicates_model = True

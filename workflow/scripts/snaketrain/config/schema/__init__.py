@@ -50,7 +50,7 @@ class Settings(Section):
     def contradictions(self) -> Iterator[str]:
         yield from self._missing_splits()
         yield from self._layout_problems()
-        yield from self._process_problems()
+        yield from self._device_problems()
         yield from self._step_problems()
 
     def _missing_splits(self) -> Iterator[str]:
@@ -69,13 +69,9 @@ class Settings(Section):
         if name == "block_length" and len(self.data.text) == 2:
             yield "train.block_length would separate answers from their prompts (data.text names two columns): use train.packing, or one column"
 
-    def _process_problems(self) -> Iterator[str]:
-        """Launcher, nodes and precision; see also `strategy_errors` in orchestration/inspection."""
-        compute = self.compute
-        if compute.launcher in ("env", "torchrun") and compute.nodes != "1":
-            where = "this machine" if compute.launcher == "torchrun" else "wherever compute.launch_command says"
-            yield f"compute.launcher `{compute.launcher}` starts processes on {where}: set compute.nodes: 1, or launcher: auto"
-        if self.train.precision == "tf32" and compute.device == "cpu":
+    def _device_problems(self) -> Iterator[str]:
+        """See also `strategy_errors` in orchestration/inspection."""
+        if self.train.precision == "tf32" and self.compute.device == "cpu":
             yield "train.precision is tf32, which only GPUs support, but compute.device is cpu: use fp32 or bf16"
 
     def _step_problems(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
@@ -24,6 +24,27 @@ SBATCH_SETTINGS = {
 }
 
 
+def node_counts(text: str) -> str:
+    NodeCounts.of(text)
+    return text
+
+
+def without_settings(options: str) -> str:
+    """Options of sbatch, none of which is asked for by a setting already."""
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        raise ValueError(f"is not what a shell takes: {error}") from None
+    for word in words:
+        if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
+            raise ValueError(f"`{word.partition('=')[0]}` is set by {setting}: use that instead")
+    return options
+
+
+Nodes = Annotated[str, AfterValidator(node_counts)]
+SbatchOptions = Annotated[str, AfterValidator(without_settings)]
+
+
 class Profile(Section):
     """Which steps `torch.profiler` traces, one file per rank, in the training's folder `profile`."""
 
@@ -31,10 +52,32 @@ class Profile(Section):
     steps: Positive = Field(5, description="how many steps are traced")
 
 
+class EvaluationSize(Section):
+    """What an evaluation takes where it differs from `compute`."""
+
+    in_training_job: bool = Field(
+        False,
+        description="select and evaluate in the training's SLURM job, right after it and with its size, instead of in a job of its own",
+    )
+    nodes: Nodes | None = Field(None, description="machines; none: one, or with a sharded model as many as the training")
+    processes: Positive | None = Field(None, description="on each node; none: one, or with a sharded model as many as the training")
+    threads: Positive | None = Field(None, description="CPU cores on each node; none: the training's")
+    gpus: NotNegative | None = Field(None, description="on each node; none: one for each process if the training has any")
+    memory_mb: Positive | None = Field(None, description="on each node; none: the training's")
+    minutes: Positive | None = Field(None, description="time limit of its SLURM job, in which it must finish; none: the training's")
+    partition: str | None = Field(None, description="of SLURM; none: the training's", min_length=1)
+    sbatch: SbatchOptions | None = Field(None, description="further options of sbatch; none: the training's")
+
+    def contradictions(self) -> Iterator[str]:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None and name != "in_training_job"]
+        if self.in_training_job and given:
+            yield f"`in_training_job` evaluates with the training's size, and `{given[0]}` asks for another: remove one of the two"
+
+
 class Compute(Section):
     """Where stages run, and on how much hardware. Changing it makes nothing stale."""
 
-    nodes: str = Field(
+    nodes: Nodes = Field(
         "1",
         description="nodes of a training under SLURM; `1-4` takes as many as are free each time its job starts; `4+1` trains on four, "
         "and a spare one replaces a lost one",
@@ -67,10 +110,8 @@ class Compute(Section):
     memory_mb: Positive = Field(4000, description="memory per node for a training, requested from SLURM")
     minutes: Positive = Field(120, description="time limit of a SLURM job; a longer training saves, is requeued and resumes")
     save_before_limit_seconds: NotNegative = Field(120, description="how long before the time limit a training saves and is requeued")
-    partition: str | None = Field(
-        None, description="SLURM partition for training and evaluation; null: the one in the profile", min_length=1
-    )
-    sbatch: str = Field(
+    partition: str | None = Field(None, description="SLURM partition; null: the one in the profile", min_length=1)
+    sbatch: SbatchOptions = Field(
         "",
         description="further options of sbatch, such as `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed",
     )
@@ -92,24 +133,11 @@ class Compute(Section):
         description="`whole`: rank 0 gathers and writes each module as one file; `sharded`: each rank writes what it holds; `auto`: sharded if the "
         "strategy shards the model. Any strategy resumes from either",
     )
-
-    @field_validator("nodes")
-    @classmethod
-    def _in_order(cls, value: str) -> str:
-        NodeCounts.of(value)
-        return value
-
-    @field_validator("sbatch")
-    @classmethod
-    def _no_other_setting(cls, value: str) -> str:
-        try:
-            words = shlex.split(value)
-        except ValueError as error:
-            raise ValueError(f"is not what a shell takes: {error}") from None
-        for word in words:
-            if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
-                raise ValueError(f"`{word.partition('=')[0]}` is set by {setting}: use that instead")
-        return value
+    evaluation: EvaluationSize | None = Field(
+        None,
+        description="what an evaluation takes; none: one process on one node, with one GPU if the training has any, and otherwise what the training takes; "
+        "where the strategy shards the model, all that the training takes",
+    )
 
     def contradictions(self) -> Iterator[str]:
         counts = self.node_counts
@@ -126,6 +154,9 @@ class Compute(Section):
             yield f"`launch_command` is for the `launcher` env, but `launcher` is {self.launcher}: set it to env, or remove `launch_command`"
         if self.interface and self.launcher in ("torchrun", "env"):
             yield f"`interface` is for the `launcher` srun, but `launcher` is {self.launcher}: remove `interface`"
+        if self.launcher in ("env", "torchrun") and self.nodes != "1":
+            where = "this machine" if self.launcher == "torchrun" else "wherever `launch_command` says"
+            yield f"the `launcher` {self.launcher} starts processes on {where}: set `nodes` to 1, or `launcher` to auto"
         if self.save_before_limit_seconds >= self.minutes * 60:
             yield (
                 f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is not shorter than the job itself (`minutes`: {self.minutes}): "

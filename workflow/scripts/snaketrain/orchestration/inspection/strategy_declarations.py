@@ -26,6 +26,7 @@ class StrategyInfo(BaseModel):
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     degrees: Mapping[str, Literal["data_parallel", "model_parallel"]] = {}
     data_parallel_arguments: tuple[str, ...] = ()
+    replicates_model: StrictBool = False
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
@@ -45,7 +46,7 @@ def strategy_files(use: str) -> list[Path]:
 def strategy_info(use: str) -> StrategyInfo:
     """The declarations of a class and its bases; the defaults for a class of a library, or one that is not found."""
     try:
-        file, name = find(use, PACKAGE) if use != "auto" else (None, "")
+        file, name = find(use if use != "auto" else AUTO[1], PACKAGE)
     except NotFound:  # reported with the other names
         return StrategyInfo()
     return _declared(file.resolve(), name) if file else StrategyInfo()
@@ -77,7 +78,7 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         yield f"train.strategy.use: `{strategy.use}` {error}."
         return
     for nodes in compute.node_counts:
-        if problem := _mismatch(strategy, info, nodes * compute.processes, compute.device):
+        if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
             break
     parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
@@ -89,11 +90,11 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         )
 
 
-def _mismatch(strategy: Use, info: StrategyInfo, processes: int, device: str) -> str | None:
+def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setting: str = "compute.processes") -> str | None:
     """Why this number of processes, or the device, does not fit the strategy."""
     use, arguments = strategy.use, strategy.arguments
     if processes > 1 and not info.multi_process:
-        return f"train.strategy `{use}` runs in one process, but compute.processes is {processes}: use `ddp` or `auto`, or one process"
+        return f"train.strategy `{use}` runs in one process, but {setting} is {processes}: use `ddp` or `auto`, or one process"
     if use == "auto" and arguments:
         return "train.strategy `auto` takes no arguments: name the strategy that they are meant for"
     if device == "cpu" and "cpu" not in info.devices:
@@ -104,14 +105,14 @@ def _mismatch(strategy: Use, info: StrategyInfo, processes: int, device: str) ->
         degree = arguments.get(name)
         if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
             return (
-                f"train.strategy.arguments.{name} is {degree}, which does not divide compute.processes ({processes}): "
+                f"train.strategy.arguments.{name} is {degree}, which does not divide {setting} ({processes}): "
                 "the processes are arranged in groups of that size, so make one a multiple of the other"
             )
     degrees = [name for name, kind in info.degrees.items() if kind == "model_parallel"]
     given = [name for name in info.data_parallel_arguments if arguments.get(name)]
     if degrees and given and info.data_parallel_size(arguments, processes) == 1:
         return (
-            f"train.strategy.arguments.{given[0]} is set, but train.strategy.arguments.{degrees[0]} takes all of compute.processes ({processes}): "
+            f"train.strategy.arguments.{given[0]} is set, but train.strategy.arguments.{degrees[0]} takes all of {setting} ({processes}): "
             f"no data parallelism is left, so use more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
         )
     return None

@@ -1,0 +1,122 @@
+"""An evaluation takes what it needs: one process by default, and all of the training's where the model is sharded."""
+
+import shlex
+
+import pytest
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.schema import Settings
+from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute, evaluation_errors
+from snaketrain.orchestration.launching import asked
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.stage_commands import shell_command
+
+SOURCE = {"path": "x"}
+DATA = {"train": SOURCE, "tokenizer": SOURCE}
+LARGE = {"nodes": "2", "processes": 8, "gpus": 8, "threads": 64, "memory_mb": 400000, "minutes": 600, "partition": "gpu"}
+OWN = """
+from snaketrain.strategies.base import Distributed
+from snaketrain.strategies.ddp import Ddp
+
+
+class Compressed(Ddp):
+    pass
+
+
+class Unknown(Distributed):
+    pass
+
+
+class Rings(Ddp):
+    degrees = {"ring": "data_parallel"}
+"""
+
+
+def run_of(strategy: object = "auto", **compute: object) -> Settings:
+    train = {"strategy": strategy, "batch_size": 64}
+    return Settings.model_validate({"data": DATA, "train": train, "compute": LARGE | compute})
+
+
+def size(run: Settings) -> tuple[str, int, int]:
+    compute = evaluation_compute(run)
+    return compute.nodes, compute.processes, compute.gpus
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "zero1", "fairscale_oss"])
+def test_one_process_evaluates_a_model_that_every_process_holds(strategy):
+    run = run_of(strategy)
+    assert size(run) == ("1", 1, 1)
+    kept = evaluation_compute(run)
+    assert (kept.threads, kept.memory_mb, kept.minutes, kept.partition) == (64, 400000, 600, "gpu")
+    assert size(run_of(strategy, gpus=0)) == ("1", 1, 0)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["fsdp", {"use": "hsdp", "arguments": {"shard": 8}}, {"use": "tensor_parallel", "arguments": {"tensor": 8}}, "fairscale_fsdp"],
+)
+def test_a_sharded_model_is_evaluated_where_it_was_trained(strategy):
+    assert size(run_of(strategy)) == ("2", 8, 8)
+    assert size(run_of(strategy, evaluation={"nodes": 1})) == ("1", 8, 8)
+
+
+def test_an_own_strategy_inherits_whether_it_shards_and_is_taken_to_do_so_if_it_does_not_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    assert size(run_of("own.py:Compressed")) == ("1", 1, 1)
+    assert size(run_of("own.py:Unknown")) == ("2", 8, 8)
+    assert size(run_of({"use": "own.py:Rings", "arguments": {"ring": 2}})) == ("2", 8, 8), "which one process cannot divide"
+
+
+def test_what_is_given_counts_and_every_process_gets_a_gpu():
+    wanted = {"processes": 4, "threads": 8, "memory_mb": 32000, "minutes": 30, "partition": "short", "sbatch": "--constraint=small"}
+    found = evaluation_compute(run_of(evaluation=wanted))
+    assert size(run_of(evaluation=wanted)) == ("1", 4, 4)
+    assert {name: getattr(found, name) for name in wanted} == wanted
+    assert size(run_of(evaluation={"processes": 4, "gpus": 5})) == ("1", 4, 5)
+    assert size(run_of(evaluation={"processes": 4}, gpus=0)) == ("1", 4, 0)
+    assert size(run_of(evaluation={"in_training_job": True})) == ("2", 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "evaluation", "told"),
+    [
+        ("ddp", {"processes": 4, "gpus": 2}, "compute.evaluation: `processes` (4) need a GPU each, and `gpus` is 2"),
+        ("ddp", {"nodes": "1-9", "threads": 2}, "compute.evaluation: of `nodes` 1-9 with 2 `threads`"),
+        ({"use": "tensor_parallel", "arguments": {"tensor": 8}}, {"processes": 3}, "does not divide compute.evaluation.processes (6)"),
+    ],
+)
+def test_a_size_that_cannot_be_is_reported(strategy, evaluation, told):
+    (found,) = evaluation_errors(run_of(strategy, evaluation=evaluation))
+    assert told in found
+
+
+def test_several_processes_of_a_strategy_of_one_are_reported():
+    run = run_of("single", nodes="1", processes=1, gpus=1, evaluation={"processes": 2})
+    (found,) = evaluation_errors(run)
+    assert "train.strategy `single` runs in one process, but compute.evaluation.processes is 2" in found
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "told"),
+    [
+        ({"in_training_job": True, "threads": 2}, "`in_training_job` evaluates with the training's size, and `threads` asks for another"),
+        ({"nodes": "4-2"}, "compute.evaluation.nodes: 4-2 goes down"),
+        ({"sbatch": "--mem=1"}, "compute.evaluation.sbatch: `--mem` is set by compute.memory_mb"),
+    ],
+)
+def test_contradictions_of_the_section_are_told_with_their_place(evaluation, told):
+    with pytest.raises(ConfigurationError, match=".") as raised:
+        Pipeline({"data": DATA, "compute": {"evaluation": evaluation}})
+    assert told in str(raised.value)
+
+
+def test_its_job_and_its_command_have_its_own_size():
+    config = {"data": DATA, "train": {"batch_size": 64}, "compute": LARGE}
+    pipeline, as_trained = Pipeline(config, in_slurm_job=True), Pipeline(config | {"compute": {**LARGE, "evaluation": {"nodes": 3}}})
+    training, evaluation = pipeline.compute("train_model", "default"), pipeline.compute("evaluate_model", "default")
+    assert asked(training, saves=True)["gres"] == "gpu:8" and "-N2" in str(asked(training, saves=True)["slurm_extra"])
+    assert asked(evaluation, saves=False)["gres"] == "gpu:1" and "-N1" in str(asked(evaluation, saves=False)["slurm_extra"])
+    words = {stage: shlex.split(shell_command(pipeline, stage, "default", "m.json", {})) for stage in ("train_model", "evaluate_model")}
+    assert [each[each.index("--processes") + 1] for each in words.values()] == ["8", "1"]
+    assert pipeline.strings("evaluate_model", "default") == as_trained.strings("evaluate_model", "default"), "nothing becomes stale"
