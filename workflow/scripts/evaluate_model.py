@@ -5,9 +5,10 @@ import logging
 import os
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Evaluate, Model, Train
@@ -16,8 +17,13 @@ from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
 from snaketrain.runtime.ranks import Ranks
+
+if TYPE_CHECKING:
+    from snaketrain.evaluation.results import Rows
+    from snaketrain.tasks.base import Task
 
 SPLITS = ("dev", "test")
 REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
@@ -76,7 +82,7 @@ def scores_key(given: JobSettings, device: str, training: Manifest, selection: M
     return digest(settings, sorted(given.code), device, *read)
 
 
-def read_table(path: Path, examples: int) -> dict[str, list]:
+def read_table(path: Path, examples: int) -> dict[str, list[Json]]:
     """Texts and labels, where the prepared data have them, and a row for each example."""
     import pyarrow as pa
 
@@ -119,7 +125,8 @@ def score(
         metrics, rows = predict(state, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            np.savez(folder / f"{split}.npz", **rows)
+            save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
+            save(folder / f"{split}.npz", **rows)
             found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
             write_json(folder / f"{split}.json", found)  # last: it says that both are there
         watch.beat()
@@ -127,7 +134,7 @@ def score(
     watch.close()
 
 
-def baselines(task: Any, rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
     import torch
 
     try:
@@ -137,7 +144,7 @@ def baselines(task: Any, rows: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def withheld(facts: dict, split: str) -> bool:
+def withheld(facts: JsonObject, split: str) -> bool:
     """Whether the training data have labels and these have not."""
     splits = facts.get("splits", {})
     return splits.get("train", {}).get("labelled", False) and not splits.get(split, {}).get("labelled", True)

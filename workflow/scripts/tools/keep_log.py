@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
@@ -34,7 +35,7 @@ def main() -> None:
                 reported = True
 
 
-def lines():
+def lines() -> Iterator[str]:
     """Whole lines and updates of a progress bar, as they arrive."""
     decode, waiting = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode, ""
     while True:

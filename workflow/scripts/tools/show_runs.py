@@ -28,7 +28,7 @@ def main() -> None:
 
 def serve(store: str, port: int, browser: bool) -> None:
     ui = f"http://127.0.0.1:{port}"
-    command = [Path(sys.executable).with_name("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [str(Path(sys.executable).with_name("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     server = subprocess.Popen([*command, "--backend-store-uri", store], env=environment, stdout=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
@@ -44,8 +44,8 @@ def serve(store: str, port: int, browser: bool) -> None:
 def started(server: subprocess.Popen[bytes], ui: str) -> bool:
     """However long it takes: a busy machine may need minutes."""
     while server.poll() is None:
-        with contextlib.suppress(OSError):
-            return urllib.request.urlopen(f"{ui}/health", timeout=5).status == 200
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{ui}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
         time.sleep(0.5)
     return False
 
