@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from snaketrain.config.runs import from_strings, strings
 from snaketrain.config.schema import Data, Train
 from snaketrain.runtime.credentials import CONCEALED
-from snaketrain.runtime.job_settings import JobSettings, settings_words
+from snaketrain.runtime.job_settings import UNUSED_DAYS, JobSettings, remove_unused, settings_words
 
 CODE = ["code.train_model=01", "code.snaketrain.tasks.base=23", "code.own/a=b.py=45"]
 ARGUMENTS = {"eps": 1e-8, "deep": {"a.b": 1, "odd key": {"c": None}}, "empty": {}, "text": "ü \n 'x' \" =", "flag": True, "many": [1, 2.0]}
@@ -41,7 +42,7 @@ def test_other_settings_have_another_file(tmp_path):
     one, other = (settings_of(seed=seed).store("small", tmp_path) for seed in (1, 2))
     assert one != other and one.exists() and one.parent == tmp_path / "train_model"
     written = one.stat()
-    assert settings_of(seed=1).store("small", tmp_path).stat().st_mtime_ns == written.st_mtime_ns, "it is not written again"
+    assert settings_of(seed=1).store("small", tmp_path).stat().st_ino == written.st_ino, "it is not written again"
     one.write_text("changed by hand")
     assert JobSettings.read(settings_of(seed=1).store("small", tmp_path)) == settings_of(seed=1)
 
@@ -74,3 +75,15 @@ def test_settings_for_a_script_started_without_snakemake(tmp_path):
     option, file = settings_words(tmp_path / "made", "train_model", ["train.seed=1"])
     assert option == "--settings" and JobSettings.read(file) == JobSettings("train_model", ["train.seed=1"], [])
     assert Path(file).parent.parent == tmp_path / "settings"
+
+
+def test_files_that_no_job_was_started_with_for_a_month_are_removed(tmp_path):
+    """But not those of settings that are still in use, however long ago they were first written."""
+    stored = {name: JobSettings("train_model", [f'train.name="{name}"'], []).store(name, tmp_path) for name in ("old", "used", "new")}
+    long_ago = time.time() - (UNUSED_DAYS + 1) * 24 * 3600
+    for name in ("old", "used"):
+        os.utime(stored[name], (long_ago, long_ago))
+    JobSettings("train_model", ['train.name="used"'], []).store("used", tmp_path)  # a job is started with them again
+    remove_unused(tmp_path)
+    assert {name for name, path in stored.items() if path.exists()} == {"used", "new"}
+    remove_unused(tmp_path / "nothing here")

@@ -2,12 +2,14 @@
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished
+from snaketrain.runtime.job_settings import remove_unused
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
 
 onstart:
     check_cluster()
+    remove_unused()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()
 

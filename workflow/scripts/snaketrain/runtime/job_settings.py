@@ -5,7 +5,10 @@ Snakemake's metadata: a job's own folder may be moved aside by a training that s
 """
 
 import json
+import os
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from snaketrain.runtime.setting_strings import flattened, join, nested
 
 FOLDER = Path(".snakemake/snaketrain-settings")
 CODE = "code."
+UNUSED_DAYS = 30  # after which a file is removed
 ONLY_FOR_ITS_OWNER, AS_USUAL = 0o600, 0o666
 
 
@@ -39,6 +43,9 @@ class JobSettings:
             # passwords that are recognised only by the environment are in plain text here
             holds_password = any(hidden_setting(setting) != setting for setting in self.settings)
             write_text(path, text, ONLY_FOR_ITS_OWNER if holds_password else AS_USUAL)
+        else:
+            with suppress(OSError):
+                os.utime(path)  # it is used
         return path
 
     def _content(self) -> JsonObject:
@@ -62,3 +69,12 @@ class JobSettings:
 def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:
     """`--settings` for a stage script that is started without Snakemake; the file is written beside the folder of its output."""
     return ["--settings", str(JobSettings.of(stage, strings).store(folder=output.parent / "settings"))]
+
+
+def remove_unused(folder: Path = FOLDER) -> None:
+    """Remove the files that no job was started with for a while. Jobs still in a queue need none: each writes its own when it starts."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for path in folder.glob("*/*.json"):
+        with suppress(OSError):  # another workflow removes it too, or may only read here
+            if path.stat().st_mtime < oldest:
+                path.unlink()
