@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import limits
@@ -55,6 +56,16 @@ def test_the_journal_says_what_transformers_finds_on_the_development_set(data, t
     found = [line["metrics"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"][-1]
     assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-4)
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+
+
+def test_save_every_minutes_saves_at_the_same_steps_on_all_ranks(data, tmp_path):
+    """With torchrun: the first rank's clock decides. If another rank did not save, this would wait for it."""
+    seconds = 0.2
+    launch(data, tmp_path, 2, save_every_minutes=seconds / 60, evaluate_every=1000, steps=150)
+    saved = [line for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "checkpoint"]
+    assert [line["step"] for line in saved] == sorted({line["step"] for line in saved}) and saved[-1]["step"] == 150
+    assert len(saved) > 3, "no evaluation asks for any but the last"
+    assert all(later["time"] - earlier["time"] > seconds / 2 for earlier, later in pairwise(saved[:-1]))
 
 
 def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
