@@ -197,8 +197,10 @@ def slurm(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "restarts").write_text("2")
     (tmp_path / "lost").write_text("")
+    (tmp_path / "times").write_text("StartTime=2026-11-23T02:00:00 PreemptEligibleTime=2026-11-23T02:00:00 PreemptTime=None")
     scontrol = (
-        'case "$1 $2" in "show job") echo "JobId=7 UserId=me Restarts=$(cat $HERE/restarts) ExcNodeList=b[1-2] NodeList=a[1-3] BatchHost=a1";; '
+        'case "$1 $2" in "show job") echo "JobId=7 UserId=me Restarts=$(cat $HERE/restarts) ExcNodeList=b[1-2] NodeList=a[1-3] BatchHost=a1 '
+        '$(cat $HERE/times)";; '
         '"show hostnames") case $3 in "a[1-3]") printf "a1\\na2\\na3\\n";; *) printf "b1\\nb2\\n";; esac;; *) echo "$@" >> $HERE/changed;; esac'
     )
     srun = 'while [ "$1" != --nodelist ]; do shift; done; ! grep -qx "$2" $HERE/lost'
@@ -265,6 +267,17 @@ def test_with_too_few_nodes_left_the_job_is_queued_again_without_the_bad_ones(jo
 def test_a_users_own_exclusions_stay(slurm):
     Slurm().exclude("7", ["a2"])
     assert changed(slurm) == ["update JobId=7 ExcNodeList=a2,b1,b2"]
+
+
+@pytest.mark.parametrize(
+    ("preempted", "requests"),
+    [("2026-11-23T02:10:00", ["requeue 7"]), ("2026-11-23T01:59:59", [])],
+    ids=["now", "in an earlier start"],
+)
+def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, preempted, requests):
+    (slurm / "times").write_text(f"StartTime=2026-11-23T02:00:00 PreemptEligibleTime=2026-11-23T02:00:00 PreemptTime={preempted}")
+    job.exit_code(StepEnding(Ending(143)), ["SIGTERM"])
+    assert changed(slurm) == requests
 
 
 def test_a_start_that_was_cut_off_does_not_end_the_next_one(job, slurm, capsys):

@@ -46,6 +46,8 @@ class SlurmJob:
             return 0
         if OUT_OF_TIME in stopped and not self.signals:
             return self.requeue(ending.code, "its time ran out; saved")
+        if not self.signals and self.is_being_preempted():  # it ended within the GraceTime, so that SLURM would count it as failed
+            return self.requeue(ending.code, "it is preempted; resuming from the last checkpoint")
         if self.signals or not ending.lost:
             return STOPPED_EARLY if stopped else ending.code
         self.leave_out(found)
@@ -57,6 +59,12 @@ class SlurmJob:
             return ending.code
         self.wait(pause)
         return ending.code if self.signals or self.started_elsewhere() else None
+
+    def is_being_preempted(self) -> bool:
+        try:
+            return self.slurm.is_being_preempted(self.job.number)
+        except SlurmError:
+            return False
 
     def usable(self) -> list[str]:
         return [host for host in self.job.hosts if host not in self.dead | self.unfit]

@@ -121,6 +121,12 @@ class Slurm:
         restarts, nodes = (match[1] if match else "" for match in found.values())
         return Allocation(number, int(restarts or 0), () if nodes in ("", "(null)") else self.hosts(nodes), gpus_of(shown))
 
+    def is_being_preempted(self, number: str) -> bool:
+        """Whether SLURM preempts this start of the job, with a GraceTime in which it may still run."""
+        shown = self._ask("scontrol", "show", "job", "--oneliner", number)
+        started, preempted = (re.search(rf" {key}=(\d\S*)", shown) for key in ("StartTime", "PreemptTime"))
+        return bool(started and preempted and preempted[1] >= started[1])
+
     def hosts(self, nodes: str) -> tuple[str, ...]:
         """`a[1-2]` as `a1`, `a2`."""
         return tuple(self._ask("scontrol", "show", "hostnames", nodes).split())
