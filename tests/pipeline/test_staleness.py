@@ -108,6 +108,8 @@ def test_layout_comments_and_order_rerun_nothing(finished):
         {"compute__threads": 1},
         {"compute__processes": 2},
         {"compute__keep_checkpoints": 5},
+        {"compute__evaluation": {"processes": 2, "threads": 1}},
+        {"compute__evaluation": {"in_training_job": True}},
     ],
     ids=str,
 )

@@ -5,9 +5,10 @@ import re
 import sqlite3
 from contextlib import closing
 
+import pytest
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import RUN, STEPS, TRAINING, Workflow, events, make, set_pace, steps, until
+from slurm.lab import RUN, STEPS, TRAINING, Workflow, attempts, configured, events, job_of, make, set_pace, slurm, steps, until
 
 
 def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
@@ -42,6 +43,22 @@ def test_logs_hold_no_noise_of_connections(undisturbed):
 
 def test_a_second_time_there_is_nothing_to_do(undisturbed):
     assert "Nothing to be done" in Workflow(undisturbed).finish()
+
+
+def test_evaluated_in_the_trainings_job_which_is_requeued_meanwhile(undisturbed, workspace):
+    """The job starts again from the top: it resumes the training, then selects and evaluates."""
+    workflow = Workflow(configured(workspace, compute={"evaluation": {"in_training_job": True}}))
+    until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
+    job = job_of(workspace)
+    assert "TimeLimit=00:20:00" in slurm("scontrol", "show", "job", job), "the minutes of its parts are not added up"
+    slurm("scontrol", "requeue", job)
+    until(lambda: attempts(workspace) == 2, "it is started again", workflow=workflow)
+    set_pace(workspace, 0)
+    workflow.finish()
+    assert [path.stem for path in workspace.glob("logs/slurm/**/*.log")] == [job]
+    expected, found = (json.loads((folder / RUN / "evaluation/test_results.json").read_text()) for folder in (undisturbed, workspace))
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    assert "Nothing to be done" in Workflow(workspace).finish()
 
 
 def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):

@@ -120,3 +120,14 @@ def test_its_job_and_its_command_have_its_own_size():
     words = {stage: shlex.split(shell_command(pipeline, stage, "default", "m.json", {})) for stage in ("train_model", "evaluate_model")}
     assert [each[each.index("--processes") + 1] for each in words.values()] == ["8", "1"]
     assert pipeline.strings("evaluate_model", "default") == as_trained.strings("evaluate_model", "default"), "nothing becomes stale"
+
+
+def test_jobs_of_a_run_are_submitted_as_one_where_it_is_evaluated_in_the_trainings_job():
+    alone = Pipeline({"data": DATA, "train": {"batch_size": 64}, "compute": LARGE})
+    assert alone.groups is None
+    inside = {"compute.evaluation": {"in_training_job": True}}
+    pipeline = Pipeline({"data": DATA, "train": {"batch_size": 64}, "compute": LARGE, "runs": {"a": inside, "b": inside, "c": {}}})
+    assert callable(pipeline.groups) and [pipeline.groups([run]) for run in "abc"] == ["a", "b", None]
+    # Snakemake joins the requests of their jobs: texts must agree, and it adds up the minutes
+    requests = [asked(pipeline.compute(stage, "a"), saves=stage == "train_model") for stage in ("train_model", "evaluate_model")]
+    assert requests[0] == requests[1] and str(requests[0]["slurm_extra"]).split()[-3:] == ["-t600", "--signal=USR1@120", "-pgpu"]

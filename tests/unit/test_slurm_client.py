@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.slurm import client
-from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import Allocation, QueuedJob, Slurm, SlurmError
 
 WORKFLOW = Path(__file__).parents[2] / "workflow"
 PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}
@@ -161,3 +161,22 @@ def test_submission_is_asked_about_as_a_shell_would_read_it(programs, asked):
 def test_the_gpus_of_a_job_on_each_node(details, gpus):
     """As SLURM 22.05 shows them; JOB_GRES is the total."""
     assert client.gpus_of(f"JobId=7 TRES=cpu=8,mem=1000M JOB_GRES=gpu:4 {details} MinCPUsNode=1") == gpus
+
+
+@pytest.mark.parametrize(
+    ("comment", "title", "log"),
+    [
+        ("rule_train_model_wildcards_wide", "train_model wide", "rule_train_model/wide/7.log"),
+        ("rule_compare_runs", "compare_runs", "rule_compare_runs/7.log"),
+        (
+            "rule_wide_evaluate_model_select_checkpoint_train_model",
+            "train_model wide",
+            "group_wide_evaluate_model_select_checkpoint_train_model/7.log",
+        ),
+        ("rule_a_b_evaluate_model", "evaluate_model a_b", "group_a_b_evaluate_model/7.log"),
+        ("rule_train_model_wildcards_x_train_model", "train_model x_train_model", "rule_train_model/x_train_model/7.log"),
+    ],
+)
+def test_a_job_of_a_stage_and_one_of_several_stages_tell_their_run_and_their_log(comment, title, log):
+    job = QueuedJob("7", "RUNNING", "None", comment, "a1")
+    assert job.title == title and job.log(Path("logs")) == Path("logs") / log

@@ -1,6 +1,7 @@
 """Why a run has no result: from Snakemake's state of its jobs, and from their logs."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +28,7 @@ def workflow(tmp_path, monkeypatch):
             before[jobs[stage, run]] = [above]
             above = jobs[stage, run]
     left = set(jobs.values())
-    dag = SimpleNamespace(needrun_jobs=lambda: iter(left), dependencies=before)
+    dag = SimpleNamespace(needrun_jobs=lambda: iter(left), dependencies=before, get_job_group=lambda job: None)
     return SimpleNamespace(jobs=jobs, left=left, dag=dag, scheduler=SimpleNamespace(failed=set(), running=set()))
 
 
@@ -49,6 +50,17 @@ def test_runs_whose_data_cannot_be_prepared_have_no_result(workflow, tmp_path):
     write(tmp_path / "logs/prepare_data/.log", "python prepare_data.py\nprepare_data: no rows are left\n")
     expected = "prepare_data failed: prepare_data: no rows are left"
     assert unfinished_runs(workflow.dag, workflow.scheduler) == {"a": expected, "b": expected}
+
+
+def test_of_jobs_that_were_submitted_as_one_the_last_that_ran_has_failed(workflow, tmp_path):
+    workflow.left.discard(workflow.jobs["prepare_data"])
+    group = frozenset(workflow.jobs[stage, "a"] for stage in STAGES)
+    workflow.dag.get_job_group = lambda job: group if job in group else None
+    workflow.scheduler.failed.add(group)
+    for number, stage in enumerate(("evaluate_model", "train_model", "select_checkpoint")):  # the first is of an earlier start
+        log = write(tmp_path / f"logs/{stage}/a.log", f"python {stage}.py\n{stage} has its say\n")
+        os.utime(log, (number, number))
+    assert unfinished_runs(workflow.dag, workflow.scheduler)["a"] == "select_checkpoint failed: select_checkpoint has its say"
 
 
 def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):

@@ -28,6 +28,8 @@ rule evaluate_model:
         ),
     log:
         "logs/evaluate_model/{run}.log",
+    group:
+        pipeline.groups
     threads: varying(pipeline.runs, lambda run: pipeline.evaluation_computes[run].threads)
     resources:
         **launching.resources_of(pipeline.evaluation_computes, saves=False),

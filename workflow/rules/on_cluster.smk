@@ -21,13 +21,24 @@ def passed_to_jobs():
     return [*paths, *(workflow.config_settings.config_args or [])]
 
 
-def reads_what_is_there(job):
-    return not any(workflow.dag.needrun(before) for before in workflow.dag.dependencies[job])
+def submission_of(job):
+    """The job, or the group that it is submitted in."""
+    return workflow.dag.get_job_group(job) or job
 
 
-def is_done(job):
-    name = job.wildcards[0] if job.wildcards else ""
-    return not workflow.dag.reason(job).forced and repairs.is_done(job.rule.name, name)
+def jobs_in(submission):
+    return submission.jobs if submission.is_group() else [submission]
+
+
+def reads_what_is_there(submission):
+    jobs = jobs_in(submission)
+    return not any(workflow.dag.needrun(before) for job in jobs for before in workflow.dag.dependencies[job] if before not in jobs)
+
+
+def is_done(submission):
+    return all(
+        not workflow.dag.reason(job).forced and repairs.is_done(job.rule.name, "".join(job.wildcards)) for job in jobs_in(submission)
+    )
 
 
 def check_cluster():
@@ -37,7 +48,7 @@ def check_cluster():
     computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in stages}
     try:
         if under_slurm:
-            submitted = [job for job in jobs if not job.is_local]
+            submitted = list(dict.fromkeys(submission_of(job) for job in jobs if not job.is_local))
             problems = launching.misquoted(passed_to_jobs(), not workflow.executor_settings.pass_command_as_script)
             problems = problems or checks.refusals(slurm, submitted, workflow.executor_settings)
         else:
@@ -50,8 +61,11 @@ def check_cluster():
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
-            ranges = {checks.comment(job): compute for job, compute in computes.items() if compute.counts.varies}
-            folders = {checks.comment(job): Path(job.output[0]).parent for job in computes}
+            ranges = {checks.comment(submission_of(job)): compute for job, compute in computes.items() if compute.counts.varies}
+            # of a group, the training's folder
+            folders = {
+                checks.comment(submission_of(job)): Path(job.output[0]).parent for job in sorted(computes, key=lambda job: job.rule.name)
+            }
             monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
     except (ConfigurationError, SlurmError, StillFollowed) as error:
         raise WorkflowError(str(error)) from None

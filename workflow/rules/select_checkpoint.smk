@@ -12,6 +12,8 @@ rule select_checkpoint:
         selection="results/runs/{run}/selection/selection.json",
     log:
         "logs/select_checkpoint/{run}.log",
+    group:
+        pipeline.groups
     params:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
         command=untracked(stage_command, pipeline, "select_checkpoint", executes),

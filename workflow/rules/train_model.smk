@@ -11,6 +11,8 @@ rule train_model:
         "results/runs/{run}/training/manifest.json",
     log:
         "logs/train_model/{run}.log",
+    group:
+        pipeline.groups
     threads: varying(pipeline.runs, lambda run: pipeline.computes[run].threads)
     resources:
         **launching.resources_of(pipeline.computes, saves=True),

@@ -136,7 +136,9 @@ def asked(compute: Compute, saves: bool) -> dict[str, str | int | None]:
     # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
     size = [f"-N{compute.counts.asked}", f"--ntasks-per-node={compute.threads}", "-c1"]
     extra = [*size, "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
-    if saves and compute.save_before_limit_seconds:
+    if compute.evaluated_in_training_job:
+        extra.append(f"-t{compute.minutes}")  # Snakemake would add up the minutes of jobs that it submits as one
+    if (saves or compute.evaluated_in_training_job) and compute.save_before_limit_seconds:
         extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
     if compute.partition:
         extra.append(f"-p{shlex.quote(compute.partition)}")

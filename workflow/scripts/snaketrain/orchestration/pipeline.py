@@ -79,6 +79,12 @@ class Pipeline:
         return (self.evaluation_computes if stage == "evaluate_model" else self.computes)[run]
 
     @property
+    def groups(self) -> str | Callable[[Sequence[str]], str | None] | None:
+        """For the `group` of rules whose jobs Snakemake submits as one: training, selection and evaluation of a run, where that is asked for."""
+        together = {run for run, compute in self.computes.items() if compute.evaluated_in_training_job}
+        return varying(self.runs, lambda run: run if run in together else None) if together else None
+
+    @property
     def tracking(self) -> Tracking:
         return next(iter(self.runs.values())).tracking
 

@@ -26,12 +26,19 @@ class Inputs(Protocol):
     def items(self) -> Iterable[tuple[str, str | list[str]]]: ...
 
 
+class GroupJob(Protocol):
+    """Jobs that are submitted as one."""
+
+    jobs: Iterable[Job]
+
+
 class Dag(Protocol):
     dependencies: Mapping[Job, Iterable[Job]]
 
     def needrun_jobs(self) -> Iterable[Job]: ...
+    def get_job_group(self, job: Job) -> GroupJob | None: ...
 
 
 class Scheduler(Protocol):
-    failed: Container[Job]
-    running: Container[Job]
+    failed: Container[Job | GroupJob]
+    running: Container[Job | GroupJob]

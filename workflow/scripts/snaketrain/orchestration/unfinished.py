@@ -36,7 +36,7 @@ def unfinished_runs(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
     """The reason by run: `train_model failed: RuntimeError: ...`."""
     left = set(dag.needrun_jobs())
     last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
-    return {run: _why(_with_all_before(job, dag, left), scheduler) for run, job in sorted(last.items())}
+    return {run: _why(_with_all_before(job, dag, left), dag, scheduler) for run, job in sorted(last.items())}
 
 
 def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:
@@ -47,11 +47,16 @@ def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:
     return found
 
 
-def _why(jobs: list[Job], scheduler: Scheduler) -> str:
+def _why(jobs: list[Job], dag: Dag, scheduler: Scheduler) -> str:
     for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
-        if job := next((job for job in jobs if job in among), None):
+        if found := [job for job in jobs if (dag.get_job_group(job) or job) in among]:
+            job = max(found, key=lambda each: _written(Path(each.log[0])))  # of a group, which fails as a whole, the one that ran last
             return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), Path(job.output[0]).parent)}"
     return "not started"
+
+
+def _written(log: Path) -> float:
+    return log.stat().st_mtime if log.exists() else 0.0
 
 
 def last_error(log: Path, folder: Path) -> str:

@@ -95,10 +95,10 @@ def submission(job: "Job", settings: "ExecutorSettings") -> str:
 
 def comment(job: "Job") -> str:
     """How a job of ours is recognised in squeue."""
-    wildcards = "_".join(map(str, job.wildcards)).replace("/", "_") if job.wildcards else ""
+    wildcards = "_".join(map(str, getattr(job, "wildcards", ()))).replace("/", "_")  # a group of jobs has none
     return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
 
 
 def job_name(job: "Job") -> str:
     """What plain squeue shows: `train_model:large`. A name has no comma, which separates names in a question, and no blank."""
-    return re.sub(r"[^\w.=+:-]", "_", ":".join([job.name, *job.wildcards]), flags=re.ASCII)[:NAME_LENGTH]
+    return re.sub(r"[^\w.=+:-]", "_", ":".join([job.name, *getattr(job, "wildcards", ())]), flags=re.ASCII)[:NAME_LENGTH]

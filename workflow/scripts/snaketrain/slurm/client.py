@@ -25,6 +25,12 @@ class SlurmError(Exception):
     """One of SLURM's programs is not installed here, failed, or did not answer in time."""
 
 
+# the comment of several jobs of a run that Snakemake submits as one: the run, and their rules in the order of the alphabet
+GROUP = re.compile(
+    "rule_(?P<run>(?!.*_wildcards_).+?)_(evaluate_model_|select_checkpoint_)*(?P<last>evaluate_model|select_checkpoint|train_model)"
+)
+
+
 @dataclass(frozen=True)
 class QueuedJob:
     """A job as squeue shows it."""
@@ -38,10 +44,14 @@ class QueuedJob:
 
     @property
     def stage(self) -> str:
+        if group := GROUP.fullmatch(self.comment):
+            return group["last"]
         return self.comment.removeprefix("rule_").partition("_wildcards_")[0]
 
     @property
     def wildcards(self) -> str:
+        if group := GROUP.fullmatch(self.comment):
+            return group["run"]
         return self.comment.partition("_wildcards_")[2]
 
     @property
@@ -52,6 +62,8 @@ class QueuedJob:
         return f"SLURM job {self.number} ({self.title})"
 
     def log(self, folder: Path) -> Path:
+        if GROUP.fullmatch(self.comment):
+            return folder / self.comment.replace("rule_", "group_", 1) / f"{self.number}.log"
         return folder / f"rule_{self.stage}" / self.wildcards / f"{self.number}.log"
 
 

@@ -98,7 +98,8 @@ class Submissions:
 def fingerprint(job: "Job", settings: "ExecutorSettings") -> str:
     """The same for two jobs that ask for the same resources and run the same command with the same settings, code and inputs."""
     inputs = {str(path): file_digest(path) for path in sorted(map(str, job.input))}
-    return digest(submission(job, settings), sorted(map(str, job.params)), inputs)
+    params = [str(param) for each in getattr(job, "jobs", [job]) for param in each.params]  # of a group, those of all its jobs
+    return digest(submission(job, settings), sorted(params), inputs)
 
 
 def stamps(outputs: Iterable[str]) -> dict[str, Stamp]:

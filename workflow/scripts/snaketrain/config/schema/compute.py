@@ -170,6 +170,10 @@ class Compute(Section):
         return "cuda" if self.device == "auto" and asks_for_gpus else self.device
 
     @property
+    def evaluated_in_training_job(self) -> bool:
+        return self.evaluation is not None and self.evaluation.in_training_job
+
+    @property
     def node_counts(self) -> range:
         """On how many nodes it may train."""
         return range(self.counts.fewest, self.counts.most + 1)

@@ -13,7 +13,7 @@ def evaluation_compute(run: Settings) -> Compute:
     time than starting many processes. A sharded model may need all the GPUs that it was trained on.
     """
     compute, wanted, strategy = run.compute, run.compute.evaluation, run.train.strategy
-    if wanted and wanted.in_training_job:
+    if compute.evaluated_in_training_job:
         return compute
     given = {name: value for name, value in wanted or () if value is not None and name != "in_training_job"}
     size: dict[str, object] = {}
