@@ -1,4 +1,4 @@
-# Runs once for each distinct `data` section; runs with the same section share its result.
+# Runs once for each distinct `data` section; runs with the same section share the result.
 
 
 rule prepare_data:

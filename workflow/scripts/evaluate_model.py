@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snaketrain.tasks.base import Task
 
 SPLITS = ("dev", "test")
-REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # what is made of the scores, which do not depend on it
+REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # settings of the report, on which the scores do not depend
 
 
 def arguments() -> Namespace:
@@ -54,11 +54,11 @@ def main(args: Namespace) -> None:
         verify(*filter(None, (selection, model)))
         verify(data, wanted=lambda name: name.startswith(SPLITS))
 
-    # a changed plot or interval need not run the model again
+    # a changed plot or interval does not need the model again
     scores = folder / "scores" / scores_key(job.given, args.device, training, selection, data, model)
     if not all((scores / f"{split}.json").is_file() for split in SPLITS):
         score(args, training, selection, data, model, evaluate.batch_size, scores)
-    if Ranks.of_environment().rank > 0:  # the first process alone writes what all have found
+    if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results
         return
 
     import numpy as np
@@ -76,14 +76,14 @@ def main(args: Namespace) -> None:
 
 
 def scores_key(given: JobSettings, device: str, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:
-    """Digest of all that `score` is given: whatever is new in it, even a metric of the same weights, is scored anew."""
+    """A digest of all that the scores depend on; another metric of the same weights gives another key."""
     settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
     read = [sorted(training.settings), training.facts["precision"], selection.facts["weights"], data.content, model and model.content]
     return digest(settings, sorted(given.code), device, *read)
 
 
 def read_table(path: Path, examples: int) -> dict[str, list[Json]]:
-    """Texts and labels, where the prepared data have them, and a row for each example."""
+    """Texts and labels of the prepared data, if it has one row for each example."""
     import pyarrow as pa
 
     if not path.is_file():
@@ -96,8 +96,8 @@ def read_table(path: Path, examples: int) -> dict[str, list[Json]]:
 def score(
     args: Namespace, training: Manifest, selection: Manifest, data: Manifest, fetched: Manifest | None, batch_size: int, folder: Path
 ) -> None:
-    """Run the model over both splits; the first process writes what all have found."""
-    # that some weights are missing before the trained ones are loaded is no news
+    """Run the model on both splits; rank 0 writes the scores."""
+    # transformers would warn of missing weights, which are loaded later
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.basicConfig(format="%(asctime)s %(message)s", force=True)  # of the stall watchdog
 
@@ -111,7 +111,7 @@ def score(
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    strategy = start_strategy(train, args.device, training.facts["precision"])  # in which it was trained, wherever it is evaluated
+    strategy = start_strategy(train, args.device, training.facts["precision"])  # the training's, whatever `auto` would mean here
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
@@ -128,7 +128,7 @@ def score(
             save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
             save(folder / f"{split}.npz", **rows)
             found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
-            write_json(folder / f"{split}.json", found)  # last: it says that both are there
+            write_json(folder / f"{split}.json", found)  # written last: it marks both files as complete
         watch.beat()
     strategy.finish()
     watch.close()
@@ -139,13 +139,13 @@ def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
 
     try:
         return task.baselines({name: torch.from_numpy(values) for name, values in rows.items()})
-    except Exception as error:  # such as of a metric that cannot be computed of equal answers: the model's own figures stand
+    except Exception as error:  # such as a metric that is undefined for constant answers; the model's own results stand
         print(f"evaluate_model: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
         return {}
 
 
 def withheld(facts: JsonObject, split: str) -> bool:
-    """Whether the training data have labels and these have not."""
+    """Whether the training data has labels and this split has none."""
     splits = facts.get("splits", {})
     return splits.get("train", {}).get("labelled", False) and not splits.get(split, {}).get("labelled", True)
 

@@ -23,7 +23,7 @@ class Ranked(TypedDict):
     step: int
     value: float  # of the metric that decides
     metrics: dict[str, float]
-    path: str  # of the checkpoint, from the training's folder
+    path: str  # of the checkpoint, relative to the training's folder
     kept: bool  # a checkpoint that was removed cannot win
 
 
@@ -85,7 +85,10 @@ def rank_checkpoints(training: Path, metric: str, mode: str) -> list[Ranked]:
 
 
 def evaluations_of_saved(training: Path) -> list[Evaluated]:
-    """From the journal, by the attempt that saved the checkpoint: an earlier one may have been killed before it saved."""
+    """The evaluations of all checkpoints that were ever saved, from the journal.
+
+    An evaluation counts only together with a checkpoint of the same attempt: an earlier attempt may have been killed before it saved.
+    """
     measured: dict[tuple[int, int], dict[str, float]] = {}
     found: dict[int, Evaluated] = {}
     for event in all_events(training / "journal.jsonl"):
@@ -109,7 +112,7 @@ def explain(winner: Ranked, ranking: list[Ranked], metric: str, mode: str) -> st
 
 
 def export(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
-    """Weights, the task's state, configuration and tokenizer in one folder, made anew."""
+    """Copy weights, the task's state, configuration and tokenizer into a new folder; returns their names."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if (checkpoint / "weights").is_dir():

@@ -1,6 +1,6 @@
-"""What the rules ask for: which runs there are, where their results lie, and the strings that make a result stale.
+"""What the rules need: the runs, where their results are, and the strings that make a result stale.
 
-Ground floor: every job parses the Snakefile again, so nothing heavy is imported here.
+Every job parses the Snakefile again, so this imports nothing heavy.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 
 RESULTS = "results"
-FOLDERS = {  # below it, with the name of the run, data set or model that a stage works on
+FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "fetch_data": "raw/{}",
     "fetch_model": "models/{}",
     "prepare_data": "data/{}",
@@ -34,17 +34,17 @@ FOLDERS = {  # below it, with the name of the run, data set or model that a stag
 
 class Pipeline:
     def __init__(self, config: JsonObject, in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None):
-        """`runs`: those of the configuration, where they were read already."""
+        """`runs`: those of the configuration, if they have been read already."""
         self.in_slurm_job = in_slurm_job
-        self.reads_files = reads_files  # a job parses the Snakefile too, but decides nothing
+        self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
-        self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file means nothing
+        self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
 
     def _conceal(self) -> None:
-        """Before anything is shown: a stage gets its passwords by an environment variable."""
+        """Conceal passwords before anything is printed; stages get them through an environment variable."""
         for name, run in self.runs.items():
             try:
                 for section in ("data", "model", "train", "select", "evaluate"):
@@ -121,7 +121,7 @@ class Pipeline:
         return [self.as_input("fetch_model", source_name(source))] if source else []
 
     def reads(self, stage: str, name: str) -> dict[str, tuple[str, str]]:
-        """The role, stage and name of all that a stage's manifest names as read."""
+        """The inputs that a stage's manifest records, by role: the stage and the name that made each."""
         if stage.startswith("fetch"):
             return {}
         if stage == "compare_runs":
@@ -143,9 +143,9 @@ class Pipeline:
     # --- what makes it stale
 
     def local_files(self, stage: str, name: str) -> list[str]:
-        """The content of the user's own files, a string for each source; those of a package or a pinned commit do not change.
+        """A digest for each source of local files; files of a package or a pinned commit do not change.
 
-        Snakemake itself would go by their time of change once they are large, which copying changes and an older file does not.
+        Snakemake compares large files by modification time alone: it changes when a file is copied, and does not when an older file takes its place.
         """
         if not self.reads_files or not stage.startswith("fetch"):
             return []
@@ -191,15 +191,15 @@ class Pipeline:
         return self._digests[key]
 
     def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable[[Sequence[str]], str]]:
-        """The strings as params: one value each where all jobs of the rule share it, one function each where they differ.
+        """The strings as params of a rule: a value where all its jobs share it, a function of the wildcards where they differ.
 
-        Snakemake compares params as a set of values, so that one value for each setting, with its name inside, is what
-        makes it notice every change and show the old and the new one.
+        Snakemake compares params as a set of values. With one value per setting, which includes the setting's name, it notices
+        every change and shows the old and the new value.
         """
         strings = {name: self.strings(stage, name) + self.local_files(stage, name) for name in names}
         everywhere = set.intersection(*map(set, strings.values())) if strings else set()
         shared = {string for string in everywhere if "{" not in string}  # Snakemake would look for wildcards in braces
-        # who has fewer than others repeats one of its own, which a set does not notice
+        # a job with fewer strings than others repeats one of its own, which changes nothing in a set
         differing = {name: [string for string in found if string not in shared] or found[:1] for name, found in strings.items()}
 
         def item(number: int) -> str | Callable[[Sequence[str]], str]:

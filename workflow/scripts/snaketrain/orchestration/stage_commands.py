@@ -1,7 +1,7 @@
-"""The shell command of each stage's job, built here as a whole: every path and every text is one word of it, quoted once.
+"""Builds the shell command of each stage's job, in which every path and every text is one quoted word.
 
-Rules insert nothing, so the contents of paths and settings never reach a shell as code. Only `compute.launch_command` is shell
-text of the user's own.
+Rules insert nothing into it, so that nothing in a path or a setting is executed. Only `compute.launch_command` is shell text,
+which the user writes.
 """
 
 import shlex
@@ -20,9 +20,9 @@ Option = str | int | float | bool | list[str] | None
 def stage_command(
     pipeline: Pipeline, stage: str, executes: Callable[[], bool], wildcards: Wildcards, input: Inputs, output: Sequence[str], threads: int
 ) -> str:
-    """The `command` param of a rule. A process that `executes` jobs, and no dry run, writes the file of settings here.
+    """The `command` param of a rule. A process that `executes` jobs also writes the job's settings file; a dry run writes nothing.
 
-    Each process that executes a job parses the Snakefile itself, also on a compute node, so the file has what that process compares.
+    Every process that executes a job parses the Snakefile, also on a compute node, so the file has the settings that it compares.
     """
     name = next(iter(wildcards), "")
     if executes():
@@ -31,7 +31,7 @@ def stage_command(
 
 
 def logged(command: str) -> str:
-    """Copies all output to a log, without passwords; the log's path is to follow. `set -x` prints the command first, ready to be repeated."""
+    """Copies all output to a log, with passwords concealed; the caller appends the log's path. `set -x` prints the command, ready to be repeated."""
     return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log()}"
 
 
@@ -65,14 +65,14 @@ def job_settings(pipeline: Pipeline, stage: str, name: str) -> JobSettings:
 
 
 def option_words(options: Mapping[str, Option]) -> list[str]:
-    """`--name=value`, in one word, since a value may begin with a dash; a list is `--name one two`, a switch that is on `--name`."""
+    """`--name=value` as one word, since a value may begin with a dash; `--name one two` for a list; `--name` for a switch that is on."""
     words = []
     for name, value in options.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             words.append(f"--{name}={value}")
         elif value is True:
             words.append(f"--{name}")
-        elif value:  # else it is off, empty or not given
+        elif value:  # otherwise it is off, empty or not given
             words += [f"--{name}", *value]
     return words
 
