@@ -64,8 +64,13 @@ localrules:
     all,
     fetch_model,
     fetch_data,
-    select_checkpoint,
     compare_runs,
+
+
+if pipeline.selection_is_light:
+
+    localrules:
+        select_checkpoint,
 
 
 rule all:

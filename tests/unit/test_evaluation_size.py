@@ -23,8 +23,8 @@ class Compressed(Ddp):
     pass
 
 
-class Unknown(Distributed):
-    pass
+class Sharding(Distributed):
+    shards_model = True
 
 
 class Rings(Ddp):
@@ -60,11 +60,11 @@ def test_a_sharded_model_is_evaluated_where_it_was_trained(strategy):
     assert size(run_of(strategy, evaluation={"nodes": 1})) == ("1", 8, 8)
 
 
-def test_an_own_strategy_inherits_whether_it_shards_and_is_taken_to_do_so_if_it_does_not_say(tmp_path, monkeypatch):
+def test_an_own_strategy_says_whether_it_shards_the_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
     assert size(run_of("own.py:Compressed")) == ("1", 1, 1)
-    assert size(run_of("own.py:Unknown")) == ("2", 8, 8)
+    assert size(run_of("own.py:Sharding")) == ("2", 8, 8)
     assert size(run_of({"use": "own.py:Rings", "arguments": {"ring": 2}})) == ("2", 8, 8), "which one process cannot divide"
 
 
@@ -109,6 +109,21 @@ def test_contradictions_of_the_section_are_told_with_their_place(evaluation, tol
     with pytest.raises(ConfigurationError, match=".") as raised:
         Pipeline({"data": DATA, "compute": {"evaluation": evaluation}})
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "compute", "light"),
+    [
+        ("ddp", {}, True),
+        ("fsdp", {}, False),
+        ("fsdp", {"checkpoint_format": "whole"}, True),
+        ("ddp", {"checkpoint_format": "sharded"}, False),
+    ],
+)
+def test_shards_are_not_joined_on_a_login_node(strategy, compute, light):
+    runs = {"small": {}, "large": {"train.strategy": strategy, "compute": compute}}
+    pipeline = Pipeline({"data": DATA, "train": {"batch_size": 64}, "compute": LARGE, "runs": runs})
+    assert pipeline.selection_is_light is light
 
 
 def test_its_job_and_its_command_have_its_own_size():

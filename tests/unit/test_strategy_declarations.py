@@ -120,10 +120,15 @@ def test_processes_and_devices_are_checked_by_the_declarations_of_a_users_own_st
 def test_declarations_of_our_own_strategies():
     everywhere = ("cpu", "cuda")
     for name in ("single", "data_parallel"):
-        assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere, replicates_model=True)
+        assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere)
     for name in ("ddp", "zero1", "fairscale_oss", "auto"):
-        assert strategy_info(name) == StrategyInfo(multi_process=True, devices=everywhere, replicates_model=True)
-    assert strategy_info("fsdp") == StrategyInfo(multi_process=True, devices=everywhere, replicates_model=False)
+        assert strategy_info(name) == StrategyInfo(multi_process=True, devices=everywhere)
+    assert [name for name in ("ddp", "fsdp", "hsdp", "tensor_parallel", "fairscale_fsdp") if strategy_info(name).shards_model] == [
+        "fsdp",
+        "hsdp",
+        "tensor_parallel",
+        "fairscale_fsdp",
+    ]
     assert strategy_info("fairscale_fsdp").devices == ("cuda",)
     assert [strategy_info("hsdp").data_parallel_size({"shard": 2}, 4), strategy_info("ddp").data_parallel_size({}, 4)] == [4, 4]
     assert [strategy_info("tensor_parallel").data_parallel_size(given, 4) for given in ({}, {"tensor": 2})] == [1, 2]

@@ -1,5 +1,5 @@
-# Selects a checkpoint by the metrics stored in it; changing `select` does not train again. A local rule: it copies one checkpoint
-# and computes nothing.
+# Selects a checkpoint by the metrics stored in it; changing `select` does not train again. A local rule, unless
+# checkpoints are sharded.
 
 
 rule select_checkpoint:
@@ -14,6 +14,8 @@ rule select_checkpoint:
         "logs/select_checkpoint/{run}.log",
     group:
         pipeline.groups
+    resources:
+        mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
     params:
         *pipeline.tracked("select_checkpoint", pipeline.runs),
         command=untracked(stage_command, pipeline, "select_checkpoint", executes),

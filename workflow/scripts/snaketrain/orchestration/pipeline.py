@@ -13,7 +13,7 @@ from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
+from snaketrain.orchestration.inspection.strategy_declarations import saves_shards, strategy_files
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.rule_values import varying
@@ -77,6 +77,11 @@ class Pipeline:
     def compute(self, stage: str, run: str) -> Compute:
         """What a training or an evaluation takes."""
         return (self.evaluation_computes if stage == "evaluate_model" else self.computes)[run]
+
+    @property
+    def selection_is_light(self) -> bool:
+        """Whether selecting only copies files. Shards are joined, which takes torch and as much memory as the largest file."""
+        return not any(map(saves_shards, self.runs.values()))
 
     @property
     def groups(self) -> str | Callable[[Sequence[str]], str | None] | None:

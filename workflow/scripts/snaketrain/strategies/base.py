@@ -47,7 +47,9 @@ class Strategy:
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
     replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
 
-    shards_model: ClassVar[bool] = False  # whether ranks hold shards of the parameters, so that checkpoints are sharded by default
+    shards_model: ClassVar[bool] = (
+        False  # whether ranks hold shards of the parameters: checkpoints are sharded, and as many ranks evaluate, by default
+    )
     dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors
 
     rank, world_size = 0, 1

@@ -20,7 +20,8 @@ class FairscaleFsdp(Distributed):
     """`wrap_blocks`: gathers one block at a time, and not the whole model. The other arguments are those of `fsdp`."""
 
     devices = ("cuda",)  # it uses CUDA streams
-    shards_model, dcp_compatible = True, False
+    shards_model = True
+    dcp_compatible = False
     scaler_class = PartsScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: str):

@@ -18,7 +18,7 @@ def evaluation_compute(run: Settings) -> Compute:
     given = {name: value for name, value in wanted or () if value is not None and name != "in_training_job"}
     size: dict[str, object] = {}
     info = strategy_info(strategy.use)
-    if info.replicates_model and not misfit(strategy, info, 1, compute.device):
+    if not info.shards_model and not misfit(strategy, info, 1, compute.device):
         size = {"nodes": "1", "processes": 1, "gpus": min(1, compute.gpus)}
     if "processes" in given and compute.gpus:
         size["gpus"] = given["processes"]

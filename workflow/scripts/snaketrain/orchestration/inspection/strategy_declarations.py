@@ -26,7 +26,7 @@ class StrategyInfo(BaseModel):
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     degrees: Mapping[str, Literal["data_parallel", "model_parallel"]] = {}
     data_parallel_arguments: tuple[str, ...] = ()
-    replicates_model: StrictBool = False
+    shards_model: StrictBool = False
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
@@ -67,6 +67,12 @@ def _declared(file: Path, name: str) -> StrategyInfo:
     except ValidationError as error:
         problem = error.errors()[0]
         raise InvalidDeclaration(f"declares `{problem['loc'][0]}` as {found[str(problem['loc'][0])]!r}: {problem['msg']}") from None
+
+
+def saves_shards(run: Settings) -> bool:
+    """Whether the run's checkpoints are sharded, or may be."""
+    wanted = run.compute.checkpoint_format
+    return wanted == "sharded" or (wanted == "auto" and strategy_info(run.train.strategy.use).shards_model)
 
 
 def strategy_errors(run: Settings) -> Iterator[str]:
