@@ -13,6 +13,7 @@ from torch import nn
 
 from select_checkpoint import rank_checkpoints
 from snaketrain.models.weight_files import load_weights
+from snaketrain.runtime.ownership import TakenOver
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_modes import mode_of, modes_of
@@ -231,3 +232,16 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
     checkpoints.restore(ours, {})
     assert not checkpoints.evaluated
+
+
+def test_a_checkpoint_is_not_published_in_a_folder_that_was_taken_over(tmp_path):
+    """Found by the simulated cluster (seed 1256): another process wrote there already when this one, on a node cut off, had saved."""
+
+    def taken_over():
+        raise TakenOver("another process writes here now")
+
+    ours, checkpoints = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 1, check=taken_over)
+    checkpoints.save(ours, {"loss": 1.0}, {})
+    with pytest.raises(TakenOver):
+        checkpoints.finish()
+    assert not list(tmp_path.glob("step-*"))

@@ -180,3 +180,13 @@ def test_the_gpus_of_a_job_on_each_node(details, gpus):
 def test_a_job_of_a_stage_and_one_of_several_stages_tell_their_run_and_their_log(comment, title, log):
     job = QueuedJob("7", "RUNNING", "None", comment, "a1")
     assert job.title == title and job.log(Path("logs")) == Path("logs") / log
+
+
+def test_jobs_that_have_ended_already_may_be_cancelled(programs):
+    """Found by the simulated cluster (seed 14): Ctrl-C ended with an error, although all other jobs were cancelled."""
+    ended = "echo 'scancel: error: Kill job error on job id 3: Invalid job id specified' >&2"
+    programs(scancel=f"{ended}; exit 1")
+    Slurm().cancel("3", "4")
+    programs(scancel=f"{ended}; echo 'scancel: error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(SlurmError, match="Unable to contact"):
+        Slurm().cancel("3", "4")

@@ -17,7 +17,7 @@ from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -227,6 +227,19 @@ LOST = StepEnding(Ending(137, "rank 2 was killed by SIGKILL on a2"))
 
 def test_a_job_knows_its_nodes_and_how_often_it_was_started(job):
     assert job.job == Allocation("7", 2, ("a1", "a2", "a3"))
+
+
+def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monkeypatch):
+    answers = iter([SlurmError("away"), SlurmError("away"), Allocation("7", 2, ("a1",))])
+
+    def allocation(number):
+        if isinstance(answer := next(answers), SlurmError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(slurm_job, "SECONDS_BETWEEN_QUESTIONS", 0.01)
+    monkeypatch.setattr(job.slurm, "allocation", allocation)
+    assert job.allocation("7").hosts == ("a1",)
 
 
 def test_out_of_time_and_saved_is_queued_again(job, slurm):

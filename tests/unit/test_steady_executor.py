@@ -224,6 +224,44 @@ def test_a_job_whose_submission_was_not_confirmed_is_cancelled(slurm, executor, 
     assert [job.external_jobid for job in executor.active_jobs] == ["5", "12"]
 
 
+def lost_answer(tmp_path) -> tuple[str, str]:
+    """sbatch fails, but SLURM has taken job 11; squeue lists that, once the file `answers` is there."""
+    message = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+    row = f"echo '11|PENDING|None|rule_train_model||{tmp_path}'"
+    asked = (
+        f"if [ -e {tmp_path}/cancelled ]; then true; elif [ -e {tmp_path}/answers ]; then {row}; else touch {tmp_path}/answers; {AWAY}; fi"
+    )
+    return message, asked
+
+
+def test_nothing_is_submitted_before_it_is_known_that_the_first_try_left_no_job(slurm, executor, submission, tmp_path):
+    """SLURM does not answer that question either. Found by the simulated cluster (seed 465): both jobs ran."""
+    message, asked = lost_answer(tmp_path)
+    sbatch = f"if [ -e {tmp_path}/cancelled ]; then echo 12; else echo once >> {tmp_path}/submissions; {message}; fi"
+    slurm(sbatch=sbatch, squeue=asked)
+    executor.run_job(submission)
+    assert (tmp_path / "submissions").read_text() == "once\n"
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+    assert [job.external_jobid for job in executor.active_jobs] == ["12"]
+
+
+def test_ctrl_c_cancels_a_job_whose_submission_was_not_confirmed(slurm, executor, submission, monkeypatch, tmp_path):
+    """Ctrl-C comes while the submission waits for its next try."""
+    monkeypatch.setattr(submitting, "FIRST_PAUSE_SECONDS", 60)
+    message, asked = lost_answer(tmp_path)
+    (tmp_path / "answers").touch()
+    slurm(sbatch=message, squeue=asked)
+    thread = threading.Thread(target=executor.run_job, args=(submission,), daemon=True)
+    thread.start()
+    while not hasattr(executor.logger, "told"):  # once it waits
+        executor.logger.warning = lambda text: setattr(executor.logger, "told", text)
+        time.sleep(0.05)
+    del executor.logger.warning, executor.logger.told
+    executor.cancel_jobs([])
+    thread.join(limits.seconds(10))
+    assert (tmp_path / "cancelled").read_text() == "11\n"
+
+
 def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypatch):
     monkeypatch.setattr(submitting, "FIRST_PAUSE_SECONDS", 60)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
@@ -351,6 +389,15 @@ def test_ctrl_c_while_slurm_does_not_answer_says_what_runs_on(slurm, executor, s
     slurm(scancel=SBATCH_AWAY)
     executor.cancel_jobs([])
     assert "keep running" in caplog.text and "scancel 4" in caplog.text
+
+
+def test_ctrl_c_while_scancel_hangs_does_not_wait_for_jobs_that_run_on(slurm, executor, submitted, caplog, monkeypatch):
+    """The plugin takes that for a success. Found by the simulated cluster (seed 424)."""
+    monkeypatch.setattr("snaketrain.slurm.client.TIMEOUT_SECONDS", 0.2)
+    submitted("4")
+    slurm(scancel="exec sleep 60")
+    executor.cancel_jobs([])
+    assert "keep running" in caplog.text and "Waiting" not in caplog.text
 
 
 def test_ctrl_c_cancels_a_job_that_is_just_being_submitted(slurm, executor, submission, monkeypatch, tmp_path):

@@ -9,11 +9,12 @@ from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.runtime.exit_codes import STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
 
 OUT_OF_TIME = "SIGUSR1"
 SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued
 SECONDS_BETWEEN_QUESTIONS = 10
+SECONDS_TO_LEARN_NODES = 900
 
 
 class SlurmJob:
@@ -21,11 +22,22 @@ class SlurmJob:
         self, slurm: Slurm, number: str, folder: Path, nodes: NodeCounts, size: NodeSize, restarts: Restarts, silence_seconds: float
     ):
         self.slurm, self.folder, self.nodes, self.size, self.restarts = slurm, folder, nodes, size, restarts
-        self.job = slurm.allocation(number)
-        self.silence_seconds = silence_seconds
         self.signals: list[int] = []  # received: SLURM is ending the job, and knows why
+        self.silence_seconds = silence_seconds
+        self.job = self.allocation(number)
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
+
+    def allocation(self, number: str) -> Allocation:
+        """Asked again for a while: the controller that has just started the job may be overloaded, or restarted."""
+        end = time.monotonic() + SECONDS_TO_LEARN_NODES
+        while True:
+            try:
+                return self.slurm.allocation(number)
+            except SlurmError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(SECONDS_BETWEEN_QUESTIONS)
 
     def train(self, command: list[str]) -> int:
         """The exit code of the job."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 TIMEOUT_SECONDS = 60
 NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
+ENDED_ALREADY = ("Invalid job id specified", "already completing or completed")  # what scancel says of such jobs
 
 
 class SlurmError(Exception):
@@ -168,7 +169,12 @@ class Slurm:
         self._ask("scontrol", "requeue", number)
 
     def cancel(self, *numbers: str) -> None:
-        self._ask("scancel", *numbers)
+        """Those among them that have ended already are no error."""
+        try:
+            self._ask("scancel", *numbers)
+        except SlurmError as error:
+            if not all(any(words in line for words in ENDED_ALREADY) for line in str(error).splitlines()):
+                raise
 
     # --- sbatch, srun
 

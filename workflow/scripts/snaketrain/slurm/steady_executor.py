@@ -175,12 +175,15 @@ class SteadyExecutor(SubmittingExecutor):
 
     def scancel(self, jobs: list[SubmittedJobInfo]) -> bool:
         """Whether SLURM has taken the order."""
+        numbers = [str(info.external_jobid) for info in jobs]
         try:
-            super().cancel_jobs(jobs)
-        except WorkflowError as error:
-            numbers = " ".join(str(info.external_jobid) for info in jobs)
+            if self._submitted_job_clusters:
+                super().cancel_jobs(jobs)
+            else:  # the plugin would only warn if SLURM did not answer, and take jobs that ended long ago for an error
+                self.slurm.cancel(*numbers)
+        except (SlurmError, WorkflowError) as error:
             self.logger.error(
-                f"{error}\nThe jobs keep running, and the next start of snakemake goes on with them. To end them: scancel {numbers}"
+                f"{error}\nThe jobs keep running, and the next start of snakemake goes on with them. To end them: scancel {' '.join(numbers)}"
             )
             return False
         return True

@@ -3,7 +3,6 @@
 On its own the plugin counts every submission that SLURM refuses for a moment as a failed job, which uses up `retries` within seconds.
 """
 
-import contextlib
 import re
 import threading
 import time
@@ -25,6 +24,7 @@ OUTAGE = re.compile(
     re.IGNORECASE,
 )
 LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
+UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
 OUTAGE_PATIENCE_SECONDS = 1800
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
 
@@ -61,37 +61,38 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
         while not self.cancelling.is_set():
-            if reason:
-                self.cancel_unconfirmed(job)
-            if (refusal := self.try_to_submit(job)) is None:
+            refusal = UNKNOWN if reason and not self.cancel_unconfirmed(job) else self.try_to_submit(job)
+            if refusal is None:
                 break
-            before, reason = reason, self.why_wait(refusal[1], time.monotonic() - started)
+            before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
             if not reason:
-                super()._report_job_error_threadsafe(*refusal)
+                super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
             if reason != before:
                 self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
             self.cancelling.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        if reason and not self.cancelling.is_set():
+        if not reason:
+            return
+        if self.cancelling.is_set():
+            self.cancel_unconfirmed(job)
+        else:
             self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
 
-    def try_to_submit(self, job: "Job") -> tuple[SubmittedJobInfo, str] | None:
+    def try_to_submit(self, job: "Job") -> str | None:
         """What SLURM refuses, and why; None if it has taken the job."""
         self.submission.refusal, self.submission.name = None, self.name_of(job)
         try:
             super().run_job(job)
         finally:
             self.submission.name = None
-        refusal: tuple[SubmittedJobInfo, str] | None = self.submission.refusal
-        if refusal and self.cancelling.is_set():  # Ctrl-C ended sbatch itself
-            self.cancel_unconfirmed(job)
+        refusal: str | None = self.submission.refusal
         return refusal
 
     def _report_job_error_threadsafe(self, job_info: "SubmittedJobInfo", msg: str) -> None:
         """The plugin calls this in the thread that submits; `submit` decides whether to try again."""
         if getattr(self.submission, "name", None):
-            self.submission.refusal = (job_info, msg)
+            self.submission.refusal = msg
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
@@ -103,12 +104,18 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
             return "a limit on submitted jobs is reached; trying again as long as you have jobs in the queue"
         return ""
 
-    def cancel_unconfirmed(self, job: "Job") -> None:
-        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder."""
-        with contextlib.suppress(SlurmError):
+    def cancel_unconfirmed(self, job: "Job") -> bool:
+        """A job may be in the queue although the answer to its submission was lost; a second one would train in the same folder.
+
+        Whether none is there any more: while SLURM does not answer, that is not known.
+        """
+        try:
             waiting = [row.number for row in jobs_here(self.slurm) if row.comment == comment(job) and row.state not in ENDED_STATES]
             if lost := [number for number in waiting if number not in self.following]:
                 self.slurm.cancel(*lost)
+        except SlurmError:
+            return False
+        return True
 
     def jobs_ahead(self) -> bool:
         """Whether this user has jobs in the queue, as far as is known. Many waiting submissions ask this at once."""

@@ -57,7 +57,8 @@ class Trainer:
         self.journal, self.rank_journal = journal, rank_journal
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
-        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, make_format(checkpoint_format, state.strategy))
+        format = make_format(checkpoint_format, state.strategy)
+        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, format, check=journal.sync)
         self.best = BestMetric(selection)
         self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
         self.window = MetricWindow(state.strategy)

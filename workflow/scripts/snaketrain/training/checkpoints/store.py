@@ -34,8 +34,16 @@ class CheckpointFormat(Protocol):
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, selection: Selection, keep_best: int, format: CheckpointFormat | None = None):
-        self.folder, self.format = folder, format or WholeTensors()
+    def __init__(
+        self,
+        folder: Path,
+        selection: Selection,
+        keep_best: int,
+        format: CheckpointFormat | None = None,
+        check: Callable[[], object] = lambda: None,
+    ):
+        """`check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written."""
+        self.folder, self.format, self.check = folder, format or WholeTensors(), check
         self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
         self.evaluated = False  # whether the restored checkpoint has metrics
@@ -65,6 +73,7 @@ class Checkpoints:
             written = write(beside)
             if first:
                 write_json(beside / "state.json", facts)
+                self.check()
             return [*written, beside / "state.json"] if first else written
 
         try:
