@@ -1,0 +1,111 @@
+"""Puts the simulated parts in the places of the real ones."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import snakemake_executor_plugin_slurm as plugin
+from snakemake.scheduling import job_scheduler
+from snakemake_executor_plugin_slurm import job_cancellation, job_status_query, partitions, utils
+from snakemake_interface_executor_plugins.executors import remote
+
+import train_model
+from simulation import standard_library as virtual
+from simulation.jobs import Machines, SimulatedStep
+from simulation.programs import Programs
+from simulation.virtual_time import World, current
+from snaketrain.launch import slurm_job
+from snaketrain.runtime import journal, manifests, ownership, run_folder, stages
+from snaketrain.slurm import client, ending, left_over, monitor, steady_executor, submissions, submitting
+
+logger = logging.getLogger("simulation")  # of all that Snakemake would tell
+
+
+class NotedHandler(logging.Handler):
+    """What Snakemake and the executor log is part of the story."""
+
+    def __init__(self, world: World):
+        super().__init__(logging.INFO)
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() != "None":
+            self.world.note(f"snakemake: {record.getMessage().partition('    sbatch call')[0].strip()}")
+
+
+class OfProcess:
+    """In place of the module `os`: each simulated process has its own."""
+
+    environ = property(lambda self: current().process.environment)
+    getpid = staticmethod(lambda: current().process.pid)
+    getppid = staticmethod(lambda: current().process.pid)
+
+    @staticmethod
+    def kill(pid: int, number: int) -> None:
+        raise AssertionError("under SLURM no training ends another one by a signal")
+
+
+class SlowFiles:
+    """What a node wrote a moment ago is not yet seen on the login node: a shared file system with an attribute cache."""
+
+    def __init__(self, world: World, machines: Machines, lag: float):
+        self.world, self.machines, self.lag, self.late = world, machines, lag, 0
+
+    def sees(self, path: Path) -> bool:
+        if not os.path.exists(path):
+            return False
+        seen = self.world.now - self.machines.written.get(str(path), -self.lag) >= self.lag
+        self.late += not seen
+        return seen
+
+
+def path_class(files: SlowFiles) -> type[Path]:
+    class SeenPath(type(Path())):  # type: ignore[misc]
+        def stat(self, **options: Any) -> os.stat_result:
+            if not files.sees(Path(self)):
+                raise FileNotFoundError(str(self))
+            return super().stat(**options)
+
+    return SeenPath
+
+
+@contextlib.contextmanager
+def simulated(world: World, programs: Programs, machines: Machines, files: SlowFiles) -> Iterator[None]:
+    def sign(folder: Path) -> None:
+        ownership.sign(folder)
+        machines.judge.signs(folder, current().process)
+
+    time, asyncio, subprocess = virtual.VirtualTime, virtual.asyncio_with(programs), virtual.subprocess_with(programs)
+    changes: list[tuple[object, str, object]] = [
+        *((module, "time", time) for module in (client, ending, left_over, monitor, steady_executor, submissions, submitting)),
+        *((module, "time", time) for module in (journal, manifests, ownership, run_folder, slurm_job, stages)),
+        *((module, "time", time) for module in (plugin, job_status_query, job_scheduler)),
+        *((module, "threading", virtual.threading) for module in (client, submissions, submitting, remote, job_scheduler, journal)),
+        *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
+        *((module, "asyncio", asyncio) for module in (remote, steady_executor, job_status_query)),
+        (remote, "async_lock", virtual.held), (remote, "Throttler", virtual.Unlimited),
+        (remote, "tempfile", SimpleNamespace(mkdtemp=lambda **_: ".snakemake")), (remote, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None)),
+        (plugin, "ThreadPoolExecutor", virtual.VirtualPool), (plugin, "atexit", SimpleNamespace(register=lambda _: None)),
+        (plugin, "uuid", SimpleNamespace(uuid4=lambda: f"run-id-{current().process.pid}")),
+        (job_scheduler, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15)), (job_scheduler, "logger", logger),
+        (job_scheduler, "print_exception", lambda error, _: logger.error(str(error))),
+        (submissions, "Path", path_class(files)),
+        (steady_executor, "WAKING_SECONDS", 5.0),
+        (client, "shutil", SimpleNamespace(which=lambda name: f"/usr/bin/{name}")),
+        *((module, "os", OfProcess()) for module in (ownership, submissions)),
+        *((module, "platform", SimpleNamespace(node=lambda: current().process.host)) for module in (ownership, submissions)),
+        *((module, "start_ticks", lambda pid: pid if pid in world.pids else None) for module in (ownership, submissions)),
+        (ownership, "_ourselves", ownership._ourselves.__wrapped__),
+        (slurm_job, "Step", partial(SimulatedStep, machines)), (client, "ThreadPoolExecutor", virtual.VirtualPool),
+        (train_model, "sign", sign),
+    ]  # fmt: skip
+    handler = NotedHandler(world)
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+    with virtual.replaced(changes):
+        yield

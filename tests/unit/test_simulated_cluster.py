@@ -1,0 +1,99 @@
+"""Random histories of a simulated cluster (tests/simulation), and whether they notice errors that are put into the product.
+
+Many more of them, and larger ones: python tests/slurm/simulate.py --histories 1000
+"""
+
+import pytest
+from simulation.history import History, Outcome
+
+from snaketrain.slurm import checks
+from snaketrain.slurm.left_over import LeftOver
+from snaketrain.slurm.steady_executor import SteadyExecutor
+from snaketrain.slurm.submitting import SubmittingExecutor
+
+JOBS = 24
+SEEDS = (1, 2, 3, 4, 20, 28, 30, 40)  # in each of these, some of the errors below show
+
+
+@pytest.fixture
+def history(tmp_path):
+    def simulate(seed: int, *certain: str, jobs: int = JOBS) -> Outcome:
+        return History(seed, tmp_path / "workspace", jobs, certain).run()
+
+    return simulate
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_every_run_ends_finished_or_with_a_reason(history, seed):
+    outcome = history(seed)
+    assert not outcome.problems, f"python tests/slurm/simulate.py --seed {seed} --jobs {JOBS}\n{outcome.story()}"
+    assert sum(outcome.runs.values()) == JOBS // 2
+
+
+def test_a_seed_repeats_its_history(history):
+    once, again = history(3), history(3)
+    assert once.events == again.events
+    assert once.events != history(4).events
+
+
+def test_without_faults_all_is_finished_in_one_go(history):
+    outcome = history(2, "nothing")
+    assert not outcome.problems
+    assert outcome.submitted <= JOBS, "each job once; what is broken is retried"
+
+
+# --- errors that are put into the product
+
+
+def forgets_the_owner(monkeypatch):
+    monkeypatch.setattr("simulation.jobs.check", lambda folder: None)
+
+
+def never_takes_a_job_for_gone(monkeypatch):
+    monkeypatch.setattr(SteadyExecutor, "has_vanished", lambda *_: False)
+
+
+def leaves_unconfirmed_jobs(monkeypatch):
+    monkeypatch.setattr(SubmittingExecutor, "cancel_unconfirmed", lambda *_: True)
+
+
+def takes_silence_for_an_empty_queue(monkeypatch):
+    asks = SteadyExecutor.jobs_in_squeue
+
+    async def jobs_in_squeue(self):
+        listed = await asks(self)
+        return set() if listed is None else listed
+
+    monkeypatch.setattr(SteadyExecutor, "jobs_in_squeue", jobs_in_squeue)
+
+
+def retries_what_was_cancelled(monkeypatch):
+    monkeypatch.setitem(checks.NOT_RETRIED, "CANCELLED", "")
+
+
+def ignores_what_is_left_over(monkeypatch):
+    monkeypatch.setattr(LeftOver, "settle", lambda *_: None)
+
+
+def cannot_read_an_answer(monkeypatch):
+    def failing(self, job_info, listed):
+        raise ValueError("not an answer of squeue")
+
+    monkeypatch.setattr(SteadyExecutor, "has_vanished", failing)
+
+
+@pytest.mark.parametrize(
+    ("error", "faults", "problem"),
+    [
+        (forgets_the_owner, ["node is cut off"], "two writers"),
+        (never_takes_a_job_for_gone, ["stopped for a while"], "waits for ever"),
+        (leaves_unconfirmed_jobs, ["controller overloaded"], "is in the queue, and is submitted again"),
+        (takes_silence_for_an_empty_queue, ["controller away"], "taken for over, but its job"),
+        (retries_what_was_cancelled, ["user cancels a job"], "was cancelled by the user, and is submitted again"),
+        (ignores_what_is_left_over, ["kill -9"], "is in the queue, and is submitted again"),
+        (cannot_read_an_answer, ["stopped for a while"], "nothing says why"),
+    ],
+)
+def test_the_histories_notice_an_error(history, monkeypatch, error, faults, problem):
+    error(monkeypatch)
+    assert any(problem in each for seed in SEEDS for each in history(seed, *faults).problems)
