@@ -1,5 +1,6 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
+from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
@@ -56,6 +57,8 @@ def check_cluster():
         for job in computes:
             problem = launching.without_gpus(pipeline.runs[job.wildcards.run], workflow.executor_plugin.name, job.resources.get("gres"))
             problems += [f"{problem} (run {job.wildcards.run})"] if problem else []
+        for compute in computes.values():
+            problems += surroundings_problems(compute, under_slurm)
         if problems:
             raise ConfigurationError(problems)
         if under_slurm:

@@ -6,6 +6,7 @@ requeues preempted jobs, and jobs whose lost node it notices first.
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from snaketrain.launch.slurm_step import NodeSize
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
-def main() -> int:
+def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--nodes",
@@ -32,6 +33,15 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
     parser.add_argument(
         "--interface", help="network interface over which nodes meet and exchange, such as ib0; not given: the system chooses"
+    )
+    parser.add_argument(
+        "--python",
+        type=shlex.split,
+        default=[sys.executable],
+        help="words that start Python on a node, in a container for example (default: this one)",
+    )
+    parser.add_argument(
+        "--srun", action="append", default=[], metavar="OPTION", help="a further option of srun; may be given several times"
     )
     parser.add_argument(
         "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
@@ -51,14 +61,22 @@ def main() -> int:
         help="a node without a sign of life for so long is probed (default: %(default)g)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
-    args = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def node_size(args: argparse.Namespace) -> NodeSize:
+    return NodeSize(args.processes, args.threads, args.cpu, args.interface, tuple(args.python), tuple(args.srun))
+
+
+def main() -> int:
+    args = arguments(sys.argv[1:])
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if "SLURM_JOB_ID" not in os.environ:
         raise SystemExit("SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use torchrun, or launch_local.py.")
     # torch warns at each start and end of its connections; export another level to see it
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     folder = Path(command[command.index("--output") + 1]).parent
-    size = NodeSize(args.processes, args.threads, args.cpu, args.interface)
+    size = node_size(args)
     restarts = Restarts(folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
         job = SlurmJob(Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence)

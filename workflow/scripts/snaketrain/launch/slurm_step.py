@@ -31,6 +31,8 @@ class NodeSize:
     threads: int
     cpu: bool = False
     interface: str | None = None  # of the network
+    python: tuple[str, ...] = (sys.executable,)  # the words that start it, in a container for example
+    srun_options: tuple[str, ...] = ()
 
 
 @dataclass
@@ -121,8 +123,8 @@ def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: st
     options += ["--gpus-per-node", job.gpus] if job.gpus else []
     options += ["--nodelist", ",".join(hosts)]
     # the first node may still be writing long after the others are done: --wait 0. If one node fails, the others must not wait for it
-    options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered"]
-    agent: list[object] = [sys.executable, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
+    options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered", *size.srun_options]
+    agent: list[object] = [*size.python, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
     return list(map(str, ["srun", *options, *agent, *options_of(size), "--", *command]))
 
 

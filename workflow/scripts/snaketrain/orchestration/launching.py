@@ -10,19 +10,15 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.runtime.binding import VARIABLE as BIND
+from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
 from snaketrain.runtime.stopping import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
 
 
-def environment(threads: int) -> str:
-    # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
-    return f"env OMP_NUM_THREADS={threads} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=true"
-
-
 def python(threads: int = 1) -> str:
-    return f"{environment(threads)} {shlex.quote(sys.executable)}"
+    """Of the stages that neither train nor evaluate, and of what starts those that do."""
+    return shlex.join(python_words(Compute(threads=threads)))
 
 
 def python_with_network() -> str:
@@ -37,21 +33,27 @@ def keep_log() -> str:
 def launch(compute: Compute, in_slurm_job: bool) -> str:
     """In front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
-    bound = f" {BIND}={compute.bind}" if compute.bind != "none" else ""
-    here = f"{environment(threads_each(compute))}{bound} {shlex.quote(sys.executable)}"
+    here, on_node = shlex.join(["env", *own_variables(compute)]), shlex.join(python_words(compute))
     cpu = " --cpu" if compute.device == "cpu" else ""
     if launcher == "srun":
-        size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads}"
-        interface = f" --interface {shlex.quote(compute.interface)}" if compute.interface else ""
-        return f"{here} {tool('launch_slurm.py')} {size} --restarts {compute.restarts}{cpu}{interface} --"
+        size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads} --restarts {compute.restarts}{cpu}"
+        return f"{here} {shlex.quote(sys.executable)} {tool('launch_slurm.py')} {size}{step_options(compute)} --"
     if compute.processes == 1:
-        return here
+        return on_node
     if launcher == "env":
         # $$ is the job's shell: two jobs on one machine must not meet at one port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
-        return f"{environment(threads_each(compute))}{bound} {ranks} {start} {shlex.quote(sys.executable)}"
-    return f"{here} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
+        return f"{here} {ranks} {start} {on_node}"
+    return f"{on_node} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
+
+
+def step_options(compute: Compute) -> str:
+    """What launch_slurm.py is told of the network, and of the surroundings of the processes that it starts."""
+    words = [f"--interface={compute.interface}"] if compute.interface else []
+    if compute.environment or compute.setup or compute.container:
+        words.append(f"--python={shlex.join(python_words(compute))}")
+    return "".join(f" {shlex.quote(word)}" for word in [*words, *(f"--srun={option}" for option in srun_options(compute))])
 
 
 def tool(name: str) -> str:
@@ -110,10 +112,6 @@ def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
                 "as profiles/slurm does."
             )
     return found
-
-
-def threads_each(compute: Compute) -> int:
-    return max(1, compute.threads // compute.processes)
 
 
 def torchrun(*options: object) -> list[str]:

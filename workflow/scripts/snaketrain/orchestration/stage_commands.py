@@ -1,7 +1,7 @@
 """Builds the shell command of each stage's job, in which every path and every text is one quoted word.
 
-Rules insert nothing into it, so that nothing in a path or a setting is executed. Only `compute.launch_command` is shell text,
-which the user writes.
+Rules insert nothing, so the contents of paths and settings never reach a shell as code. Only `compute.launch_command` and
+`compute.setup` are shell text of the user's own.
 """
 
 import shlex

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Field
 
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+from snaketrain.config.schema.surroundings import Container, environment_problems
+from snaketrain.runtime.credentials import has_password
 
 SBATCH_SETTINGS = {
     **dict.fromkeys(("--nodes", "-N"), "compute.nodes"),
@@ -115,6 +117,17 @@ class Compute(Section):
         "",
         description="further options of sbatch, such as `--constraint=a100 --exclusive`, with quotes as in a shell; nothing in them is executed",
     )
+    environment: dict[str, str] = Field(
+        {},
+        description="variables of the environment of training and evaluation, on each node: `{NCCL_SOCKET_IFNAME: ib0}`; no secrets, which jobs "
+        "inherit from the shell that starts snakemake",
+    )
+    setup: str = Field(
+        "",
+        description="shell text that each node executes, in bash, before a training or an evaluation: `module load cuda`; if a command in it fails, "
+        "so does the job",
+    )
+    container: Container | None = Field(None, description="in which training and evaluation run; only an image: `container: image.sif`")
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
         1800, description="a training or evaluation that makes no progress for so long logs the stack of every process and ends"
     )
@@ -140,6 +153,8 @@ class Compute(Section):
     )
 
     def contradictions(self) -> Iterator[str]:
+        yield from environment_problems(self.environment)
+        yield from self._contradictions_of_container()
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
             yield (
@@ -162,6 +177,12 @@ class Compute(Section):
                 f"`save_before_limit_seconds` ({self.save_before_limit_seconds}) is not shorter than the job itself (`minutes`: {self.minutes}): "
                 "it would save and be requeued at once"
             )
+
+    def _contradictions_of_container(self) -> Iterator[str]:
+        if has_password(self.setup):
+            yield "`setup` holds a secret: remove it here, and export it in the shell that starts snakemake; jobs inherit it"
+        if self.container and self.container.runtime == "pyxis" and self.launcher in ("torchrun", "env"):
+            yield f"`container.runtime` is pyxis, which needs srun, and `launcher` is {self.launcher}: set it to auto"
 
     @property
     def required_device(self) -> str:
