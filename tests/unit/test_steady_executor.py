@@ -79,7 +79,9 @@ def submitted(executor):
     """A job that the workflow has submitted."""
 
     def submit(number: str, *output: str, run: str = "small") -> SubmittedJobInfo:
-        job = types.SimpleNamespace(name="train_model", wildcards=[run], output=list(output), attempt=1, restart_times=2)
+        job = types.SimpleNamespace(
+            name="train_model", wildcards=[run], output=list(output), attempt=1, restart_times=2, resources={"mem_mb": 4000}
+        )
         job_info = SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": Path(f"{number}.log")})
         executor.report_job_submission(job_info)
         return job_info
@@ -138,10 +140,21 @@ def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, 
 )
 def test_what_would_end_alike_is_not_retried(slurm, executor, submitted, state, attempt, message):
     job = submitted("1")
+    job.aux["slurm_logfile"].write_text("as usual\n")
     slurm(squeue=f"echo '1|{state}'")
     assert look(executor, [job]) == []
     assert job.job.attempt == attempt
     assert message in executor.reported[0][1]
+
+
+def test_a_memory_kill_that_slurm_calls_a_failure_is_not_retried(slurm, executor, submitted):
+    """Where SLURM does not count memory kills, only the log tells of them."""
+    job = submitted("1")
+    job.aux["slurm_logfile"].write_text("job 1: out of memory: the kernel killed 1 process of this job on n2 for memory (limit 4000 MB)\n")
+    slurm(squeue="echo '1|FAILED'")
+    assert look(executor, [job]) == []
+    assert job.job.attempt == 3
+    assert "It was killed for its memory (4000 MB were asked for on each node; the kernel killed" in executor.reported[0][1]
 
 
 def test_an_exception_of_the_plugin_does_not_lose_jobs(slurm, executor, submitted, monkeypatch):

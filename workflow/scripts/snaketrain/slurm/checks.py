@@ -28,11 +28,6 @@ REFUSED = {
 TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
 ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE")
 NAME_LENGTH = 60  # hundreds of names are one argument of squeue
-# jobs that ended like this would end the same way again
-NOT_RETRIED = {
-    "CANCELLED": "was cancelled and is not retried: start snakemake again to resume it",
-    "OUT_OF_MEMORY": "would need as much memory again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile for the other stages",
-}
 
 
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:

@@ -126,6 +126,12 @@ class Slurm:
         lines = (line.partition("|") for line in self._ask("squeue", "--noheader", *options).splitlines())
         return {number.strip(): value.strip() for number, _, value in lines}
 
+    def most_memory_mb(self, number: str) -> int | None:
+        """The most that a process of any step of a job had in use, as far as accounting knows."""
+        shown = self._ask("sacct", "--jobs", number, "--noheader", "--parsable2", "--units=M", "--format=MaxRSS").split()
+        found = [float(value.removesuffix("M")) for value in shown if re.fullmatch(r"[\d.]+M?", value)]
+        return round(max(found)) if found else None
+
     # --- scontrol, sinfo, scancel
 
     def allocation(self, number: str) -> Allocation:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm.checks import ENDED_STATES, NOT_RETRIED, jobs_here
+from snaketrain.slurm.checks import ENDED_STATES, jobs_here
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.failures import failure
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
@@ -94,7 +95,8 @@ class JobMonitor(threading.Thread):
                 self.waits_since.pop(row.number, None)
             if row.state in ENDED_STATES and row.state != "COMPLETED" and before and before.state not in ENDED_STATES:
                 why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is retried as often as `retries` in the profile allows"
-                self.say(row, f"ended as {row.state}: {NOT_RETRIED.get(row.state, why)}")
+                found = failure(self.slurm, row.number, row.state, row.log(self.logs))
+                self.say(row, f"ended as {row.state}: it {found.what}" if found else f"ended as {row.state}: {why}")
 
     def wait(self, row: QueuedJob, seconds: float) -> None:
         stuck = next((advice for reason, advice in STUCK.items() if row.reason.startswith(reason)), None)

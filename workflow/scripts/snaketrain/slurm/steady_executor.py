@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm.checks import NOT_RETRIED, comment
+from snaketrain.slurm.checks import comment
 from snaketrain.slurm.client import SlurmError
 from snaketrain.slurm.ending import wait_for_end
+from snaketrain.slurm.failures import Failure, failure
 from snaketrain.slurm.left_over import Left, LeftOver
 from snaketrain.slurm.submissions import Stamp, Submission, stamps
 from snaketrain.slurm.submitting import SubmittingExecutor
@@ -87,10 +88,15 @@ class SteadyExecutor(SubmittingExecutor):
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **kwargs: object) -> None:
         state = STATE.search(msg or "")
         self.forget(job_info, state[1] if state else "FAILED")
-        if state and (advice := NOT_RETRIED.get(state[1])):
-            msg = f"{msg} It {advice}. "
-            job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
+        if state and (found := self.why_failed(job_info, state[1])):
+            msg = f"{msg} It {found.what}. "
+            if not found.worth_retrying:
+                job_info.job.attempt = job_info.job.restart_times + 1  # the last one that `retries` allows
         super().report_job_error(job_info, msg, **kwargs)
+
+    def why_failed(self, job_info: SubmittedJobInfo, state: str) -> Failure | None:
+        log, asked_mb = Path(job_info.aux["slurm_logfile"]), job_info.job.resources.get("mem_mb")
+        return failure(self.slurm, job_info.external_jobid, state, log, asked_mb)
 
     def forget(self, job_info: SubmittedJobInfo, state: str) -> None:
         """The end of a job is known."""

@@ -1,0 +1,87 @@
+"""Why a job failed, from its state and the end of its log."""
+
+import os
+
+import pytest
+
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.failures import OUT_OF_MEMORY, failure
+
+STARTED = "job 7: 2 processes on each of n1, n2\n"
+KILL = "the kernel killed 1 process of this job on n2 for memory (limit 4000 MB, peak 3998 MB)"
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """What is found for a job in a state with a log; accounting says what the test says."""
+
+    def explain(state: str, log: str | None, asked_mb: int | None = None, sacct: str | None = None):
+        def answer(self, command):
+            if sacct is None:
+                raise SlurmError("sacct: accounting storage is disabled")
+            return sacct
+
+        monkeypatch.setattr(Slurm, "_answer", answer)
+        if log is not None:
+            (tmp_path / "7.log").write_text(log)
+        return failure(Slurm(), "7", state, tmp_path / "7.log", asked_mb)
+
+    return explain
+
+
+def test_a_memory_kill_is_named_with_the_amounts(found):
+    kill = found(
+        "OUT_OF_MEMORY", f"{STARTED}job 7: {OUT_OF_MEMORY}{KILL}\nslurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.\n", 4000
+    )
+    assert kill.what == (
+        "was killed for its memory (4000 MB were asked for on each node; the kernel killed 1 process of this job on n2 for memory "
+        "(limit 4000 MB, peak 3998 MB)). It would need as much again, so it is not retried: raise compute.memory_mb, or mem_mb in the profile "
+        "for the other stages"
+    )
+    assert not kill.worth_retrying
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "OUT_OF_MEMORY"])
+def test_so_is_one_by_jobacct_gather(found, state):
+    line = "slurmstepd: error: StepId=7.0 exceeded memory limit (4194304000 > 2097152000), being killed\n"
+    kill = found(state, STARTED + line)
+    assert "was killed for its memory (4000 MB were in use, over a limit of 2000 MB)" in kill.what and not kill.worth_retrying
+
+
+def test_where_only_the_state_tells_accounting_is_asked(found):
+    assert (
+        "(2000 MB were asked for on each node; 1536 MB were in use by a process)"
+        in found("OUT_OF_MEMORY", "", 2000, "12.50M\n\n1535.8M\n").what
+    )
+    assert "memory (2000 MB were asked for on each node)." in found("OUT_OF_MEMORY", "", 2000).what
+    assert "memory. It" in found("OUT_OF_MEMORY", None).what
+
+
+def test_a_kill_that_may_be_of_another_job_is_retried(found):
+    kill = found("FAILED", f"{STARTED}job 7: {OUT_OF_MEMORY}{KILL.replace('of this job', 'of the machine, perhaps of another job,')}\n")
+    assert kill.what.startswith(
+        "may have been killed for its memory (the kernel killed 1 process of the machine, perhaps of another job, on n2"
+    )
+    assert kill.worth_retrying
+
+
+def test_what_an_earlier_start_of_the_job_ended_of_is_not_the_reason(found):
+    assert found("FAILED", f"{STARTED}job 7: {OUT_OF_MEMORY}{KILL}\n{STARTED}ValueError\n") is None
+
+
+def test_a_job_without_a_log_does_not_see_the_working_directory(found):
+    lost = found("FAILED", None)
+    assert "left no log at " in lost.what and f"does not see the working directory {os.getcwd()}. Check with `srun ls -d" in lost.what
+    assert lost.worth_retrying, "on another node"
+    elsewhere = found("FAILED", "slurmstepd: error: couldn't chdir to `/home/me': No such file or directory: going to /tmp instead\n")
+    assert "was started in another folder: its node probably does not see" in elsewhere.what
+
+
+def test_a_node_without_a_configuration_of_slurm(found):
+    lost = found("FAILED", "srun: fatal: Could not establish a configuration source\n")
+    assert "export SLURM_CONF before snakemake is started" in lost.what and not lost.worth_retrying
+
+
+@pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "NODE_FAIL"])
+def test_other_failures_are_left_to_the_log(found, state):
+    assert found(state, "ValueError: oom\n") is None
