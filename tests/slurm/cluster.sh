@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real SLURM on one machine, for the tests: a controller, and nodes that each have a network namespace and a host name of
 # their own, so that they can crash, or lose their network. No accounting, no systemd, nothing outside of its folder but the
-# names of the nodes in /etc/hosts and a link /etc/slurm/slurm.conf.
+# names of the nodes in /etc/hosts. Its programs need SLURM_CONF=FOLDER/slurm.conf.
 #
 #   cluster.sh start|stop|status FOLDER           NODES=3, each with CPUS=4 and GPUS=2, which are devices that do nothing
 #   cluster.sh stop-controller|start-controller FOLDER
@@ -28,10 +28,8 @@ until_true() { # seconds command...
 }
 
 configure() {
-    mkdir -p "$FOLDER"/{munge,state,spool,log,gpus} /etc/slurm
+    mkdir -p "$FOLDER"/{munge,state,spool,log,gpus}
     for i in $(seq "$GPUS"); do [ -c "$FOLDER/gpus/$i" ] || mknod "$FOLDER/gpus/$i" c 1 3; done # as /dev/null
-    [ ! -e /etc/slurm/slurm.conf ] || [ -L /etc/slurm/slurm.conf ] || { echo "/etc/slurm/slurm.conf exists: this machine has a SLURM of its own" >&2; exit 1; }
-    ln -sfn "$CONF" /etc/slurm/slurm.conf # jobs of Snakemake do not inherit SLURM_CONF
     [ -s "$FOLDER/munge/key" ] || (umask 077 && head -c 128 /dev/urandom > "$FOLDER/munge/key")
     chmod 755 "$FOLDER" "$FOLDER/munge"
     cat > "$CONF" << END
@@ -159,7 +157,6 @@ case $ACTION in
         for file in "$FOLDER"/slurmd-*.pid "$FOLDER/slurmctld.pid" "$FOLDER/munge/pid"; do end_process "$file"; done
         disconnect
         name_nodes away
-        [ "$(readlink /etc/slurm/slurm.conf)" != "$CONF" ] || rm /etc/slurm/slurm.conf
         ;;
     status) sinfo --Node --long && squeue ;;
     stop-controller) end_process "$FOLDER/slurmctld.pid" ;;

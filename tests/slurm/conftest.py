@@ -31,11 +31,14 @@ def cluster(tmp_path_factory) -> lab.Cluster:
     if reason := why_not():
         pytest.skip(reason)
     cluster = lab.Cluster(tmp_path_factory.mktemp("cluster"))
+    # only there, as at many sites: without SLURM_CONF no program of SLURM works, also not within a job
+    os.environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
     try:
         cluster.act("start", environment=SIZE)
         yield cluster
     finally:
         cluster.act("stop")
+        del os.environ["SLURM_CONF"]
 
 
 @pytest.fixture(scope="session")

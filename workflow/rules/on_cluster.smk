@@ -3,8 +3,11 @@
 from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.configuration import keep_slurm_conf
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
 from snaketrain.slurm.submissions import Submissions
+
+keep_slurm_conf()
 
 
 def print_to_stderr(line):

@@ -11,6 +11,8 @@ rule prepare_data:
     log:
         "logs/prepare_data/{dataset}.log",
     threads: pipeline.most_threads
+    resources:
+        mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
         *pipeline.tracked("prepare_data", pipeline.datasets),
         command=untracked(stage_command, pipeline, "prepare_data", executes),
