@@ -191,6 +191,8 @@ def test_what_is_told_of_a_container_before_the_first_job(container, under_slurm
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
+        ({"container": "x.sif", "stage_environment": "/scratch"}, "remove one of them"),
+        ({"stage_environment": "scratch"}, "write an absolute path"),
         ({"container": {"image": "x", "runtime": "pyxis"}, "launcher": "torchrun"}, "needs srun"),
         ({"container": "--x"}, "begins with a dash"),
         ({"container": {"image": "x", "binds": ["data"]}}, "no absolute path"),

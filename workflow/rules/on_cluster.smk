@@ -1,6 +1,7 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
 from snaketrain.orchestration.surroundings import surroundings_problems
+from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.configuration import keep_slurm_conf
@@ -64,6 +65,8 @@ def check_cluster():
             problems += surroundings_problems(compute, under_slurm)
         if problems:
             raise ConfigurationError(problems)
+        if any(compute.stage_environment for compute in computes.values()):
+            pack(print_to_stderr)
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
@@ -73,5 +76,5 @@ def check_cluster():
                 checks.comment(submission_of(job)): Path(job.output[0]).parent for job in sorted(computes, key=lambda job: job.rule.name)
             }
             monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
-    except (ConfigurationError, SlurmError, StillFollowed) as error:
+    except (CannotStage, ConfigurationError, SlurmError, StillFollowed) as error:
         raise WorkflowError(str(error)) from None

@@ -51,7 +51,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
 def step_options(compute: Compute) -> str:
     """What launch_slurm.py is told of the network, and of the surroundings of the processes that it starts."""
     words = [f"--interface={compute.interface}"] if compute.interface else []
-    if compute.environment or compute.setup or compute.container:
+    if compute.environment or compute.setup or compute.container or compute.stage_environment:
         words.append(f"--python={shlex.join(python_words(compute))}")
     return "".join(f" {shlex.quote(word)}" for word in [*words, *(f"--srun={option}" for option in srun_options(compute))])
 

@@ -1,4 +1,4 @@
-"""What surrounds the Python of a training or an evaluation on each node: variables, the site's setup, and a container.
+"""What surrounds the Python of a training or an evaluation on each node: variables, the site's setup, a container, a staged environment.
 
 All of it is a prefix of words that stands behind the launcher, so that it holds in every process that trains, on every node.
 """
@@ -45,7 +45,7 @@ def python_words(compute: Compute) -> list[str]:
         words += ["bash", "-c", RUN_SETUP, "compute.setup", compute.setup]
     container = compute.container
     if container is None:
-        words += [sys.executable]
+        words += [sys.executable, *staging(compute)]
     elif container.runtime == "pyxis":  # srun has entered it already
         words += [container.python]
     else:
@@ -76,6 +76,10 @@ def own_folders() -> list[str]:
 
 def with_gpus(compute: Compute) -> bool:
     return compute.gpus > 0 or compute.device == "cuda" or "gpu" in compute.sbatch
+
+
+def staging(compute: Compute) -> list[str]:
+    return [str(TOOLS / "staged_python.py"), compute.stage_environment, "--"] if compute.stage_environment else []
 
 
 def surroundings_problems(compute: Compute, under_slurm: bool) -> Iterator[str]:

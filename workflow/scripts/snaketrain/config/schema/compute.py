@@ -128,6 +128,11 @@ class Compute(Section):
         "so does the job",
     )
     container: Container | None = Field(None, description="in which training and evaluation run; only an image: `container: image.sif`")
+    stage_environment: str | None = Field(
+        None,
+        description="a folder on each node's own disk, such as `/local/scratch` or `$TMPDIR`: the Python environment is copied there once, and training "
+        "and evaluation import from the copy",
+    )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
         1800, description="a training or evaluation that makes no progress for so long logs the stack of every process and ends"
     )
@@ -154,7 +159,7 @@ class Compute(Section):
 
     def contradictions(self) -> Iterator[str]:
         yield from environment_problems(self.environment)
-        yield from self._contradictions_of_container()
+        yield from self._contradictions_of_surroundings()
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
             yield (
@@ -178,9 +183,13 @@ class Compute(Section):
                 "it would save and be requeued at once"
             )
 
-    def _contradictions_of_container(self) -> Iterator[str]:
+    def _contradictions_of_surroundings(self) -> Iterator[str]:
         if has_password(self.setup):
             yield "`setup` holds a secret: remove it here, and export it in the shell that starts snakemake; jobs inherit it"
+        if self.stage_environment is not None and not self.stage_environment.startswith(("/", "$")):
+            yield f"`stage_environment` is {self.stage_environment!r}: write an absolute path on the nodes' own disks, or a variable such as $TMPDIR"
+        if self.container and self.stage_environment:
+            yield "`stage_environment` copies a virtual environment, and the `container` has its own Python: remove one of them"
         if self.container and self.container.runtime == "pyxis" and self.launcher in ("torchrun", "env"):
             yield f"`container.runtime` is pyxis, which needs srun, and `launcher` is {self.launcher}: set it to auto"
 
