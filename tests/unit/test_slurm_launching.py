@@ -18,6 +18,7 @@ from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
+from snaketrain.slurm.failures import failure
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -318,12 +319,25 @@ def test_no_node_is_dead_where_slurm_does_not_answer(slurm):
 
 
 SAID, KILLED = Ending(1), Ending(137, "rank 2 was killed by SIGKILL")
+EATEN = Ending(137, memory_kill="the kernel killed 1 process of this job on a2 for memory (limit 4000 MB)")
+
+
+def test_a_memory_kill_is_named_and_not_restarted(job, slurm, capsys):
+    """With as much memory it would be killed again."""
+    assert job.exit_code(StepEnding(EATEN), []) == 137
+    assert changed(slurm) == []
+    log = slurm / "7.log"
+    log.write_text(capsys.readouterr().out)
+    assert log.read_text() == f"job 7: out of memory: {EATEN.memory_kill}\n"
+    found = failure(Slurm(), "7", "FAILED", log)
+    assert EATEN.memory_kill in found.what and not found.worth_retrying
 
 
 @pytest.mark.parametrize(
     ("endings", "quiet", "dead", "expected"),
     [
         ({"a1": SAID, "a2": KILLED}, [], [], Ending(137, "rank 2 was killed by SIGKILL on a2")),
+        ({"a1": KILLED, "a2": EATEN}, [], [], EATEN),
         ({"a1": SAID}, ["a2"], ["a2"], Ending(137, "a2 does not answer")),
         ({"a1": SAID}, ["a2"], [], Ending(137, "the processes on a2 ended without a report (srun: exit code 137)")),
         ({"a1": SAID}, [], [], SAID),

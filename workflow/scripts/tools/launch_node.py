@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -14,6 +15,7 @@ from snaketrain.launch.interfaces import use_interface
 from snaketrain.launch.rendezvous import BACKEND, Member
 from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, WORTH_ANOTHER_START
+from snaketrain.runtime.memory_kill import kill_since, memory_use
 
 
 def main() -> int:
@@ -45,7 +47,10 @@ def run(args: argparse.Namespace, command: list[str]) -> Ending:
     config = launch_config(
         args.processes, args.nodes, os.environ["SLURM_STEP_ID"], BACKEND, args.rendezvous, rank=int(os.environ["SLURM_NODEID"])
     )
+    before = memory_use()
     ending = run_workers(config, command)
+    if ending.code and (kill := kill_since(before)):  # with as much memory it would be killed again
+        return replace(ending, memory_kill=str(kill), lost=ending.lost if kill.of_machine else "")
     if ending.code and (lost := lost_gpus(args)):
         return Ending(ending.code, lost, node_unfit=True)
     return ending

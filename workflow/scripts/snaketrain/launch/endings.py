@@ -15,6 +15,7 @@ class Ending:
     code: int
     lost: str = ""  # what was lost; empty if another start would end the same way
     node_unfit: bool = False  # another start must do without this node
+    memory_kill: str = ""  # by the kernel
     planned: bool = False  # ended to start again with more processes: nothing is wrong, so no pause
 
     def to_json(self) -> str:

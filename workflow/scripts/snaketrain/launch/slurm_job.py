@@ -8,6 +8,7 @@ from snaketrain.launch.endings import Restarts
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.runtime.exit_codes import STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
 
@@ -56,6 +57,8 @@ class SlurmJob:
         ending = found.ending
         if not ending.code:
             return 0
+        if ending.memory_kill:
+            self.say(f"{OUT_OF_MEMORY}{ending.memory_kill}")
         if OUT_OF_TIME in stopped and not self.signals:
             return self.requeue(ending.code, "its time ran out; saved")
         if not self.signals and self.is_being_preempted():  # it ended within the GraceTime, so that SLURM would count it as failed

@@ -144,6 +144,9 @@ def first_cause(code: int, endings: Mapping[str, Ending], quiet: list[str], dead
     """`code` is that of srun; `quiet` are nodes without a report, all of whose processes are gone."""
     if dead:
         return Ending(code or FAILED, f"{', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not answer")
+    for ending in endings.values():
+        if ending.memory_kill and not ending.lost:
+            return ending
     for host, ending in endings.items():
         if ending.lost:
             return replace(ending, lost=f"{ending.lost} on {host}")

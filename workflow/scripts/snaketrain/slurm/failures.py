@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
 
-OUT_OF_MEMORY = "out of memory: "  # launch_slurm.py prints it, with what it knows
 LOG_BYTES = 200_000  # the end of a log, which holds all starts of a job
 NEW_START = re.compile(r"^job \d+: \d+ processes on each of .*$", re.M)  # launch_slurm.py again, after a requeue
 MEMORY = re.compile(
