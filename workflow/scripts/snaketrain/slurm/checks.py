@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
@@ -33,7 +34,21 @@ NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:
     """The jobs that workflows in this folder have submitted."""
     here = os.path.realpath(".")
-    return [job for job in slurm.user_jobs() if job.comment.startswith("rule_") and os.path.realpath(job.folder) == here]
+    in_folder = (job for job in slurm.user_jobs() if os.path.realpath(job.folder) == here)
+    return [job for found in in_folder if (job := with_own_comment(slurm, found)).comment.startswith("rule_")]
+
+
+def with_own_comment(slurm: Slurm, job: QueuedJob) -> QueuedJob:
+    """Some sites rewrite a job's comment. Where its log goes, `rule_<name>/<wildcards>/<number>.log`, says the same."""
+    if job.comment.startswith("rule_"):
+        return job
+    try:
+        folder = slurm.log_of(job.number).parent
+    except SlurmError:  # it has ended, or SLURM does not answer
+        return job
+    if folder.name.startswith("rule_"):
+        return replace(job, comment=folder.name)
+    return replace(job, comment=f"{folder.parent.name}_wildcards_{folder.name}")
 
 
 def use_steady_executor(left_over: "LeftOver") -> None:

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 TIMEOUT_SECONDS = 60
+FOR_EVER = float("inf")
 NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what its job found unfit when it was requeued
 ENDED_ALREADY = ("Invalid job id specified", "already completing or completed")  # what scancel says of such jobs
 
@@ -145,6 +146,12 @@ class Slurm:
         shown = self._ask("scontrol", "show", "job", "--oneliner", number)
         started, preempted = (re.search(rf" {key}=(\d\S*)", shown) for key in ("StartTime", "PreemptTime"))
         return bool(started and preempted and preempted[1] >= started[1])
+
+    def log_of(self, number: str) -> Path:
+        """Where a job's output goes; it never changes."""
+        shown = self._ask("scontrol", "show", "job", "--oneliner", number, max_age_seconds=FOR_EVER)
+        found = re.search(r" StdOut=(.*?)(?= Power=| \w+=|$)", shown)
+        return Path(found[1] if found else "")
 
     def hosts(self, nodes: str) -> tuple[str, ...]:
         """`a[1-2]` as `a1`, `a2`."""
