@@ -349,6 +349,10 @@ def test_why_a_step_ended(endings, quiet, dead, expected):
     assert first_cause(137, endings, quiet, dead) == expected
 
 
+def test_a_setup_that_failed_is_not_restarted():
+    assert first_cause(78, {}, ["a1", "a2"], []) == Ending(78)
+
+
 class Heard:
     def __init__(self) -> None:
         self.given = {"a1": b"1", "a2": b"1"}

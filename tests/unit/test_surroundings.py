@@ -98,7 +98,7 @@ def test_setup_runs_before_the_program_in_its_shell(start):
 )
 def test_an_error_in_setup_ends_the_job_with_a_clear_line(start, setup, told):
     done = start(of_one_process(Compute(setup=setup)))
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert done.stderr.splitlines()[-1].startswith("compute.setup: exit status ")
     assert done.stderr.endswith(f"{told.replace('NODE', os.uname().nodename)}\n")
     assert "words" not in done.stdout and "last" not in done.stdout

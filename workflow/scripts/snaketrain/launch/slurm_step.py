@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.launch.endings import Ending
 from snaketrain.launch.interfaces import address_of
-from snaketrain.runtime.exit_codes import FAILED
+from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.slurm.client import Allocation, Slurm, SlurmError
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def first_cause(code: int, endings: Mapping[str, Ending], quiet: list[str], dead
     for host, ending in endings.items():
         if ending.lost:
             return replace(ending, lost=f"{ending.lost} on {host}")
+    if quiet and code == SETUP_FAILED:  # which has said why
+        return Ending(code)
     if quiet:
         return Ending(code or FAILED, f"the processes on {', '.join(quiet)} ended without a report (srun: exit code {code})")
     return Ending(max((ending.code for ending in endings.values()), default=0) or code)

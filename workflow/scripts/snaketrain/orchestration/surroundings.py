@@ -10,12 +10,13 @@ from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.runtime.binding import VARIABLE as BIND
+from snaketrain.runtime.exit_codes import SETUP_FAILED
 
 PROJECT = Path(__file__).resolve().parents[4]
 TOOLS = PROJECT / "workflow/scripts/tools"
 # The text of the user is an argument, so that no quote in it ends ours; `exit` in it must not end the job as if all were well
 RUN_SETUP = """
-trap 'code=$?; echo "compute.setup: exit status $code on $(uname -n)${failed:+, of \\`$failed\\`}; the job ends." >&2; exit 1' EXIT
+trap 'code=$?; echo "compute.setup: exit status $code on $(uname -n)${failed:+, of \\`$failed\\`}; the job ends." >&2; exit SETUP_FAILED' EXIT
 trap '[[ $BASH_COMMAND == "eval "* ]] || : "${failed:=$BASH_COMMAND}"' ERR
 set -eE
 eval "$1"
@@ -23,7 +24,7 @@ set +eE
 trap - EXIT ERR
 shift
 exec "$@"
-"""
+""".replace("SETUP_FAILED", str(SETUP_FAILED))
 
 
 def own_variables(compute: Compute) -> list[str]:

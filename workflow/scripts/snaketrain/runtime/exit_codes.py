@@ -11,6 +11,7 @@ from snaketrain.runtime.ranks import Ranks
 
 FAILED = 1
 STOPPED_EARLY = 75  # EX_TEMPFAIL: stopped by a signal after saving; the same command resumes
+SETUP_FAILED = 78  # EX_CONFIG: compute.setup, on a node
 WORTH_ANOTHER_START = 76  # the settings are right; another start may succeed
 
 
