@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from snaketrain.launch.endings import Ending
 from snaketrain.launch.interfaces import address_of
 from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
+from snaketrain.runtime.open_files import raise_limit
 from snaketrain.slurm.client import Allocation, Slurm, SlurmError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Step:
         self.silence_seconds, self.stopping = silence_seconds, stopping
 
     def run(self, command: list[str], start: str) -> StepEnding:
+        if warning := raise_limit(len(self.hosts) * self.size.processes):  # all connect to this process
+            print(f"job {self.job.number}: {warning}", flush=True)
         listening = socket.create_server(("", 0), backlog=4096)
         here = address_of(self.size.interface) if self.size.interface else self.job.hosts[0]
         endpoint = f"{here}:{listening.getsockname()[1]}"

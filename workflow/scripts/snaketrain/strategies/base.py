@@ -1,6 +1,8 @@
 """The interface of strategies: everything in which one process differs from many. `Strategy` itself is one process on one device."""
 
 import contextlib
+import logging
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import ClassVar, Protocol, TypeVar
@@ -13,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from snaketrain.runtime.open_files import raise_limit
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
@@ -235,12 +238,21 @@ class Distributed(Strategy):
             self.device = torch.device("cuda", ranks.gpu)
             torch.cuda.set_device(self.device)
         if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=timedelta(minutes=30))
+            self.connect(ranks)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         if self.asked == "auto":  # nodes may have different GPUs
             found = self.all_gather_object(best_precision(self.device))
             self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
+
+    def connect(self, ranks: Ranks) -> None:
+        # gloo connects ranks when they first exchange something, which most do with their neighbours in a ring alone; connected to
+        # all others, each of 1,024 ranks would exceed the usual limit on open files
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+        warning = raise_limit(ranks.world_size)
+        if warning and ranks.rank == 0:
+            logging.warning(warning)
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=30))
 
     def finish(self) -> None:
         self.wait()  # rank 0 may host the rendezvous store that the others still use

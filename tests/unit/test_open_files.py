@@ -1,0 +1,39 @@
+"""The limit on open files, raised where many ranks connect to one process."""
+
+import resource
+
+import pytest
+
+from snaketrain.runtime import open_files
+
+
+@pytest.fixture
+def limits_of(monkeypatch):
+    """Pretends that the process has these limits, and remembers what they are set to."""
+
+    def pretend(soft: int, hard: int) -> list[tuple[int, int]]:
+        calls: list[tuple[int, int]] = []
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+        monkeypatch.setattr(resource, "setrlimit", lambda _, limits: calls.append(limits))
+        return calls
+
+    return pretend
+
+
+@pytest.mark.parametrize(("ranks", "calls"), [(128, []), (1024, [(524288, 524288)])])
+def test_the_soft_limit_is_raised_to_the_hard_one_for_many_ranks(limits_of, ranks, calls):
+    made = limits_of(1024, 524288)
+    assert open_files.raise_limit(ranks) is None
+    assert made == calls
+
+
+def test_a_hard_limit_that_is_too_low_is_reported(limits_of):
+    calls = limits_of(1024, 4096)
+    assert "1024 ranks may need 4352 open files" in open_files.raise_limit(1024)
+    assert calls == [(4096, 4096)]
+
+
+@pytest.mark.parametrize("limits", [(resource.RLIM_INFINITY, resource.RLIM_INFINITY), (1024, resource.RLIM_INFINITY)])
+def test_without_a_hard_limit_nothing_is_reported(limits_of, limits):
+    limits_of(*limits)
+    assert open_files.raise_limit(1024) is None
