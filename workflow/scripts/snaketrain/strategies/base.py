@@ -253,6 +253,9 @@ class Distributed(Strategy):
             logging.warning(warning)
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        # the connections of most collectives now, since gloo (torch 2.13) waits for ever for a first one from a peer that has ended
+        dist.all_reduce(number := torch.zeros(1))
+        dist.broadcast(number, 0)
 
     def finish(self) -> None:
         self.wait()  # rank 0 may host the rendezvous store that the others still use
