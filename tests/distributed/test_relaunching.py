@@ -48,7 +48,7 @@ class Started:
 
 
 def training(data: Path, folder: Path) -> list[str]:
-    return [str(forking.SCRIPT), *kill_anywhere.arguments(data, folder, 1, epochs=20)]
+    return [str(forking.SCRIPT), "--rank-files", "all", *kill_anywhere.arguments(data, folder, 1, epochs=20)]
 
 
 def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(data, tmp_path):

@@ -234,9 +234,11 @@ def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
         *kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", sleep_from=10)),
     ]
     assert forking.run(words, 2, tmp_path / "log") == [76, 76]
-    told = (tmp_path / "run/logs/rank-0.log").read_text()
-    assert f"nothing has moved for {stall_seconds} seconds (compute.stall_seconds)" in told
-    assert "rank 0: waits in" in told and "rank 1: busy in" in told and "odd.py" in told
+    log = (tmp_path / "run/logs/rank-0.log").read_text()
+    assert f"nothing has moved for {stall_seconds} seconds (compute.stall_seconds)" in log
+    assert "rank 0: waiting in" in log and "rank 1: busy in" in log and "odd.py" in log
+    stacks = sorted(path.name for path in (tmp_path / "run/logs/stalled").iterdir())
+    assert stacks == ["rank-0.txt", "rank-1.txt"]
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +264,7 @@ def selected(data, tmp_path_factory) -> list[str]:
         (
             "time.sleep(600)",
             [76, 76],
-            ["for {stall} seconds (compute.stall_seconds)", "rank 0: waits in", "rank 1: busy in", "odd.py"],
+            ["for {stall} seconds (compute.stall_seconds)", "rank 0: waiting in", "rank 1: busy in", "odd.py"],
         ),
     ],
     ids=["exit", "error", "stuck"],

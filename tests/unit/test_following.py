@@ -124,8 +124,10 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     (training / "packages.txt").write_text("torch==2.13.0\n")
     (training / "code.diff").write_text("+  uri: https://anna:geheim@tracking.example\n")
     write_text(training / "code/own/task.py", "class Mine: ...\n")
-    (training / "logs").mkdir()
-    (training / "logs/rank-1.log").write_text("x" * 2 * TAIL_BYTES + "\ntoken hf_0123456789 refused\n")
+    (training / "logs/failed/0123").mkdir(parents=True)
+    (training / "logs/rank-8.log").write_text("the first of another node")
+    (training / "logs/failed/0123/rank-1.txt").write_text("no such number")
+    (training / "logs/rank-0.log").write_text("x" * 2 * TAIL_BYTES + "\ntoken hf_0123456789 refused\n")
     write_json(training.parent / "reasons.json", {"train_model": {"reason": "Missing output files: manifest.json"}})
     spent = dict.fromkeys(ACTIVITIES, 1.0)
     attempt = {"event": "attempt", "attempt": 2, "began": time.time(), "resume_step": 60, "time": time.time(), "job": "4711"}
@@ -143,7 +145,8 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     assert (artifacts / "training/packages.txt").read_text() == "torch==2.13.0\n"
     assert (artifacts / "training/code.diff").read_text() == "+  uri: https://***@tracking.example\n"
     assert (artifacts / "training/code/own/task.py").read_text() == "class Mine: ...\n"
-    log = (artifacts / "logs/rank-1.log").read_text()
+    assert {path.name for path in (artifacts / "logs").iterdir()} == {"rank-0.log", "rank-1.txt"}
+    log = (artifacts / "logs/rank-0.log").read_text()
     assert log.endswith("xx\ntoken *** refused\n") and len(log) <= TAIL_BYTES
 
 

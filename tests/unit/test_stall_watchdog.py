@@ -10,6 +10,7 @@ from pathlib import Path
 import limits
 
 from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+from snaketrain.training.callbacks.stall_watchdog import StallWatchdog, named
 
 SCRIPT = """
 import sys, time
@@ -44,3 +45,14 @@ def test_time_while_suspended_does_not_count(tmp_path):
 
 def test_a_process_that_hangs_ends(tmp_path):
     assert started(tmp_path, 0, 2).wait(limits.seconds(30)) == WORTH_ANOTHER_START
+
+
+def test_a_thousand_ranks_are_listed_by_place_the_few_first(tmp_path):
+    waiting = '  File "/lib/torch/distributed/distributed_c10d.py", line 1, in all_reduce\n'
+    for rank in range(1024):
+        (tmp_path / f"rank-{rank}.txt").write_text('  File "/home/own/data.py", line 5, in read\n' if rank == 7 else waiting)
+    (tmp_path / "rank-900.txt").unlink()
+    watch = StallWatchdog(tmp_path, 1024, 1024, 600)
+    watch.close()
+    lines = [f"{named(ranks)}: {place.partition(' ')[0]}" for place, ranks in watch._places()]
+    assert lines == ["rank 7: busy", "rank 900: no", "ranks 0-6, 8-899, 901-1023: waiting"]

@@ -1,7 +1,6 @@
 """Evaluate the selected checkpoint on the development and test set: every example exactly once, on any number of processes."""
 
 import json
-import logging
 import os
 import time
 from argparse import Namespace
@@ -19,6 +18,8 @@ from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.runtime.rank_failures import report_failure
+from snaketrain.runtime.rank_logs import log_to, quiet_libraries
 from snaketrain.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
+    quiet_libraries()
+    log_to(None)
     bind(Ranks.of_environment())
     folder = job.folder
     evaluate = Evaluate.model_validate(from_strings(job.given.settings)["evaluate"])
@@ -99,7 +102,6 @@ def score(
     """Run the model on both splits; rank 0 writes the scores."""
     # transformers would warn of missing weights, which are loaded later
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    logging.basicConfig(format="%(asctime)s %(message)s", force=True)  # of the stall watchdog
 
     import numpy as np
     import torch
@@ -152,4 +154,5 @@ def withheld(facts: JsonObject, split: str) -> bool:
 
 if __name__ == "__main__":
     args = arguments()
-    stages.run(partial(main, args), args.output.parent, leave=leave)
+    folder = args.output.parent
+    stages.run(partial(main, args), folder, partial(report_failure, "evaluation", folder), leave)

@@ -5,6 +5,7 @@ Every rank runs this script; rank 0 writes `--output` when the training is compl
 
 import argparse
 import logging
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -22,12 +23,13 @@ from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, read_manifest
 from snaketrain.runtime.ownership import check, end_previous_owner, sign
 from snaketrain.runtime.provenance import place, seconds_alive
+from snaketrain.runtime.rank_failures import report_failure
+from snaketrain.runtime.rank_logs import keeps_files, log_to, quiet_libraries
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.run_folder import (
     EXECUTION_ONLY,
     Description,
     execution_options,
-    log_to,
     move_damaged_checkpoints,
     prepare_run_folder,
     record_failure,
@@ -73,6 +75,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--reduce-batch-on-oom", action="store_true", help="split batches into more microbatches when memory runs out")
     parser.add_argument(
+        "--rank-files",
+        choices=("node", "all"),
+        default="node",
+        help="ranks that keep a log, a journal and a trace: the first of each node, or all (default: %(default)s)",
+    )
+    parser.add_argument(
         "--profile", metavar="STEP:STEPS", help="trace STEPS steps, beginning with STEP, with torch.profiler, into profile/"
     )
     parser.add_argument("--experiment", default="snaketrain", help="name of the MLflow experiment (default: %(default)s)")
@@ -82,6 +90,8 @@ def arguments() -> argparse.Namespace:
 
 def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
+    quiet_libraries()
+    log_to(None)
     bind(Ranks.of_environment())
     job = stages.Job(args.output, args.settings)
     folder, sections = job.folder, from_strings(job.given.settings)
@@ -110,18 +120,20 @@ def main(args: argparse.Namespace) -> int:
         description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)
         record_start(job, description, fingerprint(job, plan, inputs), inputs, data, started, strategy)
     strategy.wait()  # for the folder
-    log_to(folder / "logs" / f"rank-{strategy.rank}.log", strategy)
+    own_files = keeps_files(of_all=args.rank_files == "all")
+    log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
+    logging.info("rank %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)
 
     task = make_task(train)
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
-    journals = open_journals(folder, strategy, partial(check, folder), about)
+    journals = open_journals(folder, strategy, partial(check, folder), about, own_files)
     trainer = Trainer.from_settings(
         train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
         initial_weights=files.get("initial"), selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)),
         keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
-        callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile),
+        callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
     )  # fmt: skip
     state = trainer.fit()
 
@@ -173,17 +185,14 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def report_failure(folder: Path, error: BaseException) -> None:
+def report(folder: Path, error: BaseException) -> None:
     """On stderr, in this rank's log, and as the last line of the journal."""
-    if isinstance(error, SystemExit) and isinstance(error.code, str):  # the message says all that matters
-        logging.error(error.code)
-    else:
-        logging.error("the training failed", exc_info=error)
+    cause = report_failure("training", folder / "logs", error)
     with suppress(OSError):  # on a full disk
-        record_failure(folder, error)
+        record_failure(folder, cause)
 
 
 if __name__ == "__main__":
     args = arguments()
     folder = args.output.parent
-    stages.run(partial(main, args), folder, partial(report_failure, folder), leave)
+    stages.run(partial(main, args), folder, partial(report, folder), leave)

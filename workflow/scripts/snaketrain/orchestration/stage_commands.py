@@ -103,6 +103,7 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
         "checkpoint-format": settings.compute.checkpoint_format,
         "log-every": settings.tracking.log_every_steps,
         "stall-seconds": settings.compute.stall_seconds,
+        "rank-files": settings.compute.rank_files,
         "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
         "experiment": hidden(settings.tracking.experiment),

@@ -1,8 +1,6 @@
-"""The folder of a training: which training it belongs to, what it was started with, and the log of every rank."""
+"""The folder of a training: which training it belongs to, and what it was started with."""
 
 import json
-import logging
-import os
 import platform
 import shutil
 import sys
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from snaketrain.runtime.credentials import ConcealingFormatter, hidden, hidden_in, hidden_setting
+from snaketrain.runtime.credentials import hidden, hidden_in, hidden_setting
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import read_events
@@ -170,29 +168,14 @@ def record_start(
     )
 
 
-def record_failure(folder: Path, error: BaseException) -> None:
+def record_failure(folder: Path, cause: str) -> None:
     """Write the last line of a failed training's journal, on rank 0."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
         last = {
             "event": "end",
             "status": "FAILED",
-            "error": (str(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}")[:2000],
+            "error": cause[:2000],
         }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
             journal.write(json.dumps(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
-
-
-def log_to(path: Path, execution: Execution) -> None:
-    """Log to a file of this rank; rank 0 logs to the terminal too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logging.raiseExceptions = False  # no traceback for each line that does not fit on a full disk
-    handlers: list[logging.Handler] = [logging.FileHandler(path)]
-    if execution.rank == 0:
-        handlers.append(logging.StreamHandler(sys.stderr))
-    for handler in handlers:
-        handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
-    logging.info(
-        "process %d of %d, pid %d, %s, %s", execution.rank, execution.world_size, os.getpid(), execution.device, execution.precision
-    )

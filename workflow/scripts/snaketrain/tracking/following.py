@@ -26,6 +26,7 @@ from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.views import TrainingRow
 
 LOOK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
+MOST_REPORTS = 10  # of failed ranks are sent
 FEW = 5  # up to this many runs are listed one by one
 
 
@@ -170,7 +171,8 @@ class Follower:
             training_seconds = ("seconds/training", seconds_training(all_events(journal)), state["time"], 0)
             self.store.points(sent.run_id, [training_seconds, *tracked.spent(goodput(all_events(journal)), state["time"])])
         if status != "RUNNING":
-            for log in sorted((training / "logs").glob("rank-*.log")):
+            failed = sorted((training / "logs/failed").glob("*/rank-*.txt"), key=lambda path: path.stat().st_mtime)
+            for log in [*(training / "logs").glob("rank-0.log"), *failed[-MOST_REPORTS:]]:
                 self.store.tail(sent.run_id, log, "logs")
         self.store.tags(sent.run_id, tracked.attempts(state, why))
         self.store.status(sent.run_id, status, state["time"])

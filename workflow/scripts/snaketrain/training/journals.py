@@ -1,4 +1,4 @@
-"""The journals that a training writes: one of the whole training, one per rank."""
+"""The journals that a training writes: one of the whole training, and one of each rank that keeps files."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from snaketrain.runtime import journal
+from snaketrain.runtime.rank_logs import keeps_files
 from snaketrain.strategies.base import Strategy
 
 
@@ -20,9 +21,16 @@ class Journal(Protocol):
 
 
 def open_journals(
-    folder: Path, strategy: Strategy, check: Callable[[], None] = lambda: None, about: Mapping[str, object] = MappingProxyType({})
+    folder: Path,
+    strategy: Strategy,
+    check: Callable[[], None] = lambda: None,
+    about: Mapping[str, object] = MappingProxyType({}),
+    own_journal: bool | None = None,
 ) -> tuple[journal.Journal, journal.Journal]:
-    """The journal of the training, which only the first rank writes, and the one of this rank; `about` describes this attempt."""
+    """The journal of the training, which only rank 0 writes, and the one of this rank; `about` describes this attempt.
+
+    `own_journal`: whether this rank writes one; by default the first rank of each node does.
+    """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     whole = journal.Journal(folder / "journal.jsonl", strategy.rank == 0, check, about)
-    return whole, journal.Journal(folder / f"logs/rank-{strategy.rank}.jsonl")
+    return whole, journal.Journal(folder / f"logs/rank-{strategy.rank}.jsonl", keeps_files() if own_journal is None else own_journal)

@@ -48,7 +48,7 @@ SbatchOptions = Annotated[str, AfterValidator(without_settings)]
 
 
 class Profile(Section):
-    """Which steps `torch.profiler` traces, one file per rank, in the training's folder `profile`."""
+    """Which steps `torch.profiler` traces, in the training's folder `profile`; which ranks: `rank_files`."""
 
     first_step: Positive = Field(20, description="the first step traced, after warm-up effects")
     steps: Positive = Field(5, description="how many steps are traced")
@@ -140,6 +140,11 @@ class Compute(Section):
         3,
         description="how often in a row, without a new checkpoint in between, a training of several processes is restarted within its job after "
         "one of them was lost, also under SLURM",
+    )
+    rank_files: Literal["node", "all"] = Field(
+        "node",
+        description="which ranks keep files of their own in the training's `logs` and `profile`: the first of each node, or all; a rank that fails "
+        "writes a report in any case",
     )
     profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; null: no trace")
     reduce_batch_on_oom: bool = Field(

@@ -74,14 +74,33 @@ class StallWatchdog(Callback):
         )  # fmt: skip
         time.sleep(PEERS_SECONDS * (1 if self.rank == 0 else 2))  # the first rank to exit ends the others
         if self.rank == 0:
-            for rank in range(self.world_size):
-                logging.error("rank %d: %s", rank, self._where(rank))
+            for place, ranks in self._places():
+                logging.error("%s: %s", named(ranks), place)
+            logging.error("stacks of all ranks: %s", self.folder)
+
+    def _places(self) -> list[tuple[str, list[int]]]:
+        """Where the ranks are, in the order of how many are there: most wait for the few that are elsewhere."""
+        places: dict[str, list[int]] = {}
+        for rank in range(self.world_size):
+            places.setdefault(self._where(rank), []).append(rank)
+        return sorted(places.items(), key=lambda item: len(item[1]))
 
     def _where(self, rank: int) -> str:
         try:
             lines = (self.folder / f"rank-{rank}.txt").read_text(encoding="utf-8").splitlines()
         except OSError:
-            return "does not answer: its machine or the process itself may be gone"
+            return "no answer: the machine or the process may be gone"
         places = [line.strip() for line in lines if line.startswith("  File")]
         # inside torch most likely means a collective, blocked by the rank that is busy elsewhere
-        return f"waits in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"
+        return f"waiting in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"
+
+
+def named(ranks: list[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 4-1023`, from their numbers in ascending order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], rank]
+        else:
+            spans.append([rank])
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join('-'.join(map(str, span)) for span in spans)}"

@@ -1,0 +1,51 @@
+"""The log of a rank. Of a thousand ranks only the first of each node keeps a file; the others remember their last lines for a report."""
+
+import logging
+import os
+import sys
+from collections import deque
+from pathlib import Path
+
+from snaketrain.runtime.credentials import ConcealingFormatter
+from snaketrain.runtime.ranks import Ranks
+
+LAST_LINES = 200  # that a rank without a log remembers
+_last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+
+def keeps_files(of_all: bool = False) -> bool:
+    """Whether this rank writes a log, a journal and a trace of its own: the first of each node does, or each one."""
+    ranks = Ranks.of_environment()
+    return of_all or ranks.rank == 0 or ranks.local == 0
+
+
+def quiet_libraries() -> None:
+    """Before torch and transformers are imported: what they print in all ranks alike, rank 0 prints alone."""
+    if Ranks.of_environment().rank:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        logging.captureWarnings(True)  # they go to the log of this rank, or into its report
+
+
+class LastLines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _last_lines.append(self.format(record))
+
+
+def log_to(file: Path | None) -> None:
+    """Log to a file, if one is given; rank 0 logs to the terminal too."""
+    logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
+    handlers: list[logging.Handler] = [LastLines()]
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(file))
+    if Ranks.of_environment().rank == 0:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    for handler in handlers:
+        handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+
+
+def last_lines() -> list[str]:
+    return list(_last_lines)
