@@ -22,7 +22,7 @@ from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
 from snaketrain.data.loading.opening import Splits  # noqa: E402
 from snaketrain.strategies.gradients import MicroBatches  # noqa: E402
-from snaketrain.strategies.shards import local_part  # noqa: E402
+from snaketrain.strategies.shards import local_tensor  # noqa: E402
 from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
 from snaketrain.training.checkpoints.best_metric import BY_LOSS  # noqa: E402
 from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E402
@@ -200,7 +200,7 @@ def overflowed(job: Job) -> dict[str, Any]:
     def spoiled(loss: torch.Tensor, weight: torch.Tensor) -> None:
         backward(loss, weight)
         if strategy.rank == strategy.world_size - 1:
-            local_part(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
+            local_tensor(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
 
     strategy.backward = spoiled
     before = {key: tensor.clone() for key, tensor in weights(state).items()}
@@ -244,7 +244,7 @@ def measured(job: Job) -> list[dict[str, int]]:
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    storages = [local_part(tensor).untyped_storage() for tensor in tensors]
+    storages = [local_tensor(tensor).untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}.values())
 
 

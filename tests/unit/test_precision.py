@@ -12,7 +12,7 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.strategies.base import Distributed, Strategy
 from snaketrain.strategies.fsdp import Fsdp
-from snaketrain.strategies.shards import PartsScaler
+from snaketrain.strategies.shards import ShardedScaler
 from snaketrain.training import building
 
 
@@ -32,7 +32,7 @@ def test_auto_on_a_gpu(gpu, bf16, expected):
     for strategy in (Strategy(), Fsdp()):
         assert (strategy.device.type, strategy.precision) == ("cuda", expected)
         assert strategy.scaler.is_enabled() == (expected == "fp16")
-    assert isinstance(Fsdp().scaler, PartsScaler)
+    assert isinstance(Fsdp().scaler, ShardedScaler)
 
 
 def test_a_given_precision_is_used_and_auto_is_fp32_on_a_cpu(gpu):

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from snaketrain.models.blocks import blocks
 from snaketrain.strategies.base import Distributed
 from snaketrain.strategies.optimizer_state import OptimizerState
-from snaketrain.strategies.shards import PartsScaler
+from snaketrain.strategies.shards import ShardedScaler
 
 WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")  # parts of parameter names that wrappers add
 
@@ -22,7 +22,7 @@ class FairscaleFsdp(Distributed):
     devices = ("cuda",)  # it uses CUDA streams
     shards_model = True
     dcp_compatible = False
-    scaler_class = PartsScaler
+    scaler_class = ShardedScaler
 
     def __init__(self, wrap_blocks: bool = True, reshard_after_forward: bool = True, exchange_each_piece: bool = False, **where: str):
         super().__init__(**where)

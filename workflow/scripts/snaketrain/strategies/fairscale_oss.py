@@ -9,14 +9,14 @@ from torch.optim import Optimizer
 
 from snaketrain.strategies.base import MakeOptimizer
 from snaketrain.strategies.optimizer_state import Parameters
-from snaketrain.strategies.shards import PartsScaler
+from snaketrain.strategies.shards import ShardedScaler
 from snaketrain.strategies.zero1 import SharedOptimizer
 
 
 class FairscaleOss(SharedOptimizer):
     """`buffer_mb`: reduces small gradients together, in buffers that every rank keeps in full: faster, but takes more memory."""
 
-    scaler_class = PartsScaler
+    scaler_class = ShardedScaler
 
     def __init__(self, buffer_mb: float = 0, **where: str):
         super().__init__(**where)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from snaketrain.models.blocks import blocks
 from snaketrain.models.without_memory import give_memory, has_memory
 from snaketrain.strategies.base import PRECISIONS, Distributed
-from snaketrain.strategies.shards import PartsScaler, clip_parts
+from snaketrain.strategies.shards import ShardedScaler, clip_sharded
 
 
 class Fsdp(Distributed):
@@ -27,7 +27,7 @@ class Fsdp(Distributed):
     """
 
     shards_model = True
-    scaler_class = PartsScaler
+    scaler_class = ShardedScaler
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Fsdp(Distributed):
 
     def place(self, module: nn.Module) -> nn.Module:
         if not self.build_once:
-            return self.cut(module)
+            return self.shard_module(module)
         whole = module.state_dict() if self.builds else {}
-        module = self.cut(module)
+        module = self.shard_module(module)
         if not has_memory(module):
             give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
         set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
@@ -64,11 +64,11 @@ class Fsdp(Distributed):
             dist.broadcast(buffer, 0)
         return module
 
-    def cut(self, module: nn.Module) -> nn.Module:
+    def shard_module(self, module: nn.Module) -> nn.Module:
         """Keep this rank's shard of each parameter."""
-        return self.shared_out(module, self.mesh)
+        return self.shard_blocks(module, self.mesh)
 
-    def shared_out(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    def shard_blocks(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         """Shard each block, then everything outside of blocks, such as tied embeddings, as one group."""
         dtype = PRECISIONS[self.precision]
         # parameters are gathered in half precision; autocast stays on, for operations that need fp32
@@ -85,4 +85,4 @@ class Fsdp(Distributed):
         return super().accumulating(module, more_to_come)
 
     def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
-        return clip_parts(module.parameters(), longest)
+        return clip_sharded(module.parameters(), longest)

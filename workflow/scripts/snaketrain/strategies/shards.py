@@ -11,12 +11,12 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 
-def local_part(tensor: Tensor | None) -> Tensor | None:
+def local_tensor(tensor: Tensor | None) -> Tensor | None:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
-def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
+def clip_sharded(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
     """clip_grad_norm_ for parameters that are sharded over different device meshes, or not at all."""
     alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -29,12 +29,12 @@ def clip_parts(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
     return norm
 
 
-class PartsScaler(ShardedGradScaler):
+class ShardedScaler(ShardedGradScaler):
     """A gradient scaler for fp16: an overflow on one rank makes all ranks skip the step."""
 
     def _unscale_grads_(
         self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool = True
     ) -> dict[torch.device, Tensor]:
-        parts = [[SimpleNamespace(grad=local_part(p.grad)) for p in group["params"]] for group in optimizer.param_groups]
+        parts = [[SimpleNamespace(grad=local_tensor(p.grad)) for p in group["params"]] for group in optimizer.param_groups]
         local = SimpleNamespace(param_groups=[{"params": members} for members in parts])
         return super()._unscale_grads_(local, inv_scale, found_inf, allow_fp16)  # type: ignore[arg-type]  # only groups and gradients are read

@@ -43,11 +43,11 @@ class TensorParallel(Fsdp):
             self.device.type, (copies, shares, self.model_parallel_size), mesh_dim_names=("replicate", "shard", "tensor")
         )
 
-    def cut(self, module: nn.Module) -> nn.Module:
+    def shard_module(self, module: nn.Module) -> nn.Module:
         # no broadcast is needed, since all ranks start with the same weights
         parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
         if self.data_parallel_size > 1:
-            return self.shared_out(module, self.mesh["replicate", "shard"])
+            return self.shard_blocks(module, self.mesh["replicate", "shard"])
         return module.to(self.device) if self.builds else module
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
@@ -56,7 +56,7 @@ class TensorParallel(Fsdp):
         if not plan:
             raise SystemExit(
                 f"train.strategy.arguments.plan: is missing, and {type(module).__name__} has no plan for tensor parallelism of its own. "
-                'Say how matrices are cut, such as {"*.fc1": colwise, "*.fc2": rowwise}, or use `fsdp`.'
+                'Say how matrices are split, such as {"*.fc1": colwise, "*.fc2": rowwise}, or use `fsdp`.'
             )
         self.check_heads(module)
         used = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
@@ -65,7 +65,7 @@ class TensorParallel(Fsdp):
         for pattern, style in plan.items():
             if style not in STYLES:
                 raise SystemExit(
-                    f"train.strategy.arguments.plan: `{pattern}` is to be cut `{style}`, which is not one of {', '.join(STYLES)}. "
+                    f"train.strategy.arguments.plan: `{pattern}` is to be split `{style}`, which is not one of {', '.join(STYLES)}. "
                     "Give a plan of your own."
                 )
             names = [name for name in matrices if fnmatchcase(name, pattern)]
@@ -80,5 +80,5 @@ class TensorParallel(Fsdp):
             heads = getattr(getattr(module, "config", None), name, None)
             if isinstance(heads, int) and heads % self.model_parallel_size:
                 raise SystemExit(
-                    f"train.strategy.arguments.tensor: {self.model_parallel_size} does not divide the model's {name} ({heads}), and heads stay whole."
+                    f"train.strategy.arguments.tensor: {self.model_parallel_size} does not divide the model's {name} ({heads}), and heads cannot be split."
                 )
