@@ -4,7 +4,9 @@ import resource
 
 import pytest
 
+from snaketrain.launch import slurm_step
 from snaketrain.runtime import open_files
+from snaketrain.slurm.client import Allocation, Slurm
 
 
 @pytest.fixture
@@ -37,3 +39,15 @@ def test_a_hard_limit_that_is_too_low_is_reported(limits_of):
 def test_without_a_hard_limit_nothing_is_reported(limits_of, limits):
     limits_of(*limits)
     assert open_files.raise_limit(1024) is None
+
+
+def test_the_process_that_all_ranks_of_a_slurm_job_connect_to_raises_its_limit(monkeypatch):
+    class Asked(Exception): ...
+
+    def asked(ranks: int) -> None:
+        raise Asked(ranks)
+
+    monkeypatch.setattr(slurm_step, "raise_limit", asked)
+    job, size = Allocation("7", 0, ("a1", "a2")), slurm_step.NodeSize(processes=8, threads=4)
+    with pytest.raises(Asked, match="16"):
+        slurm_step.Step(Slurm(), job, ["a1", "a2"], size, 60, lambda: False).run(["train_model.py"], "7.0")
