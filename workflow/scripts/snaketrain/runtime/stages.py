@@ -72,7 +72,7 @@ def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
 def run(
     main: Callable[[], int | None],
     folder: Path,
-    report: Callable[[BaseException], None] | None = None,
+    report: Callable[[BaseException], object] | None = None,
     leave: Callable[[int], object] = sys.exit,
 ) -> None:
     """Call a stage's `main` and exit with its exit code, or, if it raises, `report` the error and exit with that error's code.

@@ -5,6 +5,7 @@ checkpoint.json, which is written last, holds the size and digest of every other
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -48,13 +49,29 @@ class Alone:
         return [item]
 
 
-def publish(final: Path, write: Callable[[Path], Iterable[Path]], peers: Peers) -> None:
-    """Every one of the peers calls this; `write` writes this rank's files into a folder, and returns their paths."""
+def publish(final: Path, mend: Callable[[], None], write: Callable[[Path], Iterable[Path]], peers: Peers) -> None:
+    """Every one of the peers calls this; `write` writes this rank's files into a folder, and returns their paths.
+
+    `mend` removes what a killed process left.
+    """
     beside = final.with_name(f".{final.name}")
+
+    def begin() -> None:
+        mend()
+        beside.mkdir(parents=True)
+
+    def end() -> None:
+        rename(beside, final, {name: written for part in listings for name, written in sorted(part.items())})
+
     first = peers.rank == 0
-    together(peers, lambda: beside.mkdir(parents=True) if first else None)
-    listings = together(peers, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
-    together(peers, lambda: rename(beside, final, {k: v for part in listings for k, v in sorted(part.items())}) if first else None)
+    try:
+        together(peers, lambda: begin() if first else None)
+        listings = together(peers, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
+        together(peers, lambda: end() if first else None)
+    except BaseException:
+        if first:
+            shutil.rmtree(beside, ignore_errors=True)  # it would take up room
+        raise
 
 
 def together(peers: Peers, work: Callable[[], T]) -> list[T]:

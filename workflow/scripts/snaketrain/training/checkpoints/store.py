@@ -77,9 +77,7 @@ class Checkpoints:
             return [*written, beside / "state.json"] if first else written
 
         try:
-            if first:
-                self._mend()
-            publish(final, write_all, self.format.peers)
+            publish(final, self._mend, write_all, self.format.peers)
             if first:
                 self._prune()
         except ERRORS as error:
