@@ -73,9 +73,17 @@ def is_servable(folder: Path) -> bool:
         return False
     kind = label_kinds().get(str(prepared.facts.get("label_kind")))
     texts = by_key(prepared.settings).get("data.text", "text")
-    files = [folder / "selection/model" / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
+    model = folder / "selection/model"
+    weights = (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file()
     one_text = isinstance(texts, str) or len(texts) == 1
-    return one_text and kind is not None and kind.served and all(file.is_file() for file in files)
+    return (
+        one_text
+        and kind is not None
+        and kind.served
+        and weights
+        and (model / "config.json").is_file()
+        and (model / "tokenizer.json").is_file()
+    )
 
 
 def registry_name(run: JsonObject) -> str:
