@@ -180,7 +180,7 @@ class Training:
             told = f"job {self.job.number}: {self.work.name} ends: {error!r}"
             expected = isinstance(error, PeerLost | TakenOver | SystemExit) or str(error) == BROKEN
             self.machines.world.note(told) if expected else self.machines.world.problem(told + origin(error))
-            record_failure(self.output.parent, error)
+            record_failure(self.output.parent, str(error) or repr(error))
             return stages.code_of(error)
 
     def evaluate(self) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from simulation.cluster import IN_QUEUE, Controller, Job
@@ -55,6 +56,8 @@ class Programs:
         words = words[1:] if words[0] == "exec" else words
         if words[0] == "which":
             return subprocess.CompletedProcess(words, 1, "", "")
+        if words[0] == "sacct":  # a cluster without accounting
+            raise FileNotFoundError(words[0])
         answer = getattr(self, words[0])
         sleep(self.random.uniform(0.02, 0.4))
         if not self.reaches_controller():
@@ -101,6 +104,9 @@ class Programs:
             raise Refused(AT_THE_LIMIT)
         most = options["-N"].partition("-")
         number = str(len(self.controller.all) + 1)
+        log = Path(options["--output"].replace("%j", number))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("started\n")  # already now; a job that left none is reported
         usr1 = options.get("--signal", "").partition("@")[2]
         self.controller.submit(
             Job(

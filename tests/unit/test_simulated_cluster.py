@@ -6,7 +6,6 @@ Many more of them, and larger ones: python tests/slurm/simulate.py --histories 1
 import pytest
 from simulation.history import History, Outcome
 
-from snaketrain.slurm import checks
 from snaketrain.slurm.left_over import LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
 from snaketrain.slurm.submitting import SubmittingExecutor
@@ -68,7 +67,7 @@ def takes_silence_for_an_empty_queue(monkeypatch):
 
 
 def retries_what_was_cancelled(monkeypatch):
-    monkeypatch.setitem(checks.NOT_RETRIED, "CANCELLED", "")
+    monkeypatch.setattr("snaketrain.slurm.steady_executor.failure", lambda *_: None)
 
 
 def ignores_what_is_left_over(monkeypatch):

@@ -15,7 +15,7 @@ from snaketrain.runtime.staged_environment import ARCHIVES, CannotStage, python_
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="on this machine's own disk; variables are expanded")
+    parser.add_argument("folder", help="folder for the copy, on a disk of this machine; variables such as $TMPDIR are expanded")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="the arguments of Python, after --")
     args = parser.parse_args()
     words = args.words[1:] if args.words[:1] == ["--"] else args.words

@@ -28,6 +28,7 @@ class SlurmJob:
         self.job = self.allocation(number)
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
+        self.replaced = False  # by a later start of the job
 
     def allocation(self, number: str) -> Allocation:
         """Asked again for a while: the controller that has just started the job may be overloaded, or restarted."""
@@ -50,6 +51,9 @@ class SlurmJob:
             step = Step(self.slurm, self.job, hosts, self.size, self.silence_seconds, lambda: self.signals)
             code = self.exit_code(step.run(command, f"{self.job.restarts}.{start}"), stopped_by(self.folder, before))
             start += 1
+        if code and not self.signals and self.started_elsewhere():
+            # if this start failed, the Snakemake in it would delete the results of the one that has replaced it
+            self.wait(SECONDS_UNTIL_ENDED)
         return code
 
     def exit_code(self, found: StepEnding, stopped: list[str]) -> int | None:
@@ -113,15 +117,15 @@ class SlurmJob:
 
     def started_elsewhere(self) -> bool:
         """A script on a node that was cut off may outlive its start of the job."""
-        while not self.signals:
+        while not (self.signals or self.replaced):
             try:
                 if self.slurm.allocation(self.job.number).restarts == self.job.restarts:
                     return False
                 self.say("SLURM has already restarted it elsewhere")
-                return True
+                self.replaced = True
             except SlurmError:  # away; without it nothing can be started either
                 self.wait(SECONDS_BETWEEN_QUESTIONS)
-        return False
+        return self.replaced
 
     def wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
