@@ -60,6 +60,7 @@ class Member:
         self.host, self.nodes = host, nodes
         self._store, self._signs = connect(endpoint), connect(endpoint)  # a thread that waits on a client blocks all others
         self._store.set("step", step)
+        self._signs.set(f"alive/{host}", "0")  # before it starts anything: a node that never gave a sign is not probed
         self._over = threading.Event()
         threading.Thread(target=self._give_signs, daemon=True).start()
 

@@ -125,6 +125,7 @@ def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: st
     # of whole nodes (--exclusive, or by their partition) a step gets no GPU that it does not ask for
     options += ["--gpus-per-node", job.gpus] if job.gpus else []
     options += ["--nodelist", ",".join(hosts)]
+    options += ["--overlap"]  # the step of an earlier start cannot end while one of its nodes is dead, and holds the others
     # the first node may still be writing long after the others are done: --wait 0. If one node fails, the others must not wait for it
     options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered", *size.srun_options]
     agent: list[object] = [*size.python, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
