@@ -80,7 +80,9 @@ class Machines:
         output.unlink(missing_ok=True)
         restarts = Restarts(output.parent, self.works[run].compute.restarts, 2.0, partial(print, flush=True))
         try:
-            started = SlurmJob(Slurm(), job.number, output.parent, self.works[run].compute.counts, NodeSize(1, 4), restarts, 60.0)
+            started = SlurmJob(
+                Slurm(), job.number, output.parent, self.works[run].compute.counts, NodeSize(1, 4), restarts, 60.0, current().process.host
+            )
             started.signals = current().process.signals
             code = started.train([f"{rule}.py", "--output", str(output)])
         except SlurmError as error:  # as launch_slurm.main does

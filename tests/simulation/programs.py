@@ -141,7 +141,7 @@ class Programs:
             case ["show", "job", "--details", "--oneliner", number] | ["show", "job", "--oneliner", number]:
                 job = self.known(number)
                 nodes = line("%N", job) or "(null)"
-                return f"JobId={number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
+                return f"JobId={number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
             case ["requeue", number]:
                 job = self.known(number)
                 if job.state not in ("RUNNING", "SUSPENDED"):

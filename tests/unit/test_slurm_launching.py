@@ -227,7 +227,17 @@ LOST = StepEnding(Ending(137, "rank 2 was killed by SIGKILL on a2"))
 
 
 def test_a_job_knows_its_nodes_and_how_often_it_was_started(job):
-    assert job.job == Allocation("7", 2, ("a1", "a2", "a3"))
+    assert job.job == Allocation("7", 2, ("a1", "a2", "a3"), script_host="a1")
+
+
+@pytest.mark.parametrize(("here", "replaced"), [("a1", False), ("b1", True), ("", False)])
+def test_a_start_on_a_node_that_was_cut_off_trains_no_more_when_it_is_heard_of_again(slurm, capsys, monkeypatch, here, replaced):
+    """It waits for its end: if it failed, Snakemake would delete the results of the start that has replaced it."""
+    steps = []
+    monkeypatch.setattr("snaketrain.launch.slurm_job.Step.run", lambda *_: steps.append(1) or StepEnding(Ending(0)))
+    found = SlurmJob(Slurm(), "7", slurm, NodeCounts.of("3"), NodeSize(2, 4), Restarts(slurm, 3, 0.01, print), 60, here)
+    assert (found.train([]), len(steps)) == ((1, 0) if replaced else (0, 1))
+    assert ("SLURM has already restarted it on a1" in capsys.readouterr().out) is replaced
 
 
 def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monkeypatch):

@@ -79,7 +79,9 @@ def main() -> int:
     size = node_size(args)
     restarts = Restarts(folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
-        job = SlurmJob(Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence)
+        job = SlurmJob(
+            Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence, os.environ.get("SLURMD_NODENAME", "")
+        )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda number, _: job.signals.append(number))  # the processes get them too; they save and exit
         return job.train(command)

@@ -6,11 +6,11 @@ from pathlib import Path
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.endings import Restarts
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
-from snaketrain.runtime.exit_codes import STOPPED_EARLY
+from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Allocation, Slurm, SlurmError
 
 OUT_OF_TIME = "SIGUSR1"
 SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued
@@ -20,29 +20,39 @@ SECONDS_TO_LEARN_NODES = 900
 
 class SlurmJob:
     def __init__(
-        self, slurm: Slurm, number: str, folder: Path, nodes: NodeCounts, size: NodeSize, restarts: Restarts, silence_seconds: float
-    ):
+        self, slurm: Slurm, number: str, folder: Path, nodes: NodeCounts, size: NodeSize, restarts: Restarts, silence_seconds: float,
+        here: str = "",
+    ):  # fmt: skip
+        """`here`: the name of this node in SLURM."""
         self.slurm, self.folder, self.nodes, self.size, self.restarts = slurm, folder, nodes, size, restarts
         self.signals: list[int] = []  # received: SLURM is ending the job, and knows why
         self.silence_seconds = silence_seconds
         self.job = self.allocation(number)
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
-        self.replaced = False  # by a later start of the job
+        # by a later start of the job: this node was cut off, and SLURM has not ended this start yet
+        self.replaced = bool(here and self.job.script_host) and here != self.job.script_host
 
     def allocation(self, number: str) -> Allocation:
-        """Asked again for a while: the controller that has just started the job may be overloaded, or restarted."""
-        end = time.monotonic() + SECONDS_TO_LEARN_NODES
+        """Asked again, during an outage for as long as it takes: the controller may be overloaded, or out of this node's reach."""
+        end, said = time.monotonic() + SECONDS_TO_LEARN_NODES, False
         while True:
             try:
                 return self.slurm.allocation(number)
-            except SlurmError:
-                if time.monotonic() > end:
+            except SlurmError as error:
+                if time.monotonic() > end and not OUTAGE.search(str(error)):
                     raise
+                if not said:
+                    print(f"job {number}: {error}; asking again until SLURM answers", flush=True)
+                    said = True
             time.sleep(SECONDS_BETWEEN_QUESTIONS)
 
     def train(self, command: list[str]) -> int:
         """The exit code of the job."""
+        if self.replaced:
+            self.say(f"SLURM has already restarted it on {self.job.script_host}")
+            self.wait(SECONDS_UNTIL_ENDED)  # as at the end
+            return FAILED
         before, code, start = end_of_journal(self.folder), None, 0
         while code is None:
             usable = self.usable()

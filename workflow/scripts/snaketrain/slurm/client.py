@@ -23,6 +23,13 @@ NODES_TO_EXCLUDE = "nodes_to_exclude.json"  # beside a training's manifest: what
 ENDED_ALREADY = ("Invalid job id specified", "already completing or completed")  # what scancel says of such jobs
 
 
+OUTAGE = re.compile(
+    "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
+    "transport endpoint|backup controller|temporarily un(able|available)|did not answer within",
+    re.IGNORECASE,
+)
+
+
 class SlurmError(Exception):
     """One of SLURM's programs is not installed here, failed, or did not answer in time."""
 
@@ -77,6 +84,7 @@ class Allocation:
     restarts: int
     hosts: tuple[str, ...]
     gpus: int = 0  # on each node; of unequal nodes, the fewest
+    script_host: str = ""  # the node that runs the job's script
 
 
 class Slurm:
@@ -137,9 +145,9 @@ class Slurm:
 
     def allocation(self, number: str) -> Allocation:
         shown = self._ask("scontrol", "show", "job", "--details", "--oneliner", number)
-        found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList")}
-        restarts, nodes = (match[1] if match else "" for match in found.values())
-        return Allocation(number, int(restarts or 0), () if nodes in ("", "(null)") else self.hosts(nodes), gpus_of(shown))
+        found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList", "BatchHost")}
+        restarts, nodes, script_host = (match[1].replace("(null)", "") if match else "" for match in found.values())
+        return Allocation(number, int(restarts or 0), self.hosts(nodes) if nodes else (), gpus_of(shown), script_host)
 
     def is_being_preempted(self, number: str) -> bool:
         """Whether SLURM preempts this start of the job, with a GraceTime in which it may still run."""

@@ -12,17 +12,12 @@ from snakemake_executor_plugin_slurm import Executor
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snaketrain.slurm.checks import ENDED_STATES, comment, job_name, jobs_here
-from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.client import OUTAGE, Slurm, SlurmError
 from snaketrain.slurm.submissions import fingerprint
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
 
-OUTAGE = re.compile(
-    "unable to contact|unable to connect|connection refused|connection failure|socket timed out|zero bytes were transmitted|"
-    "transport endpoint|backup controller|temporarily un(able|available)",
-    re.IGNORECASE,
-)
 LIMIT = re.compile("MaxSubmitJob|GrpSubmitJob|accounting/QOS policy", re.IGNORECASE)
 UNKNOWN = "Unable to contact slurm controller: it is not known whether an earlier submission was accepted"
 OUTAGE_PATIENCE_SECONDS = 1800
