@@ -90,7 +90,8 @@ class StallWatchdog(Callback):
             lines = (self.folder / f"rank-{rank}.txt").read_text(encoding="utf-8").splitlines()
         except OSError:
             return "no answer: the machine or the process may be gone"
-        places = [line.strip() for line in lines if line.startswith("  File") and not line.startswith('  File "<')]  # files, no strings
+        frames = [line.strip() for line in lines if line.startswith("  File")]
+        places = [frame for frame in frames if not frame.startswith('File "<')] or frames or ["no frame of Python"]  # files, not <string>
         # inside torch most likely means a collective, blocked by the rank that is busy elsewhere
         return f"waiting in {places[-1]}" if "/torch/" in places[-1] else f"busy in {places[-1]}"
 
