@@ -48,7 +48,7 @@ class User:
     def after_end(self, workflow: Workflow, code: int) -> None:
         """Starts it again, unless it succeeded, or nothing can be expected of another start."""
         again = self.random.random() < 0.5
-        if workflow.cancelled:
+        if workflow.cancelled and workflow.scheduler:  # or it had not taken up the jobs of the workflow before, which go on
             ended = self.world.now
             self.world.after(60, lambda: self.check_cancelled(ended))
         if workflow.succeeded or (workflow.cancelled and not again):
