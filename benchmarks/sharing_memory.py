@@ -120,7 +120,8 @@ def main() -> None:
                     if fresh:
                         shutil.rmtree(place, ignore_errors=True)
                     most[what].append(peaks(command(data, place, model, steps, build_once), place, until_first_step))
-            weights = next((place / "checkpoints").glob("step-*/model.safetensors")).stat().st_size
+            newest = max((place / "checkpoints").glob("step-*"))
+            weights = sum(file.stat().st_size for file in newest.glob("weights/*.distcp"))  # fsdp saves in shards
             found |= {"parameters, MB": round(weights / 1e6), way: {}}
             for what, (nothing, whole) in most.items():
                 found[way][what] = [round((large - small) / weights, 2) for small, large in zip(nothing, whole, strict=True)]
