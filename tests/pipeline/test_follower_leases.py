@@ -1,9 +1,11 @@
 """One follower at a time on any file system: without file locks, and after one was suspended."""
 
+import contextlib
 import errno
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -95,7 +97,8 @@ def test_a_follower_that_is_killed_beside_a_workflow(tmp_path):
     words = [sys.executable, "-m", "snakemake", "--snakefile", workspace.REPOSITORY / "Snakefile", "--directory", tmp_path, "--cores", "2"]
     workflow = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "results/runs/small/training/journal.jsonl"
-    limits.until(journal.exists, 120, process=workflow)
+    # MLflow cannot open a database whose creation was interrupted
+    limits.until(lambda: journal.exists() and has_experiment(tmp_path / "mlflow.db", "words"), 120, process=workflow)
     (lease,) = (tmp_path / "results").glob(".follower.lease.*")
     os.kill(json.loads(lease.read_text())["pid"], signal.SIGKILL)
     told = workflow.communicate(timeout=limits.seconds(300))[1]
@@ -106,6 +109,14 @@ def test_a_follower_that_is_killed_beside_a_workflow(tmp_path):
     (run,) = store.client.search_runs([store.experiment("words")], "attributes.run_name = 'small'")
     assert [point.step for point in store.client.get_metric_history(run.info.run_id, "train/loss")] == steps != []
     assert run.info.status == "FINISHED" and "test/accuracy" in run.data.metrics
+
+
+def has_experiment(database: Path, name: str) -> bool:
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+            return bool(connection.execute("select count(*) from experiments where name = ?", (name,)).fetchone()[0])
+    except sqlite3.OperationalError:  # not there, or without tables yet
+        return False
 
 
 def local_command(results: Path, folder: Path, *options: str) -> list[str]:
