@@ -195,6 +195,25 @@ def test_a_training_goes_on_in_the_other_format(tmp_path, saved):
     assert Checkpoints(tmp_path, BY_LOSS, 3).restore(learner(SINGLE), {}) == 3
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_folder_that_was_taken_over_is_left_as_it_is(tmp_path, format):
+    """Its new owner may be writing the checkpoint of the same step."""
+
+    def taken_over() -> None:
+        raise TakenOver("job 8 writes here now")
+
+    checkpoints = Checkpoints(tmp_path, BY_LOSS, 1, make_format(format, SINGLE), check=taken_over)
+    checkpoints.save(replace(learner(SINGLE), step=5), {"loss": 1.0}, {})
+    with pytest.raises(TakenOver):
+        checkpoints.finish()
+    assert [path.name for path in tmp_path.iterdir()] == [".step-00000005"]
+
+
+def test_a_format_that_does_not_exist_is_refused():
+    with pytest.raises(SystemExit, match="'shards', which is not one of auto, whole, sharded"):
+        make_format("shards", SINGLE)
+
+
 def test_shards_are_exported_as_the_files_of_the_whole_format(tmp_path):
     for format in FORMATS:
         torch.manual_seed(0)

@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.launch.endings import Ending, Restarts
+from snaketrain.launch.options import add_restart_options, parse_with_command
 from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
 from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
@@ -63,16 +64,7 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, default=2, help="number of processes, or fewer if fewer GPUs answer (default: %(default)s)"
     )
-    parser.add_argument(
-        "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--first-pause",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="pause before the first restart; it doubles each time (default: %(default)g)",
-    )
+    add_restart_options(parser)
     parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not limit the processes to the number of GPUs")
     parser.add_argument(
         "--look",
@@ -81,14 +73,12 @@ def main() -> int:
         metavar="SECONDS",
         help="time between two checks whether lost GPUs are back (default: %(default)g)",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
-    args = parser.parse_args()
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    folder = Path(command[command.index("--output") + 1]).parent
+    args = parse_with_command(parser)
+    folder = Path(args.command[args.command.index("--output") + 1]).parent
     before = end_of_journal(folder)
     try:
         restarts = Restarts(folder, args.restarts, args.first_pause, say)
-        return run_with_restarts(Workers(args.processes, not args.cpu, args.look), command, restarts)
+        return run_with_restarts(Workers(args.processes, not args.cpu, args.look), args.command, restarts)
     except SignalException as error:
         return STOPPED_EARLY if stopped_by(folder, before) else 128 + error.sigval
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.launch.endings import Ending
 from snaketrain.launch.interfaces import use_interface
+from snaketrain.launch.options import parse_with_command
 from snaketrain.launch.rendezvous import BACKEND, Member
 from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, WORTH_ANOTHER_START
@@ -25,14 +26,12 @@ def main() -> int:
     parser.add_argument("--processes", type=int, required=True, help="processes on this node")
     parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
     parser.add_argument("--interface", help="network interface over which ranks exchange")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
-    args = parser.parse_args()
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    args = parse_with_command(parser)
     if args.interface:
         use_interface(args.interface)
     member = Member(args.rendezvous, os.environ["SLURMD_NODENAME"], args.nodes, os.environ["SLURM_STEP_ID"])
     try:
-        ending = run(args, command)
+        ending = run(args)
     except SignalException as error:
         ending = Ending(128 + error.sigval)
         member.report(ending)
@@ -41,14 +40,14 @@ def main() -> int:
     return 0 if ending.code == STOPPED_EARLY else ending.code
 
 
-def run(args: argparse.Namespace, command: list[str]) -> Ending:
+def run(args: argparse.Namespace) -> Ending:
     if lost := lost_gpus(args):
         return Ending(WORTH_ANOTHER_START, lost, node_unfit=True)
     config = launch_config(
         args.processes, args.nodes, os.environ["SLURM_STEP_ID"], BACKEND, args.rendezvous, rank=int(os.environ["SLURM_NODEID"])
     )
     before = memory_use()
-    ending = run_workers(config, command)
+    ending = run_workers(config, args.command)
     if ending.code and (kill := kill_since(before)):  # with as much memory it would be killed again
         return replace(ending, memory_kill=str(kill), lost=ending.lost if kill.of_machine else "")
     if ending.code and (lost := lost_gpus(args)):

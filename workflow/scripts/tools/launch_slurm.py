@@ -15,12 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.endings import Restarts
+from snaketrain.launch.options import add_restart_options, parse_with_command
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
-def arguments(words: list[str]) -> argparse.Namespace:
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--nodes",
@@ -43,16 +44,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--srun", action="append", default=[], metavar="OPTION", help="a further option of srun; may be given several times"
     )
-    parser.add_argument(
-        "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--first-pause",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="pause before the first restart; it doubles each time (default: %(default)g)",
-    )
+    add_restart_options(parser)
     parser.add_argument(
         "--silence",
         type=float,
@@ -60,8 +52,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
         metavar="SECONDS",
         help="a node without a sign of life for so long is probed (default: %(default)g)",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
-    return parser.parse_args(words)
+    return parse_with_command(parser, words)
 
 
 def node_size(args: argparse.Namespace) -> NodeSize:
@@ -69,13 +60,12 @@ def node_size(args: argparse.Namespace) -> NodeSize:
 
 
 def main() -> int:
-    args = arguments(sys.argv[1:])
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    args = arguments()
     if "SLURM_JOB_ID" not in os.environ:
         raise SystemExit("SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use torchrun, or launch_local.py.")
     # torch warns at each start and end of its connections; export another level to see it
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    folder = Path(command[command.index("--output") + 1]).parent
+    folder = Path(args.command[args.command.index("--output") + 1]).parent
     size = node_size(args)
     restarts = Restarts(folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
@@ -84,7 +74,7 @@ def main() -> int:
         )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda number, _: job.signals.append(number))  # the processes get them too; they save and exit
-        return job.train(command)
+        return job.train(args.command)
     except SlurmError as error:
         raise SystemExit(str(error)) from None
 

@@ -54,7 +54,7 @@ class Parser(ABC, Generic[Cell, Label]):
 
     @abstractmethod
     def state(self, label: Cell, known: set[str] | None) -> int:
-        """GOOD, MISSING, UNKNOWN or WITHHELD. `known`: the labels of the classes; None: every label that occurs."""
+        """VALID, MISSING, UNKNOWN or WITHHELD. `known`: the labels of the classes; None: every label that occurs."""
 
     def classes(self, label: Cell) -> Iterable[str]:
         """The classes that a label names."""

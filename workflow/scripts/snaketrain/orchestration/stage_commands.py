@@ -39,8 +39,8 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
     runs = [run for run in pipeline.runs if run not in unfinished]
-    told = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
-    command = shell_command(pipeline, "compare_runs", "", output, told)
+    given = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
+    command = shell_command(pipeline, "compare_runs", "", output, given)
     job_settings(pipeline, "compare_runs", "").store()
     return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
 

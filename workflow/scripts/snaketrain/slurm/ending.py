@@ -13,14 +13,14 @@ NAMES_SHOWN = 5
 
 def wait_for_end(slurm: Slurm, jobs: Mapping[str, str], say: Callable[[str], None]) -> set[str]:
     """Which of the jobs, names by number, have not ended after a while, or when Ctrl-C is pressed."""
-    left, began, told = set(jobs), time.monotonic(), 0.0
+    left, began, reported = set(jobs), time.monotonic(), 0.0
     say(f"Cancelled {listed(jobs, left)}. Waiting until they have saved and ended; Ctrl-C leaves at once, and they save all the same.")
     try:
         while left and (waited := time.monotonic() - began) < ENDING_SECONDS:
             with contextlib.suppress(SlurmError):  # asked again
                 left = slurm.in_queue(left)
-            if left and waited - told > SECONDS_BETWEEN_LINES:
-                told = waited
+            if left and waited - reported > SECONDS_BETWEEN_LINES:
+                reported = waited
                 say(f"Still waiting for {listed(jobs, left)}, after {waited:.0f} seconds.")
             if left:
                 time.sleep(SECONDS_BETWEEN_LOOKS)

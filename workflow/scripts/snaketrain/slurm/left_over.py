@@ -76,13 +76,13 @@ class LeftOver:
 
     def _settled_in_queue(self, comments: set[str]) -> list[QueuedJob]:
         """Once none of them is about to end, or to be queued again."""
-        end, told = time.monotonic() + ENDING_SECONDS, False
+        end, reported = time.monotonic() + ENDING_SECONDS, False
         while (found := self._in_queue(comments)) and time.monotonic() < end:
             if not (ending := [row for row in found if row.state not in GOING_ON]):
                 break
-            if not told:
+            if not reported:
                 self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
-                told = True
+                reported = True
             time.sleep(1)
         return found
 

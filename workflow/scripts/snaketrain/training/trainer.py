@@ -19,7 +19,7 @@ from snaketrain.tasks.base import Task
 from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, start_strategy
 from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
-from snaketrain.training.checkpoints.formats import make_format
+from snaketrain.training.checkpoints.formats import FormatName, make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
@@ -42,7 +42,7 @@ class PlannedStep:
     ids: np.ndarray
     microbatches: MicroBatches
     counted_here: float
-    agreed: Callable[[], list[float]]  # sums over all ranks: the count, stop requests, whether it is time to save
+    summed: Callable[[], list[float]]  # over all ranks: the count, stop requests, whether it is time to save
 
 
 class Trainer:
@@ -50,7 +50,7 @@ class Trainer:
 
     def __init__(
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
-        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: str = "auto",
+        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: FormatName = "auto",
         log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
     ):  # fmt: skip
         self.state, self.data, self.train, self.plan = state, data, train, plan
@@ -77,7 +77,7 @@ class Trainer:
         cls, train: Train, model: Model, data: Splits, folder: Path, *, strategy: Strategy | None = None, task: Task | None = None,
         plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
-        checkpoint_format: str = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
+        checkpoint_format: FormatName = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
         clock: Clock | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
@@ -154,7 +154,7 @@ class Trainer:
 
     def train_step(self, planned: PlannedStep) -> None:
         """Compute gradients and update, without waiting for the device or for other ranks; then settle the step before."""
-        state, count = self.state, max(1.0, planned.agreed()[0])
+        state, count = self.state, max(1.0, planned.summed()[0])
 
         def forward_backward(number: int, objective: Objective) -> LossSums:
             return self.accumulation.retrying(
@@ -174,7 +174,7 @@ class Trainer:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
         state, saving = self.state, 0.0
         if self.upcoming:
-            _, stopping, saving = self.upcoming.agreed()
+            _, stopping, saving = self.upcoming.summed()
             self.stopping = self.stopping or stopping > 0
         if outcome and outcome.step == state.step:
             self.callbacks.on_step_end(state, outcome)
@@ -299,4 +299,5 @@ class Trainer:
 
     def report_checkpoint(self, step: int) -> None:
         self.journal.write("checkpoint", step=step, path=f"checkpoints/{folder_name(step)}")
-        self.callbacks.on_checkpoint(self.state, step)
+        if self.state.rank == 0:  # which alone knows when a checkpoint is complete
+            self.callbacks.on_checkpoint(self.state, step)

@@ -31,7 +31,7 @@ class Items:
 
     What a dataset draws at random for an item (with torch, numpy or random) depends on the seed, the epoch and the item in
     training, and on the item alone in an evaluation: so the number of processes makes no difference, nor does resuming.
-    A dataset with an attribute `training` is told which of the two it is, as a module is.
+    If a dataset has an attribute `training`, it is set to whether this is training, as a module's is.
     """
 
     def __init__(self, dataset: Dataset, name: str, chosen: Sequence[int] | np.ndarray, fields: list[str], seed: int):

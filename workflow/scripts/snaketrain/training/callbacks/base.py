@@ -8,7 +8,7 @@ from snaketrain.training.state import StateDict, StepOutcome, TrainState
 class Callback:
     """Derive from this, name it in `train.callbacks`, and override the hooks that you need.
 
-    Every rank calls every hook, in the same order; `state.rank == 0` is the one to write files. A hook must not call
+    Every rank calls every hook but `on_checkpoint`, in the same order; `state.rank == 0` is the one to write files. A hook must not call
     collectives: when ranks exchange something is decided by the trainer alone.
     """
 
@@ -28,7 +28,7 @@ class Callback:
         """After an evaluation of the development set; before the checkpoint, which holds this callback's `state_dict()`."""
 
     def on_checkpoint(self, state: TrainState, step: int) -> None:
-        """When the checkpoint of a step is complete on disk, which may be some steps later."""
+        """On rank 0, when the checkpoint of a step is complete on disk, which may be some steps later."""
 
     def on_train_end(self, state: TrainState) -> None:
         """When the training ends, or stops to be resumed later."""

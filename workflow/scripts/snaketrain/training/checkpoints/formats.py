@@ -1,6 +1,7 @@
 """Which format a checkpoint has, and which one a training saves."""
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints import sharded, stateful_files, whole_tensors
@@ -8,11 +9,16 @@ from snaketrain.training.checkpoints.sharded import Sharded
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.state import Stateful, TrainState
 
+FormatName: TypeAlias = Literal["auto", "whole", "sharded"]
 
-def make_format(name: str, strategy: Strategy) -> WholeTensors | Sharded:
+
+def make_format(name: FormatName, strategy: Strategy) -> WholeTensors | Sharded:
     """`auto` is `sharded` where no rank holds the whole model."""
-    automatic = "sharded" if strategy.shards_model and strategy.world_size > 1 else "whole"
-    return Sharded(strategy) if (automatic if name == "auto" else name) == "sharded" else WholeTensors()
+    if name == "auto":
+        name = "sharded" if strategy.shards_model and strategy.world_size > 1 else "whole"
+    if name not in ("whole", "sharded"):
+        raise SystemExit(f"checkpoint_format: is {name!r}, which is not one of auto, whole, sharded.")
+    return Sharded(strategy) if name == "sharded" else WholeTensors()
 
 
 def is_sharded(checkpoint: Path) -> bool:

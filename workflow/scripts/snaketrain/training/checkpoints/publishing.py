@@ -68,7 +68,7 @@ def publish(final: Path, mend: Callable[[], None], write: Callable[[Path], Itera
         together(peers, lambda: begin() if first else None)
         listings = together(peers, lambda: {str(path.relative_to(beside)): flushed(path) for path in write(beside)})
         together(peers, lambda: end() if first else None)
-    except BaseException:
+    except ERRORS:  # not where the folder was taken over: what lies there now is another process's
         if first:
             shutil.rmtree(beside, ignore_errors=True)  # it would take up room
         raise

@@ -149,8 +149,10 @@ class Checkpoints:
                 return None
             if not becomes_visible(path / LISTING):
                 raise SystemExit(f"{path}: rank {state.rank} does not see this checkpoint. All nodes need the same file system.")
-            share = damage(path, strategy.data_parallel_rank, strategy.data_parallel_size) if is_sharded(path) else None
-            damages = strategy.all_gather_object(share) if is_sharded(path) else []
+            if not is_sharded(path):
+                return path
+            rank, ranks = strategy.data_parallel_rank, strategy.data_parallel_size
+            damages = strategy.all_gather_object(damage(path, rank, ranks) if rank else None)  # rank 0 has read its share
             if not any(damages):
                 return path
             if state.rank == 0:

@@ -1,0 +1,24 @@
+"""Options that launch_local.py and launch_slurm.py share, and how all launchers take the command that they start."""
+
+import argparse
+
+
+def add_restart_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--first-pause",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="pause before the first restart; it doubles each time (default: %(default)g)",
+    )
+
+
+def parse_with_command(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
+    """`command` becomes the words after `--`."""
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
+    args = parser.parse_args(words)
+    args.command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    return args
