@@ -127,12 +127,10 @@ def kind_of(resumed_from: list[int], steps: int) -> str:
 
 def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, script: Path, **settings: Any) -> Found:
     """One training: first killed at any moment after its first checkpoint, then perhaps at any other, and at last left alone."""
-    from snaketrain.runtime.run_folder import last_saved
-
     draw, log, words = random.Random(number), folder.with_suffix(".log"), arguments(data, folder, **settings)
     kills, moments, resumed_from, problems = draw.randint(1, 3), [], [], []
     for start in range(kills + 1):
-        saved, before = last_saved(folder), len(events(folder, "attempt"))
+        saved, before = newest_complete(folder), len(events(folder, "attempt"))
         pids = forking.start(words, processes, log, script)
         if start == 0:  # by what the journal says, since the time that it takes differs on a busy machine
             line, seconds = draw.choice(alone.lines), draw.uniform(0, alone.gap_seconds)
@@ -158,6 +156,15 @@ def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, s
     return Found(
         Counter([kind]), int(kind == RESUMED and not problems), resumed_from, [f"{trial}: {problem}; see {log}" for problem in problems]
     )
+
+
+def newest_complete(folder: Path) -> int:
+    """The step of the newest checkpoint, which is complete before it is renamed into place: the next start does that."""
+    from snaketrain.runtime.run_folder import last_saved
+    from snaketrain.training.checkpoints.publishing import damage
+
+    not_renamed = [int(path.name.removeprefix(".step-")) for path in folder.glob("checkpoints/.step-*") if not damage(path)]
+    return max([last_saved(folder), *not_renamed])
 
 
 def wait_for(pids: list[int], condition: Callable[[], Any]) -> None:
