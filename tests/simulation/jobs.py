@@ -27,7 +27,8 @@ from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ownership import TakenOver, check
 from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, FINGERPRINT, execution_options, last_saved, record_failure
-from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import Allocation
 
 BROKEN = "an error in the user's code"
 KILLED = -9

@@ -15,7 +15,7 @@ SOURCE = {"path": "x"}
 DATA = {"train": SOURCE, "tokenizer": SOURCE}
 LARGE = {"nodes": "2", "processes": 8, "gpus": 8, "threads": 64, "memory_mb": 400000, "minutes": 600, "partition": "gpu"}
 OWN = """
-from snaketrain.strategies.base import Distributed
+from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.ddp import Ddp
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from snaketrain.launch import slurm_step
 from snaketrain.runtime import open_files
-from snaketrain.slurm.client import Allocation, Slurm
+from snaketrain.slurm.client import Slurm
+from snaketrain.slurm.jobs import Allocation
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import evaluate_model
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.manifests import Manifest
-from snaketrain.strategies.base import Distributed, Strategy
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.fsdp import Fsdp
 from snaketrain.strategies.shards import ShardedScaler
 from snaketrain.training import building

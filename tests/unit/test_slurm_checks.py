@@ -10,7 +10,8 @@ import pytest
 
 from snaketrain.config.schema import Compute
 from snaketrain.slurm import checks
-from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.monitor import JobMonitor
 
 ROW = QueuedJob("12", "PENDING", "Resources", "rule_train_model_wildcards_small", "")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from snaketrain.slurm import client
-from snaketrain.slurm.client import Allocation, QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of
 
 WORKFLOW = Path(__file__).parents[2] / "workflow"
 PROGRAMS = {"squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "sbatch", "srun"}
@@ -160,7 +161,7 @@ def test_submission_is_asked_about_as_a_shell_would_read_it(programs, asked):
 )
 def test_the_gpus_of_a_job_on_each_node(details, gpus):
     """As SLURM 22.05 shows them; JOB_GRES is the total."""
-    assert client.gpus_of(f"JobId=7 TRES=cpu=8,mem=1000M JOB_GRES=gpu:4 {details} MinCPUsNode=1") == gpus
+    assert gpus_of(f"JobId=7 TRES=cpu=8,mem=1000M JOB_GRES=gpu:4 {details} MinCPUsNode=1") == gpus
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
+from snaketrain.slurm.jobs import Allocation
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:

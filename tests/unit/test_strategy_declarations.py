@@ -16,7 +16,7 @@ from snaketrain.strategies import make_strategy
 OWN = """
 from torch import nn
 
-from snaketrain.strategies import base, tensor_parallel
+from snaketrain.strategies import distributed, tensor_parallel
 from snaketrain.strategies.ddp import Ddp
 from snaketrain.strategies.fairscale_fsdp import FairscaleFsdp
 from snaketrain.strategies.single import Single
@@ -31,7 +31,7 @@ class Rings(Ddp):
         self.ring = ring
 
 
-class OnGpus(base.Distributed):
+class OnGpus(distributed.Distributed):
     devices: tuple[str, ...] = ("cuda",)
 
 

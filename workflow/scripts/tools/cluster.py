@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.checks import jobs_here
-from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
+from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.run_states import RunState, progress_of, run_states
 from snaketrain.slurm.submissions import Submissions
 

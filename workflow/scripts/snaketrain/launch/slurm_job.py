@@ -10,7 +10,8 @@ from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Slurm, SlurmError
+from snaketrain.slurm.jobs import Allocation
 
 OUT_OF_TIME = "SIGUSR1"
 SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued

@@ -14,7 +14,8 @@ from snaketrain.launch.endings import Ending
 from snaketrain.launch.interfaces import address_of
 from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.runtime.open_files import raise_limit
-from snaketrain.slurm.client import Allocation, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import Allocation
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server

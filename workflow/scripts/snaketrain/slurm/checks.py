@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from snaketrain.slurm.client import QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.jobs import QueuedJob
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job

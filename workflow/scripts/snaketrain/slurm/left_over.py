@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snaketrain.slurm.checks import ENDED_STATES, comment, jobs_here
-from snaketrain.slurm.client import QueuedJob, Slurm
+from snaketrain.slurm.client import Slurm
 from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
+from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.submissions import Submission, Submissions, fingerprint
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.slurm.checks import ENDED_STATES, jobs_here
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, QueuedJob, Slurm, SlurmError
+from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
+from snaketrain.slurm.jobs import QueuedJob
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported

@@ -9,7 +9,7 @@ from pathlib import Path
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.checks import ENDED_STATES
-from snaketrain.slurm.client import QueuedJob
+from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.submissions import Submission
 
 FOLDERS = {"train_model": "training", "select_checkpoint": "selection", "evaluate_model": "evaluation"}  # in this order

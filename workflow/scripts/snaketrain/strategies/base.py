@@ -1,22 +1,16 @@
-"""The interface of strategies: everything in which one process differs from many. `Strategy` itself is one process on one device."""
+"""The interface of strategies: everything in which one process differs from many. `Strategy` itself is one process on one device,
+`distributed.Distributed` the base class of several."""
 
 import contextlib
-import logging
-import os
 from collections.abc import Callable
-from datetime import timedelta
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from snaketrain.runtime.open_files import raise_limit
-from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
@@ -223,78 +217,3 @@ class Strategy:
 
     def wait(self) -> None:
         """A barrier."""
-
-
-class Distributed(Strategy):
-    """Ranks connected by torch.distributed; what they exchange while training is up to the derived strategies."""
-
-    multi_process = True
-    tries_again = False  # peers are blocked in a collective, and wrappers are in the middle of a backward pass
-
-    def start(self) -> None:
-        ranks = Ranks.of_environment()
-        ranks.export()
-        if self.device.type == "cuda":
-            self.device = torch.device("cuda", ranks.gpu)
-            torch.cuda.set_device(self.device)
-        if not dist.is_initialized():
-            self.connect(ranks)
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        if self.asked == "auto":  # nodes may have different GPUs
-            found = self.all_gather_object(best_precision(self.device))
-            self.compute_in(found[0] if len(set(found)) == 1 else "fp16")
-
-    def connect(self, ranks: Ranks) -> None:
-        # gloo connects ranks when they first exchange something, which most do with their neighbours in a ring alone; connected to
-        # all others, each of 1,024 ranks would exceed the usual limit on open files
-        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-        warning = raise_limit(ranks.world_size)
-        if warning and ranks.rank == 0:
-            logging.warning(warning)
-        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=30))
-        # the connections of most collectives now, since gloo (torch 2.13) waits for ever for a first one from a peer that has ended
-        dist.all_reduce(number := torch.zeros(1))
-        dist.broadcast(number, 0)
-
-    def finish(self) -> None:
-        self.wait()  # rank 0 may host the rendezvous store that the others still use
-
-    def unwrapped(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, DistributedDataParallel) else module  # a task may wrap modules itself
-
-    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
-        if more_to_come and isinstance(module, DistributedDataParallel):
-            return module.no_sync()
-        return contextlib.nullcontext()
-
-    def backward(self, loss: Tensor, weight: Tensor) -> None:
-        super().backward(loss, weight * self.data_parallel_size)  # DDP and FSDP average gradients over ranks; ours are sums
-
-    def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        total = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(total)  # on the CPU, so that the device's queue is not interrupted
-        return (total / self.model_parallel_size).tolist()
-
-    def all_reduce_scalars_ahead(self, *numbers: float) -> Callable[[], list[float]]:
-        total = torch.tensor(numbers, dtype=torch.float64)
-        work = dist.all_reduce(total, async_op=True)
-
-        def result() -> list[float]:
-            work.wait()
-            return (total / self.model_parallel_size).tolist()
-
-        return result
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        total = tensor.double().to(self.device)
-        dist.all_reduce(total)
-        return total / self.model_parallel_size
-
-    def all_gather_object(self, item: T) -> list[T]:
-        items = [item] * self.world_size
-        dist.all_gather_object(items, item)
-        return items[:: self.model_parallel_size]
-
-    def wait(self) -> None:
-        self.all_gather_object(None)

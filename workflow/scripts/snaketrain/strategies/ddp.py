@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from snaketrain.strategies.base import Distributed, MakeOptimizer
+from snaketrain.strategies.base import MakeOptimizer
+from snaketrain.strategies.distributed import Distributed
 
 
 class Ddp(Distributed):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
-from snaketrain.strategies.base import Distributed
+from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.optimizer_state import OptimizerState
 from snaketrain.strategies.shards import ShardedScaler
 

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
 from snaketrain.models.without_memory import give_memory, has_memory
-from snaketrain.strategies.base import PRECISIONS, Distributed
+from snaketrain.strategies.base import PRECISIONS
+from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.shards import ShardedScaler, clip_sharded
 
 

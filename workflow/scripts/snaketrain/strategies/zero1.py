@@ -5,8 +5,9 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
-from snaketrain.strategies.base import Distributed, Keep, MakeOptimizer
+from snaketrain.strategies.base import Keep, MakeOptimizer
 from snaketrain.strategies.ddp import Ddp
+from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.optimizer_state import (
     OptimizerState,
     Parameters,
