@@ -137,11 +137,11 @@ def test_evaluations_keep_to_the_tokens_too(size):
     assert sorted(np.concatenate(batches)) == list(range(1000))
     assert max(known[b].max() * len(b) for b in batches) <= 400 and max(map(len, batches)) <= size
     assert sum(known[b].max() * len(b) for b in batches) > 0.85 * sum(min(400, size * known[b].max()) for b in batches)
-    assert [len(b) for b in in_order([5, 500, 5], 8, tokens=100)] == [1, 2]
+    assert [len(b) for b in in_order(np.array([5, 500, 5]), 8, tokens=100)] == [1, 2]
 
 
 def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():
-    assert sorted(map(len, Batches([5, 500, 5], 42, 1, tokens=100).of(0))) == [1, 2]
+    assert sorted(map(len, Batches(np.array([5, 500, 5]), 42, 1, tokens=100).of(0))) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,11 @@ def test_blocks_cover_each_token_exactly_once(tmp_path, length, batch):
     found, after = [], []
     for number in range(len(blocks)):
         row = blocks.batch([number])["input_ids"][0].tolist()
-        assert len(row) == blocks.lengths[number] + 1
+        assert len(row) == blocks.lengths[:][number] + 1
         found += row[:-1]
         after += row[1:]
     assert found == running[:-1].tolist() and after == running[1:].tolist()
-    assert set(blocks.lengths[:-1]) <= {length} and 0 < blocks.lengths[-1] <= length
+    assert set(blocks.lengths[:-1]) <= {length} and 0 < blocks.lengths[:][-1] <= length
 
 
 def test_only_the_last_block_is_padded(tmp_path):
@@ -67,7 +67,7 @@ def test_packed_rows_hold_each_text_once_and_whole(tmp_path, world_size, pieces)
     packed = Packed(write(tmp_path / "a.arrow", known, 10))
     seen = []
     for ids in Batches(packed.lengths, 1, 8, tokens=150, padded=False).of(0):
-        assert len(ids) == 1 or packed.lengths[ids].sum() <= 150
+        assert len(ids) == 1 or packed.lengths[:][ids].sum() <= 150
         for rank in range(world_size):
             for piece in shard_batch(ids, pieces, rank, world_size):
                 found = texts_in(packed.batch(piece.ids))

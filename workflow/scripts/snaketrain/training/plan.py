@@ -1,15 +1,14 @@
 """What happens at which step: a pure function of the settings and the training data, whatever the world size."""
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import Batches
+from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.json_types import JsonObject
 
 Schedule = Callable[[int, int], float]
@@ -30,7 +29,7 @@ class Plan:
     open_ended: bool  # no step depends on the total number of steps
 
     @classmethod
-    def of(cls, train: Train, lengths: Sequence[int] | np.ndarray) -> "Plan":
+    def of(cls, train: Train, lengths: Lengths) -> "Plan":
         batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
         schedule = make_schedule(load(train.schedule.use, "training.schedules"), train.schedule.arguments)
         ends = [batches.count(0)]

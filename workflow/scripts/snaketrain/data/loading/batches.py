@@ -3,10 +3,13 @@
 The position in the data is therefore one integer, the step; a resumed or rescaled training sees the same examples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from snaketrain.data.loading.order import Order
+from snaketrain.data.loading.training_data import Lengths
 
 WINDOW_BATCHES = 50  # batches that are sorted by length together: wide enough to save padding, narrow enough to stay random
 
@@ -20,25 +23,29 @@ class MicroBatch:
 
 
 class Batches:
-    """The training batches of all epochs: each of `size` examples, or of as many as make up `tokens` tokens."""
+    """The training batches of all epochs: each of `size` examples, or of as many as make up `tokens` tokens.
 
-    def __init__(self, lengths: Sequence[int] | np.ndarray, seed: int, size: int, tokens: int | None = None, padded: bool = True):
-        self.lengths, self.seed, self.size = np.asarray(lengths), seed, size
+    Made section by section (see `order.py`): a process holds one section's batches.
+    """
+
+    def __init__(self, lengths: Lengths, seed: int, size: int, tokens: int | None = None, padded: bool = True):
+        self.lengths, self.seed, self.size = lengths, seed, size
         self.tokens, self.padded = tokens, padded  # whether a batch is padded to its longest example
-        self._made: tuple[int, list[np.ndarray]] = (-1, [])
+        self._order: tuple[int, Order | None] = (-1, None)
+        self._made: tuple[tuple[int, int], list[np.ndarray]] = ((-1, -1), [])
+        self._ends: dict[int, np.ndarray] = {}
 
     def count(self, epoch: int) -> int:
-        return len(self.of(epoch)) if self.tokens else -(-len(self.lengths) // self.size)
+        return int(self._section_ends(epoch)[-1])
 
     def of(self, epoch: int) -> list[np.ndarray]:
         """The epoch's batches, each sorted by length; padded batches hold examples of similar length. The last of a window may be smaller."""
-        if self._made[0] != epoch:
-            random = np.random.default_rng([self.seed, epoch])
-            number = len(self.lengths)
-            order = random.permutation(np.arange(number, dtype=np.min_scalar_type(number)))  # narrow, as every process holds all of it
-            batches = [batch for part in np.split(order, range(self._window, len(order), self._window)) for batch in self._cut(part)]
-            self._made = epoch, [batches[i] for i in random.permutation(len(batches))]
-        return self._made[1]
+        return [self.batch(epoch, number) for number in range(self.count(epoch))]
+
+    def batch(self, epoch: int, number: int) -> np.ndarray:
+        ends = self._section_ends(epoch)
+        section = int(np.searchsorted(ends, number, side="right"))
+        return self._of_section(epoch, section)[number - (int(ends[section - 1]) if section else 0)]
 
     def after(self, step: int, last: int) -> Iterator[tuple[int, Iterator[tuple[int, np.ndarray]]]]:
         """For each epoch its number and its steps with their batches, from the one after `step` up to `last`."""
@@ -46,40 +53,68 @@ class Batches:
         while first < last:
             end = first + self.count(epoch)
             if end > step:
-                yield epoch, ((number + 1, self.of(epoch)[number - first]) for number in range(max(first, step), min(end, last)))
+                yield epoch, ((number + 1, self.batch(epoch, number - first)) for number in range(max(first, step), min(end, last)))
             epoch, first = epoch + 1, end
 
-    @property
-    def _window(self) -> int:
-        """Examples that are sorted by length together."""
-        size = self.size if self.tokens is None else max(1, int(self.tokens / max(1.0, self.lengths.mean())))
-        return size * WINDOW_BATCHES
+    def _section_ends(self, epoch: int) -> np.ndarray:
+        """How many batches of an epoch are made when each of its sections ends."""
+        if epoch not in self._ends:
+            order = self._order_of(epoch)
+            if self.tokens:  # only cutting shows how many batches a section has
+                self._ends[epoch] = np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)])
+            else:
+                examples = np.minimum(np.arange(1, order.sections + 1) * order.section_size, len(self.lengths))
+                self._ends[epoch] = -(-examples // self.size)
+        return self._ends[epoch]
 
-    def _cut(self, ids: np.ndarray) -> Iterator[np.ndarray]:
+    def _order_of(self, epoch: int) -> Order:
+        at, order = self._order
+        if order is None or at != epoch:
+            order = Order(self.lengths, self.seed, epoch, multiple=1 if self.tokens else self.size * WINDOW_BATCHES)
+            self._order = epoch, order
+        return order
+
+    def _of_section(self, epoch: int, section: int) -> list[np.ndarray]:
+        if self._made[0] != (epoch, section):
+            ids, lengths, random = self._order_of(epoch).section(section)
+            window = WINDOW_BATCHES * (self.size if self.tokens is None else max(1, int(self.tokens / max(1.0, lengths.mean()))))
+            parts = [slice(start, start + window) for start in range(0, max(1, len(ids)), window)]
+            batches = [batch for part in parts for batch in self._cut(ids[part], lengths[part])]
+            self._made = (epoch, section), [batches[i] for i in random.permutation(len(batches))]
+        return self._made[1]
+
+    def _cut(self, ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+        """The batches of a window."""
         if self.padded:  # cut in order of length; otherwise in the order drawn
-            ids = self._by_length(ids)
-        batches = self._cut_by_tokens(ids, self.tokens) if self.tokens else (ids[i : i + self.size] for i in range(0, len(ids), self.size))
-        return batches if self.padded else map(self._by_length, batches)
+            ids, lengths = _by_length(ids, lengths)
+        if self.tokens:
+            parts = list(self._cut_by_tokens(lengths, self.tokens))
+        else:
+            parts = [slice(start, start + self.size) for start in range(0, len(ids), self.size)]
+        return [ids[part] if self.padded else _by_length(ids[part], lengths[part])[0] for part in parts]
 
-    def _by_length(self, ids: np.ndarray) -> np.ndarray:
-        return ids[np.argsort(self.lengths[ids], kind="stable")]
-
-    def _cut_by_tokens(self, ids: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+    def _cut_by_tokens(self, lengths: np.ndarray, tokens: int) -> Iterator[slice]:
         start = total = 0
-        for end, length in enumerate(self.lengths[ids].tolist()):  # ascending where padded, so the newest is the longest
+        for end, length in enumerate(lengths.tolist()):  # ascending where padded, so the newest is the longest
             total = length * (end - start + 1) if self.padded else total + length
             if total > tokens and end > start:
-                yield ids[start:end]
+                yield slice(start, end)
                 start, total = end, length
-        yield ids[start:]
+        yield slice(start, len(lengths))
 
 
-def in_order(lengths: Sequence[int] | np.ndarray, batch_size: int, tokens: int | None = None) -> list[np.ndarray]:
+def _by_length(ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(lengths, kind="stable")
+    return ids[order], lengths[order]
+
+
+def in_order(lengths: Lengths, batch_size: int, tokens: int | None = None) -> list[np.ndarray]:
     """Every example once, longest first, so that memory runs out in the first batch or never; limited by examples and by tokens."""
-    order, start = np.argsort(-np.asarray(lengths), kind="stable"), 0
+    known = lengths[:]
+    order, start = np.argsort(-known, kind="stable"), 0
     batches: list[np.ndarray] = []
     while start < len(order):
-        size = batch_size if tokens is None else min(batch_size, max(1, tokens // max(1, int(lengths[order[start]]))))
+        size = batch_size if tokens is None else min(batch_size, max(1, tokens // max(1, int(known[order[start]]))))
         batches.append(order[start : start + size])
         start += size
     return batches

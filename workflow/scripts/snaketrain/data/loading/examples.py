@@ -12,6 +12,21 @@ import torch
 from snaketrain.data.loading.training_data import Batch
 
 
+class ListLengths:
+    """The lengths of a column's lists, read from the file where they are asked for."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, examples: slice, /) -> np.ndarray:
+        start, stop, _ = examples.indices(len(self))
+        lengths: np.ndarray = pyarrow.compute.list_value_length(self.column.slice(start, stop - start)).to_numpy()
+        return lengths
+
+
 class TextExamples:
     """One example per text."""
 
@@ -19,7 +34,7 @@ class TextExamples:
         self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lengths: np.ndarray = pyarrow.compute.list_value_length(self.table["input_ids"]).to_numpy()
+        self.lengths = ListLengths(self.table["input_ids"])
 
     def __len__(self) -> int:
         return len(self.lengths)

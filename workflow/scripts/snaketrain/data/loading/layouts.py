@@ -25,9 +25,7 @@ class Blocks:
         self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
         self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.length, self.pad_token_id = length, examples.pad_token_id
-        self.lengths = np.full(-(-max(0, self.tokens - 1) // length), length)
-        if len(self):
-            self.lengths[-1] = (self.tokens - 1 - length * (len(self) - 1)) or length
+        self.lengths = BlockLengths(max(0, self.tokens - 1), length)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -46,6 +44,20 @@ class Blocks:
         return np.concatenate([self.chunks[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)])
 
 
+class BlockLengths:
+    """Each block has `length` tokens to predict, the last one what is left."""
+
+    def __init__(self, tokens: int, length: int):
+        self.tokens, self.length = tokens, length
+
+    def __len__(self) -> int:
+        return -(-self.tokens // self.length)
+
+    def __getitem__(self, blocks: slice, /) -> np.ndarray:
+        starts = np.arange(*blocks.indices(len(self))) * self.length
+        return np.minimum(self.length, self.tokens - starts)
+
+
 class Packed:
     """Whole texts one after another, in rows with next to no padding.
 
@@ -59,8 +71,8 @@ class Packed:
         return len(self.examples)
 
     def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
-        shares = in_rows(self.lengths[np.asarray(ids)])
         tokens = self.examples.rows("input_ids", ids)
+        shares = in_rows(np.array([len(text) for text in tokens]))
         batch = {"input_ids": _joined(tokens, shares, self.examples.pad_token_id)}
         batch["position_ids"] = _joined([np.arange(len(text)) for text in tokens], shares, 0)  # so each padding token is a text of its own
         if self.examples.pairs:

@@ -9,12 +9,20 @@ from torch import Tensor
 Batch: TypeAlias = dict[str, Tensor]
 
 
+class Lengths(Protocol):
+    """The length of each example, such as an array of them, or of one that reads them from a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, examples: slice, /) -> np.ndarray: ...
+
+
 class TrainingData(Protocol):
     """Numbered examples, such as texts (TextExamples, Blocks, Packed) or the items of a dataset class (Items)."""
 
     @property
-    def lengths(self) -> np.ndarray:
-        """The length of each example, by which batches are made; ones where examples have none."""
+    def lengths(self) -> Lengths:
+        """By which batches are made; ones where examples have none."""
         ...
 
     def __len__(self) -> int: ...

@@ -1,0 +1,98 @@
+"""What a training process pays for the size of its data: memory, the time to a late step, and the speed of its batches.
+
+Writes prepared data of short examples in sizes that grow tenfold, in the format and the record batches of `prepare_data`, and opens each
+in a process of its own, as rank 0 of 2. 10^8 examples take 5 GB of disk for a while. Ends with `met` or `missed` for each goal.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+import numpy as np  # noqa: E402
+import pyarrow  # noqa: E402
+from psutil import Process  # noqa: E402
+
+from snaketrain.data.text.spooling import BATCH_ROWS  # noqa: E402
+
+BATCH_SIZE, STEPS = 256, 400
+SCHEMA = pyarrow.schema([("id", pyarrow.int64()), ("input_ids", pyarrow.list_(pyarrow.int32())), ("label", pyarrow.int64())])
+MOST_GROWTH_MB, MOST_SECONDS = 50, 1.0  # of the largest data over the smallest; to its last step
+
+
+def write(path: Path, examples: int) -> None:
+    draw = np.random.default_rng(0)
+    with pyarrow.ipc.new_file(str(path), SCHEMA) as file:
+        for start in range(0, examples, BATCH_ROWS):
+            rows = min(BATCH_ROWS, examples - start)
+            ends = np.cumsum([0, *draw.integers(4, 13, rows)]).astype(np.int32)
+            tokens = pyarrow.ListArray.from_arrays(pyarrow.array(ends), pyarrow.array(draw.integers(0, 30_000, ends[-1]).astype(np.int32)))
+            columns = [pyarrow.array(np.arange(start, start + rows)), tokens, pyarrow.array(np.zeros(rows, np.int64))]
+            file.write_batch(pyarrow.record_batch(columns, schema=SCHEMA))
+
+
+def megabytes() -> float:
+    """Of this process alone: pages of mapped files belong to the page cache."""
+    memory = Process().memory_info()
+    return (memory.rss - memory.shared) / 2**20
+
+
+def measure(path: Path) -> dict[str, float]:
+    from snaketrain.data.loading.batches import Batches, shard_batch
+    from snaketrain.data.loading.examples import TextExamples
+
+    before, began = megabytes(), time.process_time()
+    examples = TextExamples(path, 0)
+    batches = Batches(examples.lengths, 42, BATCH_SIZE)
+    batches.batch(1, batches.count(1) - 1)
+    late = time.process_time() - began
+    began = time.process_time()
+    for step in range(STEPS):
+        (share,) = shard_batch(batches.batch(0, step), 1, rank=0, world_size=2)
+        examples.batch(share.ids, epoch=0)
+    seconds = time.process_time() - began
+    return {
+        "examples": len(examples),
+        "MB": round(megabytes() - before, 1),
+        "CPU seconds to the last step": round(late, 3),
+        "examples per CPU second": round(STEPS * BATCH_SIZE / 2 / seconds),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="sizes, growing (%(default)s)")
+    parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/scaling_data.json", help="%(default)s")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure(args.measure)))
+        return 0
+    rows = []
+    for examples in args.examples:
+        with tempfile.TemporaryDirectory(prefix="scaling-data-", dir=args.folder) as folder:
+            write(path := Path(folder) / "train.arrow", examples)
+            alone = subprocess.run([sys.executable, __file__, "--measure", path], stdout=subprocess.PIPE, check=True)
+        rows.append(json.loads(alone.stdout))
+        print(", ".join(f"{name}: {value:,}" for name, value in rows[-1].items()), flush=True)
+    growth, late = rows[-1]["MB"] - rows[0]["MB"], rows[-1]["CPU seconds to the last step"]
+    goals = {
+        f"memory grows by at most {MOST_GROWTH_MB} MB: {growth:.0f} MB": growth <= MOST_GROWTH_MB,
+        f"the last step is reached within {MOST_SECONDS:g} s: {late:.2f} s": late <= MOST_SECONDS,
+    }
+    print(*(f"{goal}: {'met' if met else 'missed'}" for goal, met in goals.items()), sep="\n")
+    found = {"date": date.today().isoformat(), "sizes": rows, "growth, MB": round(growth, 1)}
+    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    return int(not all(goals.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
