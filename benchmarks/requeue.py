@@ -64,7 +64,6 @@ def figures(folder: Path, alone: Path, steps: int) -> dict[str, Any]:
         "MLflow runs": runs,
         "seconds away, median": round(statistics.median(away), 1),
         "seconds away, all": [round(seconds, 1) for seconds in away],
-        "of these held by SLURM (cred_expire, here)": lab.HELD_SECONDS,
     }
 
 
