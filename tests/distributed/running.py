@@ -29,10 +29,11 @@ MODEL = Model(
 )
 
 
-def arguments(data: Path, folder: Path, model: Model = MODEL, **train) -> list[str]:
-    """Of the training script."""
+def arguments(data: Path, folder: Path, model: Model = MODEL, pretrained: Path | None = None, **train) -> list[str]:
+    """Of the training script; `pretrained`: the manifest of the fetched model."""
     settings = Train(**({"batch_size": 16, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2} | train))
     paths = ["--run-name", "test", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
+    paths += ["--model", str(pretrained)] if pretrained else []
     return [*paths, *settings_words(folder, "train_model", [*strings("train", settings), *strings("model", model)])]
 
 

@@ -16,7 +16,7 @@ import yaml
 from grammar import WORDS, texts, write_texts, write_word_tokenizer
 from sklearn.metrics import r2_score
 
-from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, sentences, snakemake, write_tokenizer
+from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, UNKIND, sentences, snakemake, write_tokenizer
 from snaketrain.orchestration.preflight import examine
 
 EXAMPLES = REPOSITORY / "config/examples"
@@ -79,6 +79,22 @@ def write_qnli(folder: Path) -> None:
     write_tokenizer(folder / "models/bert-base-cased")
 
 
+def write_pretrained(folder: Path) -> None:
+    """Sentences as SST-2 has them, and a random encoder in place of the published one."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    rows = iter(sentences(800))
+    (folder / "data/SST-2").mkdir(parents=True)
+    for split, count in (("train", 600), ("dev", 200)):
+        lines = ["sentence\tlabel\n", *(f"{text}\t{label}\n" for text, label in (next(rows) for _ in range(count)))]
+        (folder / f"data/SST-2/{split}.tsv").write_text("".join(lines))
+    torch.manual_seed(0)
+    size = SMALL_BERT | {"vocab_size": len(SPECIAL + NEUTRAL + KIND + UNKIND), "max_position_embeddings": 128}
+    BertModel(BertConfig(**size)).save_pretrained(folder / "models/bert-base-uncased")
+    write_tokenizer(folder / "models/bert-base-uncased")
+
+
 PAD, _, START, END = range(len(SPECIAL))
 SMALL_BART = {"d_model": 32, "max_position_embeddings": 256, "bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
 SMALL_BART |= {"decoder_start_token_id": END, "forced_eos_token_id": END}
@@ -111,6 +127,11 @@ CASES = {
         write_sst2,
         {"model": {"source": None, "arguments": SMALL_BART}, "train": {"batch_size": 16, "learning_rate": 2e-3, "epochs": 2}},
         {"accuracy": (0.85, 1)},  # the larger class makes 0.5
+    ),
+    "adapters": Case(
+        write_pretrained,
+        {"data": {"dev_fraction": 0.15}, "train": {"batch_size": 16, "learning_rate": 1e-2, "epochs": 8}},
+        {"accuracy": (0.85, 1)},
     ),
     "causal_lm": Case(
         write_grammar,

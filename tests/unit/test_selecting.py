@@ -119,7 +119,7 @@ def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished,
     read = []
     monkeypatch.setattr(integrity, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
     given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
-    select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, **finished))
+    select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     made = read_manifest(tmp_path / "selection/manifest.json")
     assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "tokenizer.json"]
     assert made.files["model/model.safetensors"] == file_digest(tmp_path / "selection/model/model.safetensors")

@@ -119,10 +119,13 @@ def test_processes_and_devices_are_checked_by_the_declarations_of_a_users_own_st
 
 def test_declarations_of_our_own_strategies():
     everywhere = ("cpu", "cuda")
+    tested = ("single", "ddp", "auto", "fsdp")
     for name in ("single", "data_parallel"):
-        assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere)
+        assert strategy_info(name) == StrategyInfo(multi_process=False, devices=everywhere, trains_adapters=name in tested)
     for name in ("ddp", "zero1", "fairscale_oss", "auto"):
-        assert strategy_info(name) == StrategyInfo(multi_process=True, devices=everywhere)
+        assert strategy_info(name) == StrategyInfo(multi_process=True, devices=everywhere, trains_adapters=name in tested)
+    for name in ("fsdp", "hsdp", "tensor_parallel", "fairscale_fsdp"):
+        assert strategy_info(name).trains_adapters == (name in tested)
     assert [name for name in ("ddp", "fsdp", "hsdp", "tensor_parallel", "fairscale_fsdp") if strategy_info(name).shards_model] == [
         "fsdp",
         "hsdp",

@@ -1,5 +1,5 @@
 # Selects a checkpoint by the metrics stored in it; changing `select` does not train again. A local rule, unless
-# checkpoints are sharded.
+# checkpoints are sharded or averaged, or adapters are merged.
 
 
 rule select_checkpoint:
@@ -7,6 +7,7 @@ rule select_checkpoint:
         check_results("select_checkpoint"),
         training="results/runs/{run}/training/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
+        model=varying(pipeline.runs, pipeline.weights_to_merge),
     output:
         manifest="results/runs/{run}/selection/manifest.json",
         selection="results/runs/{run}/selection/selection.json",

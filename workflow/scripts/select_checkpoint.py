@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Select
+from snaketrain.config.schema import Model, Select, Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, verify
+from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 
-WEIGHTS = (".safetensors", ".distcp", "task.memory.pt")
+TASK = "task.memory.pt"
+WEIGHTS = (".safetensors", ".distcp", TASK)
 
 
 class Ranked(TypedDict):
@@ -31,6 +32,7 @@ def arguments() -> Namespace:
     parser = stages.parser("select_checkpoint", __doc__)
     parser.add_argument("--training", required=True, help="manifest of the training")
     parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
+    parser.add_argument("--model", help="manifest of the fetched model, whose weights adapters are merged into")
     return parser.parse_args()
 
 
@@ -38,31 +40,31 @@ def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     select = Select.model_validate(from_strings(job.given.settings)["select"])
     training, data = read_manifest(args.training), read_manifest(args.data)
-    verify(training)
+    fetched = read_manifest(args.model) if args.model else None
+    verify(*filter(None, (training, fetched)))
     verify(data, wanted=lambda name: name.startswith("tokenizer/"))
     folder = job.folder
 
     mode = mode_of(select.metric, training.facts["metrics"], select.mode)
     ranking = rank_checkpoints(training.folder, select.metric, mode)
     verified = {str(Path(name).parent) for name in training.files}
-    winner = next((entry for entry in ranking if entry["kept"] and entry["path"] in verified), None)
-    if winner is None:
+    chosen = [entry for entry in ranking if entry["kept"] and entry["path"] in verified][: select.average]
+    if not chosen:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
-    checkpoint = training.folder / winner["path"]
-    files = export(checkpoint, training.folder / "description", data.folder / "tokenizer", folder / "model")
-    weights = {
-        Path(name).name: digest
-        for name, digest in training.files.items()
-        if name.startswith(f"{winner['path']}/") and name.endswith(WEIGHTS)
-    }
-    adopt(folder, {f"model/{name}": digest for name, digest in weights.items() if f"model/{name}" in files})
-    why = explain(winner, ranking, select.metric, mode)
+    winner, why = chosen[0], explain(chosen, ranking, select, mode)
+    export(chosen, training, data.folder / "tokenizer", folder / "model")
+    shutil.rmtree(folder / "adapter", ignore_errors=True)
+    if fetched:
+        merge(training, data, fetched, folder)
+    files = [f"{part}/{path.name}" for part in ("model", "adapter") for path in sorted((folder / part).glob("*"))]
+    weights = weights_of(folder, files, chosen, training, copied=fetched is None)
     write_json(
         folder / "selection.json",
         {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
     )
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
-    job.finish({"training": training.content}, ["selection.json", *files], facts, started)
+    inputs = {"training": training.content} | ({"model": fetched.content} if fetched else {})
+    job.finish(inputs, ["selection.json", *files], facts, started)
     print(f"{training.facts['run']}: {why}")
 
 
@@ -100,7 +102,8 @@ def evaluations_of_saved(training: Path) -> list[Evaluated]:
     return list(found.values())
 
 
-def explain(winner: Ranked, ranking: list[Ranked], metric: str, mode: str) -> str:
+def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: str) -> str:
+    winner, metric = chosen[0], select.metric
     best = "highest" if mode == "max" else "lowest"
     why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
     if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
@@ -108,20 +111,56 @@ def explain(winner: Ranked, ranking: list[Ranked], metric: str, mode: str) -> st
     if winner is not ranking[0]:
         top = ranking[0]
         why += f" that are still there; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
+    if select.average > 1:
+        fewer = f", since no more of the {select.average} are left" if len(chosen) < select.average else ""
+        why += f"; its weights are averaged with those of steps {', '.join(str(entry['step']) for entry in chosen[1:])}{fewer}"
     return why
 
 
-def export(checkpoint: Path, description: Path, tokenizer: Path, folder: Path) -> list[str]:
-    """Copy weights, the task's state, configuration and tokenizer into a new folder; returns their names."""
+def export(chosen: list[Ranked], training: Manifest, tokenizer: Path, folder: Path) -> None:
+    """Write weights, the task's state, configuration and tokenizer into a new folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if (checkpoint / "weights").is_dir():
+    checkpoints = [training.folder / entry["path"] for entry in chosen]
+    best = checkpoints[0]
+    copied = [best / TASK, *(training.folder / "description").glob("*"), *tokenizer.glob("*")]
+    if len(checkpoints) > 1:
+        from snaketrain.training.checkpoints.averaging import average_checkpoints  # with torch
+
+        average_checkpoints(checkpoints, folder)
+    elif (best / "weights").is_dir():
         from snaketrain.training.checkpoints.exporting import export_weights  # with torch
 
-        export_weights(checkpoint, folder)
-    for path in [*checkpoint.glob("*.safetensors"), checkpoint / "task.memory.pt", *description.glob("*"), *tokenizer.glob("*")]:
+        export_weights(best, folder)
+    else:
+        copied += best.glob("*.safetensors")
+    for path in copied:
         shutil.copyfile(path, folder / path.name)
-    return [f"model/{path.name}" for path in sorted(folder.iterdir())]
+
+
+def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -> None:
+    """Write the adapters into `folder`/adapter, and replace the trained weights in `folder`/model by the merged model's."""
+    from snaketrain.training.checkpoints.merging import merge_adapters  # with torch
+
+    sections = from_strings(training.settings)
+    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    config = training.file("adapter/adapter_config.json")
+    merge_adapters(train, model, data.facts, fetched.folder / "files", config, folder / "adapter", folder / "model")
+
+
+def weights_of(folder: Path, files: list[str], chosen: list[Ranked], training: Manifest, copied: bool) -> dict[str, str]:
+    """What identifies the exported weights, by file: digests of the checkpoint's files, or of those that were computed from several files."""
+    known = {
+        Path(name).name: digest
+        for name, digest in training.files.items()
+        if name.startswith(f"{chosen[0]['path']}/") and name.endswith(WEIGHTS)
+    }
+    if not copied or len(chosen) > 1:
+        known = {name: digest for name, digest in known.items() if name == TASK}
+        computed = digests(folder, [name for name in files if name.startswith("model/") and name.endswith(".safetensors")])
+        known |= {Path(name).name: digest for name, digest in computed.items()}
+    adopt(folder, {f"model/{name}": digest for name, digest in known.items() if f"model/{name}" in files})
+    return known
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def main(args: argparse.Namespace) -> int:
             "precision": strategy.precision,  # which `auto` chose on these devices
             "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
         }  # fmt: skip
-        described = [f"description/{path.name}" for path in sorted((folder / "description").iterdir())]
+        described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
         job.finish(inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, started)
     return 0
 

@@ -1,7 +1,7 @@
 """Creates transformers models, from pretrained weights or randomly initialised, and writes their configuration."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from torch import nn
 from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS
+from snaketrain.models.adapters import add_adapters
 from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class ModelClass(Protocol):
     """A model class of transformers; other classes have only the first method."""
 
     def __call__(self, *configs: object, **arguments: object) -> nn.Module: ...
-    def from_pretrained(self, folder: Path, **arguments: object) -> nn.Module: ...
+    def from_pretrained(self, folder: Path, **arguments: object) -> Any: ...  # a module, and what its files lack where that is asked for
     def from_config(self, config: object) -> nn.Module: ...
 
 
@@ -29,7 +30,11 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
     if folder is not None:
         check_fields(read_config(cls, folder), model["arguments"])
         # full precision, even if the weights were published in half precision: small updates would be lost
-        return cls.from_pretrained(folder, local_files_only=True, **({"dtype": torch.float32} | always | model["arguments"]))
+        given = {"local_files_only": True, "dtype": torch.float32} | always | model["arguments"]
+        if model.get("adapters"):
+            return adapted(cls, model["adapters"], folder, given)
+        pretrained: nn.Module = cls.from_pretrained(folder, **given)
+        return pretrained
     config_class = getattr(cls, "config_class", None)
     if config_class is None:
         raise SystemExit(
@@ -37,6 +42,15 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         )
     check_fields(config_class(**always), model["arguments"])
     return cls(config_class(**(at_random | always | model["arguments"])))
+
+
+def adapted(cls: ModelClass, adapters: JsonObject, folder: Path, given: JsonObject) -> nn.Module:
+    """A pretrained model with adapters; parameters that its files lack, such as a new head's, are trained as well."""
+    module: nn.Module
+    module, found = cls.from_pretrained(folder, output_loading_info=True, **given)
+    mismatched = [name for name, *_ in found["mismatched_keys"]]
+    add_adapters(module, adapters, [*found["missing_keys"], *mismatched])
+    return module
 
 
 def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":

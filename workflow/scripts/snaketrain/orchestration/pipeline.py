@@ -80,8 +80,8 @@ class Pipeline:
 
     @property
     def selection_is_light(self) -> bool:
-        """Whether selecting only copies files. Shards are joined, which takes torch and as much memory as the largest file."""
-        return not any(map(saves_shards, self.runs.values()))
+        """Whether selecting only copies files. Joining shards, merging adapters and averaging take torch and more memory."""
+        return not any(saves_shards(run) or run.model.adapters or run.select.average > 1 for run in self.runs.values())
 
     @property
     def groups(self) -> str | Callable[[Sequence[str]], str | None] | None:
@@ -119,6 +119,10 @@ class Pipeline:
     def weights(self, run: str) -> list[str]:
         return self._fetched(self.runs[run].model.source)
 
+    def weights_to_merge(self, run: str) -> list[str]:
+        """The pretrained weights that adapters are merged into when a checkpoint is selected."""
+        return self.weights(run) if self.runs[run].model.adapters else []
+
     def initial_weights(self, run: str) -> list[str]:
         return self._fetched(initial(self.runs[run]))
 
@@ -140,7 +144,11 @@ class Pipeline:
         if stage == "train_model":
             sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
             return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
-        return {"training": ("train_model", name)} if stage == "select_checkpoint" else data | {"selection": ("select_checkpoint", name)}
+        if stage == "select_checkpoint":
+            model = self.runs[name].model
+            pretrained = {"model": ("fetch_model", source_name(model.source))} if model.adapters and model.source else {}
+            return {"training": ("train_model", name)} | pretrained
+        return data | {"selection": ("select_checkpoint", name)}
 
     def results(self, run: str) -> list[str]:
         return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model")]

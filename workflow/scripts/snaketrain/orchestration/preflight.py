@@ -49,7 +49,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             arguments,
             dataset_classes(data),
         )
-        shared = train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
+        shared = run.model.adapters is None, train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for check_settings, relevant, is_consequence in (
             (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),

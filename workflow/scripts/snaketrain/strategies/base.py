@@ -11,12 +11,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from snaketrain.models.adapters import frozen_names
 from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False)  # of a module with adapters
 Keep = Callable[[Tensor], Tensor]
 T = TypeVar("T")
 
@@ -44,6 +46,7 @@ class Strategy:
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
     replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
 
+    trains_adapters: ClassVar[bool] = False  # whether `model.adapters` was tested with it
     shards_model: ClassVar[bool] = (
         False  # whether ranks hold shards of the parameters: checkpoints are sharded, and as many ranks evaluate, by default
     )
@@ -164,8 +167,10 @@ class Strategy:
     # --- state: full tensors under full parameter names, whatever the strategy. All ranks take part, rank 0 receives it
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
-        """Not necessarily copies: they may share memory with the parameters."""
-        return get_model_state_dict(self.unwrapped(module), options=WHOLE)  # type: ignore[return-value]  # modules hold tensors alone
+        """What checkpoints hold. Not necessarily copies: they may share memory with the parameters."""
+        plain = self.unwrapped(module)
+        options = TRAINED if frozen_names(plain) else WHOLE
+        return get_model_state_dict(plain, options=options)  # type: ignore[return-value]  # modules hold tensors alone
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
         """`keep` copies each tensor as soon as it is gathered, so that gathered tensors and their copies are never all in memory at once."""
@@ -179,7 +184,10 @@ class Strategy:
 
     def load_state(self, module: nn.Module, optimizer: Optimizer, weights: dict[str, Tensor], optimizer_state: OptimizerState) -> None:
         plain = self.unwrapped(module)
-        set_model_state_dict(plain, {**weights}, options=WHOLE)
+        frozen = frozen_names(plain)
+        done = set_model_state_dict(plain, {**weights}, options=TRAINED if frozen else WHOLE)
+        if different := {*done.unexpected_keys, *(set(done.missing_keys) - frozen)}:
+            raise SystemExit(f"the checkpoint has other weights than the model: {', '.join(sorted(different)[:5])}. Train the run again.")
         self.load_optimizer_state(optimizer, dict(plain.named_parameters()), optimizer_state)
 
     def load_optimizer_state(self, optimizer: Optimizer, parameters: Parameters, saved: OptimizerState) -> None:

@@ -28,6 +28,7 @@ class Fsdp(Distributed):
     """
 
     shards_model = True
+    trains_adapters = True
     scaler_class = ShardedScaler
 
     def __init__(

@@ -9,6 +9,7 @@ from snaketrain.strategies.fsdp import Fsdp
 
 class Hsdp(Fsdp):
     degrees: ClassVar = {"shard": "data_parallel"}
+    trains_adapters = False
 
     def __init__(self, shard: int, **options: Any):
         super().__init__(**options)

@@ -31,6 +31,7 @@ class TensorParallel(Fsdp):
 
     degrees: ClassVar = {"tensor": "model_parallel"}
     data_parallel_arguments = ("shard",)
+    trains_adapters = False
 
     def __init__(self, tensor: int | None = None, shard: bool = False, plan: dict[str, str] | None = None, **options: Any):
         super().__init__(**options)

@@ -39,6 +39,8 @@ class SharedOptimizer(Distributed):
 
 
 class Zero1(SharedOptimizer, Ddp):
+    trains_adapters = False
+
     def optimizer(self, parameters: Parameters, make_optimizer: MakeOptimizer) -> Optimizer:
         # updated parameters are broadcast in one bucket, not one by one
         return make_optimizer(parameters, sharded=ZeroRedundancyOptimizer, parameters_as_bucket_view=True)

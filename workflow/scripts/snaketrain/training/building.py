@@ -11,6 +11,7 @@ from torch import nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
+from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
@@ -72,13 +73,18 @@ def build(
     if initial and builds:
         assert model.initial_weights, "the setting that names the folder"
         start_from(modules, initial, model.initial_weights)
-    freeze(modules, train.freeze)
-    check_groups(modules, train.groups)
+    if model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
+        raise SystemExit(
+            f"model.adapters: {train.task.use} does not build one module with adapters. Let its `build` return the result of "
+            "snaketrain.models.pretrained.make_model, or remove them."
+        )
     return modules
 
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
     """The modules, wrapped by the strategy, with their optimizers."""
+    freeze(modules, train.freeze)
+    check_groups(modules, train.groups)
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():

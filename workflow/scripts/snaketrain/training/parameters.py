@@ -42,8 +42,10 @@ def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: 
 
 def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
     for group in groups:
-        if not any(matches(group.match, name, key) for name, module in modules.items() for key, _ in module.named_parameters()):
-            raise SystemExit(f"train.groups: no parameter matches `{group.match}`. {_some_names(modules)}")
+        matched = [p for name, module in modules.items() for key, p in module.named_parameters() if matches(group.match, name, key)]
+        if not any(parameter.requires_grad for parameter in matched):
+            what = "only frozen parameters match" if matched else "no parameter matches"
+            raise SystemExit(f"train.groups: {what} `{group.match}`. {_some_names(modules)}")
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

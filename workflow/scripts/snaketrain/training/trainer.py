@@ -12,6 +12,7 @@ import numpy as np
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import shard_batch
 from snaketrain.data.loading.opening import Splits
+from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective
@@ -91,6 +92,8 @@ class Trainer:
         if strategy.rank == 0:
             (folder / "description").mkdir(exist_ok=True)
             task.describe(modules, folder / "description")
+            for module in modules.values():
+                describe_adapters(module, folder / "adapter")
         if early := train.early_stopping:
             callbacks = [*callbacks, EarlyStopping(selection, early.patience, early.min_change)]
         return cls(

@@ -52,6 +52,7 @@ class Settings(Section):
         yield from self._layout_problems()
         yield from self._device_problems()
         yield from self._step_problems()
+        yield from self._weight_problems()
 
     def _missing_splits(self) -> Iterator[str]:
         for split in ("dev", "test"):
@@ -83,3 +84,12 @@ class Settings(Section):
                     f"train.warmup is {train.warmup:g} steps, but train.epochs ({train.epochs:g}) of data.limit_train ({data.limit_train}) examples in "
                     f"batches of {train.batch_size} are at most {most} steps: use fewer warm-up steps, or a share below 1"
                 )
+
+    def _weight_problems(self) -> Iterator[str]:
+        adapters, average, kept = self.model.adapters, self.select.average, self.compute.keep_checkpoints
+        if adapters and self.train.freeze:
+            yield "model.adapters freezes all weights but the adapters and `modules_to_save`: remove train.freeze"
+        if adapters and average > 1:
+            yield f"select.average ({average}) would average adapters, whose product is not the average of the merged weights: remove it"
+        if average > kept:
+            yield f"select.average ({average}) is more than the checkpoints that are kept (compute.keep_checkpoints: {kept}): keep as many"

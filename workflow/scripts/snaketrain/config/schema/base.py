@@ -55,6 +55,15 @@ class Section(BaseModel):
         return self
 
 
+# for `exclude_if` of settings that were added later: with these defaults they change no result, and make none stale
+def is_null(value: object) -> bool:
+    return value is None
+
+
+def is_one(value: object) -> bool:
+    return value == 1
+
+
 class Use(Section):
     """A class or function, and the arguments it is called with."""
 

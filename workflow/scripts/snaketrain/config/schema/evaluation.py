@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from snaketrain.config.schema.base import Positive, Section
+from snaketrain.config.schema.base import Positive, Section, is_one
 
 
 class Select(Section):
@@ -14,6 +14,11 @@ class Select(Section):
     mode: Literal["max", "min"] | None = Field(
         None,
         description="whether higher or lower is better; null: as the metric declares; needed only for a metric of your own that does not",
+    )
+    average: Positive = Field(
+        1,
+        exclude_if=is_one,
+        description="the weights of so many of the best checkpoints are averaged; `compute.keep_checkpoints` must keep as many",
     )
 
 

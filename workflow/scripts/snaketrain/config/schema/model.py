@@ -1,13 +1,29 @@
 """The section `model`."""
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
-from snaketrain.config.schema.base import Arguments, Section
+from snaketrain.config.schema.base import Arguments, Fraction, Name, Positive, Section, is_null
 from snaketrain.config.schema.sources import Source
 
 # arguments of `from_pretrained` that are not fields of a model's configuration
 LOADING_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype", "ignore_mismatched_sizes", "use_safetensors", "variant", "quantization_config",
               "device_map", "low_cpu_mem_usage", "trust_remote_code", "key_mapping", "experts_implementation", "subfolder")  # fmt: skip
+
+
+class Adapters(Section):
+    """Low-rank adapters (LoRA), with peft's names: only they, `modules_to_save`, and what the pretrained weights lack are trained and saved."""
+
+    r: Positive = Field(8, description="rank of the matrices that are added")
+    lora_alpha: Positive = Field(8, description="their output is scaled by `lora_alpha` / `r`")
+    use_rslora: bool = Field(False, description="scale by `lora_alpha` / sqrt(`r`) instead")
+    lora_dropout: Fraction = Field(0.0, description="dropout of their inputs")
+    target_modules: list[Name] | str | None = Field(
+        None,
+        description="the layers that get adapters: ends of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
+    )
+    modules_to_save: list[Name] = Field([], description="further modules that are trained and saved as a whole, by the ends of their names")
 
 
 class InitialWeights(Section):
@@ -30,3 +46,17 @@ class Model(Section):
     initial_weights: InitialWeights | None = Field(
         None, description="weights of an earlier run, copied over those of `source` or the random initialisation"
     )
+    adapters: Adapters | None = Field(None, exclude_if=is_null, description="adapters beside pretrained weights, which stay as they are")
+
+    @property
+    def merged(self) -> "Model":
+        """The model that is selected and evaluated: adapters are merged into its weights."""
+        return self.model_copy(update={"adapters": None})
+
+    def contradictions(self) -> Iterator[str]:
+        if self.adapters is None:
+            return
+        if self.source is None:
+            yield "`adapters` need pretrained weights: name them as `source`"
+        if self.initial_weights is not None:
+            yield "`adapters` and `initial_weights` exclude each other: name the folder `selection/model` of the earlier run as `source`"

@@ -1,12 +1,13 @@
-"""Checks `train.freeze` and `train.groups` against the names of the model's parameters, before any job starts.
+"""Checks `train.freeze`, `train.groups` and `model.adapters` against the names of the model's parameters, before any job starts.
 
-Only runs with patterns pay for it: a process imports torch and builds the model on the meta device, once for each model.
+Only runs with these pay for it: a process imports torch and builds the model on the meta device, once for each model.
 """
 
 import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,9 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypedDict
 
-from snaketrain.config.errors import near
+from snaketrain.config.errors import near, nearest, shown
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings
+from snaketrain.config.schema.model import Adapters
 from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.runtime.json_types import JsonObject
@@ -52,15 +54,32 @@ def pattern_errors(runs: Iterable[Settings]) -> Iterator[list[str]]:
 
 
 def _errors(run: Settings, names: list[str]) -> Iterator[str]:
-    shown = ", ".join(names if len(names) <= SHOWN else [*names[: SHOWN // 2], "...", *names[-SHOWN // 2 :]])
+    some = ", ".join(names if len(names) <= SHOWN else [*names[: SHOWN // 2], "...", *names[-SHOWN // 2 :]])
     patterns = [(f"train.freeze.{n}", pattern) for n, pattern in enumerate(run.train.freeze)]
-    patterns += [(f"train.groups.{n}.match", group.match) for n, group in enumerate(run.train.groups)]
+    if run.model.adapters:
+        yield from _adapter_errors(run.model.adapters, sorted({name.rpartition(".")[0] for name in names}))
+    else:  # the names of adapters are known only in the training
+        patterns += [(f"train.groups.{n}.match", group.match) for n, group in enumerate(run.train.groups)]
     for setting, pattern in patterns:
         if not any(_matches(pattern, name) for name in names):
             nearest = f"Did you mean '{found[0]}'? " if (found := near(pattern, names)) else ""
-            yield f"{setting}: no parameter matches '{pattern}'. {nearest}There are {len(names)}: {shown}."
+            yield f"{setting}: no parameter matches '{pattern}'. {nearest}There are {len(names)}: {some}."
     if run.train.freeze and all(any(_matches(pattern, name) for pattern in run.train.freeze) for name in names):
         yield "train.freeze: nothing of the model is left to train. Freeze less."
+
+
+def _adapter_errors(adapters: Adapters, modules: list[str]) -> Iterator[str]:
+    """Names that match none of the modules that have parameters, by peft's rules."""
+    targets = adapters.target_modules
+    if isinstance(targets, str) and targets != "all-linear" and not any(re.fullmatch(targets, name) for name in modules):
+        yield f"model.adapters.target_modules: no module matches the regular expression {shown(targets)}."
+    ends = {"target_modules": targets if isinstance(targets, list) else [], "modules_to_save": adapters.modules_to_save}
+    inner = {".".join(parts[start:]) for name in modules for parts in [name.split(".")] for start in range(len(parts))}
+    inner |= {name.rpartition(".")[0] for name in inner if "." in name}
+    for setting, wanted in ends.items():
+        for name in wanted:
+            if name not in inner:
+                yield f"model.adapters.{setting}: the model has no module '{name}'{nearest(name, sorted(inner))}"
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -70,7 +89,7 @@ def _matches(pattern: str, name: str) -> bool:
 def _request(run: Settings) -> Request | None:
     """None where there are no patterns, or where only the training can know the names."""
     train, model = run.train, run.model
-    if not (train.freeze or train.groups) or train.task.use not in TASKS or (model.source and model.source.hub):
+    if not (train.freeze or train.groups or model.adapters) or train.task.use not in TASKS or (model.source and model.source.hub):
         return None
     try:
         file, _ = find(model.use)

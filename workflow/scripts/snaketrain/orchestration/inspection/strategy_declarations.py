@@ -27,6 +27,7 @@ class StrategyInfo(BaseModel):
     degrees: Mapping[str, Literal["data_parallel", "model_parallel"]] = {}
     data_parallel_arguments: tuple[str, ...] = ()
     shards_model: StrictBool = False
+    trains_adapters: StrictBool = True
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
@@ -83,6 +84,8 @@ def strategy_errors(run: Settings) -> Iterator[str]:
     except InvalidDeclaration as error:
         yield f"train.strategy.use: `{strategy.use}` {error}."
         return
+    if run.model.adapters and not info.trains_adapters:
+        yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
     for nodes in compute.node_counts:
         if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
+from snaketrain.models.adapters import frozen_names
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer, named_groups
@@ -50,10 +51,10 @@ def gathered(strategy: Strategy, module: nn.Module, optimizer: Optimizer) -> Ran
 
 
 def own_weights(plain: nn.Module) -> dict[str, Tensor]:
-    """The module's own tensors, tied ones under their first name alone."""
+    """The module's own tensors, tied ones under their first name alone; with adapters, those that are not frozen."""
     found = plain.state_dict()
-    tied = tied_names(plain)
-    return {name: tensor for name, tensor in found.items() if name not in tied}
+    left_out = {*tied_names(plain), *frozen_names(plain)}
+    return {name: tensor for name, tensor in found.items() if name not in left_out}
 
 
 def stored(folder: Path, module: str) -> Stored:

@@ -49,7 +49,7 @@ def load_module(strategy: Strategy, module: nn.Module, optimizer: Optimizer, nam
     # both are memory-mapped, so that ranks on one machine share the memory
     weights = load_file(folder / f"{name}.safetensors")
     optimizer_state = torch.load(folder / f"{name}.optimizer.pt", weights_only=True, mmap=True)
-    weights |= {tied: weights[kept] for tied, kept in tied_names(strategy.unwrapped(module)).items()}
+    weights |= {tied: weights[kept] for tied, kept in tied_names(strategy.unwrapped(module)).items() if kept in weights}
     strategy.load_state(module, optimizer, weights, optimizer_state)
 
 

@@ -1,0 +1,145 @@
+"""LoRA adapters: the losses of peft in a plain loop, on one process and on two; only they are saved; peft loads what is selected."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from distributed.running import losses, run_stage, train
+from safetensors.torch import load_file
+
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Model, Source, Train
+from snaketrain.data.loading.opening import open_splits
+from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.training.checkpoints.formats import is_sharded
+from snaketrain.training.plan import Plan
+
+RANK, TARGETS = 4, ["query", "value"]
+MODEL = Model(
+    use="transformers.BertForSequenceClassification",
+    source={"path": "base"},
+    adapters={"r": RANK, "lora_alpha": 16, "target_modules": TARGETS},
+)
+TRAIN = {"batch_size": 16, "epochs": 2, "learning_rate": 1e-2, "evaluations_per_epoch": 2, "schedule": "constant", "warmup": 3}
+
+
+@pytest.fixture(scope="module")
+def pretrained(data, tmp_path_factory) -> Path:
+    """The manifest of a fetched encoder: a classifier's head is not among its weights."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(1)
+    size = {
+        "initializer_range": 0.3,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 16,
+    }
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    vocabulary = read_manifest(data).facts["vocab_size"]
+    BertModel(BertConfig(vocab_size=vocabulary, **size, **dropout)).save_pretrained(folder / "base")
+    with contextlib.chdir(folder):
+        source = strings("source", Source(path="base"))
+        run_stage("fetch_model", ["--output", "model/manifest.json", *settings_words(folder, "fetch_model", source)], folder / "log")
+    return folder / "model/manifest.json"
+
+
+def adapt(data: Path, pretrained: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
+    return train(data, folder, processes, model=MODEL, pretrained=pretrained, **(TRAIN | settings))
+
+
+@pytest.fixture(scope="module")
+def alone(data, pretrained, tmp_path_factory) -> Path:
+    """The folder of a training in one process."""
+    folder = tmp_path_factory.mktemp("alone") / "training"
+    adapt(data, pretrained, folder)
+    return folder
+
+
+def plain_losses(data: Path, pretrained: Path) -> dict[int, float]:
+    """The same training as peft's documentation writes it."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertForSequenceClassification
+
+    settings = Train(**TRAIN)
+    splits = open_splits(read_manifest(data), settings)
+    plan, found = Plan.of(settings, splits.train.lengths), {}
+    torch.manual_seed(settings.seed)
+    base = BertForSequenceClassification.from_pretrained(pretrained.parent / "files", num_labels=2)
+    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=16, target_modules=TARGETS))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decays = {True: settings.weight_decay, False: 0.0}
+    groups = [{"params": [p for p in trained if (p.ndim > 1) == large], "weight_decay": decay} for large, decay in decays.items()]
+    optimizer = torch.optim.AdamW(groups)
+    model.train()
+    for epoch, batches in plan.batches.after(0, plan.steps):
+        for step, ids in batches:
+            batch = splits.train.batch(tuple(ids), epoch)
+            loss = torch.nn.functional.cross_entropy(model(**{**batch, "labels": None}).logits, batch["labels"])
+            found[step] = loss.item()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = plan.learning_rate_at(step)
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+def test_the_losses_are_those_of_peft_in_a_plain_loop(data, pretrained, alone):
+    found, expected = losses(alone), plain_losses(data, pretrained)
+    assert min(found.values()) < 0.9 * found[1], found
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_checkpoint_holds_the_adapters_and_the_new_head_alone(alone, pretrained):
+    weights = load_file(max((alone / "checkpoints").glob("step-*")) / "model.safetensors")
+    adapters = {name for name in weights if ".lora_" in name}
+    assert set(weights) - adapters == {"classifier.weight", "classifier.bias"}
+    assert len(adapters) == 2 * 2 * len(TARGETS)
+    optimizer = torch.load(max((alone / "checkpoints").glob("step-*")) / "model.optimizer.pt", weights_only=True)
+    assert set(optimizer["state"]) == set(weights)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_resume_and_select_what_one_does(data, pretrained, alone, tmp_path, strategy):
+    shared = {"use": strategy, "arguments": {"build_once": True} if strategy == "fsdp" else {}}
+    adapt(data, pretrained, tmp_path / "training", 2, strategy=shared, epochs=1)
+    found = adapt(data, pretrained, tmp_path / "training", 2, strategy=shared)
+    resumed = [line["resume_step"] for line in read_events(tmp_path / "training/journal.jsonl")[0] if line["event"] == "attempt"]
+    assert resumed == [0, max(found) // 2]
+    assert found == pytest.approx(losses(alone), rel=1e-5)
+    assert is_sharded(max((tmp_path / "training/checkpoints").glob("step-*"))) == (strategy == "fsdp")
+    check_selection(data, pretrained, tmp_path)
+
+
+def check_selection(data: Path, pretrained: Path, folder: Path) -> None:
+    """peft and transformers load the folders, and both have the metrics of the checkpoint."""
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification
+
+    given = ["--training", folder / "training/manifest.json", "--data", data, "--model", pretrained]
+    stage(folder, "select_checkpoint", "selection", given, ['select.metric="accuracy"'])
+    options = [*given, "--selection", folder / "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
+    stage(folder, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"])
+    selection = json.loads((folder / "selection/selection.json").read_text())
+    measured = json.loads((folder / "evaluation/dev_results.json").read_text())["metrics"]
+    assert measured == pytest.approx(selection["winner"]["metrics"], rel=1e-4)
+    merged = AutoModelForSequenceClassification.from_pretrained(folder / "selection/model").eval()
+    base = AutoModelForSequenceClassification.from_pretrained(pretrained.parent / "files")
+    adapted = PeftModel.from_pretrained(base, folder / "selection/adapter").eval()
+    tokens = torch.arange(4, 14)[None]
+    with torch.no_grad():
+        assert torch.allclose(merged(tokens).logits, adapted(tokens).logits, atol=1e-5)
+
+
+def stage(folder: Path, name: str, output: str, given: list[object], settings: list[str]) -> None:
+    words = ["--output", folder / output / "manifest.json", *given, *settings_words(folder, name, settings)]
+    run_stage(name, words, folder / "log")

@@ -1,0 +1,90 @@
+"""Adapters: small matrices that are trained beside those of a pretrained model, which stay as they are. The layers are peft's.
+
+Checkpoints hold what is trained, under the names that it has in the model; `to_peft` gives it the names of peft's files.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from snaketrain.models.weight_files import tied_names
+from snaketrain.runtime.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+NAME = "default"  # of an adapter, where peft needs one
+TASK_TYPES = {"ForSequenceClassification": "SEQ_CLS", "ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM"}
+
+
+def add_adapters(module: nn.Module, adapters: JsonObject, untrained: Iterable[str]) -> None:
+    """Freeze the module, insert adapters, and train these, `modules_to_save`, and the parameters that pretrained weights lack."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    heads = [*adapters["modules_to_save"], *owners(untrained)]
+    config = LoraConfig(task_type=task_type(module), **(adapters | {"modules_to_save": None}))
+    try:
+        inject_adapter_in_model(config, module, NAME)
+    except ValueError as error:  # such as targets that match nothing
+        raise SystemExit(f"model.adapters: {error}") from None
+    for head in heads:
+        train_head(module, head)
+    config.modules_to_save = list(dict.fromkeys(heads)) or None
+    check_tied(module)
+    trained, all_of_them = (sum(p.numel() for p in module.parameters() if p.requires_grad or not only) for only in (True, False))
+    logging.info("adapters: %s of %s parameters are trained; heads: %s", f"{trained:,}", f"{all_of_them:,}", ", ".join(heads) or "none")
+
+
+def owners(parameters: Iterable[str]) -> list[str]:
+    """The modules that parameters belong to, by their full names."""
+    found = list(dict.fromkeys(name.rpartition(".")[0] for name in sorted(parameters)))
+    if "" in found:
+        raise SystemExit("model.adapters: the pretrained weights lack a parameter of the model itself, which peft cannot save as a module.")
+    return found
+
+
+def train_head(module: nn.Module, head: str) -> None:
+    matched = [part for name, part in module.named_modules() if name == head or name.endswith(f".{head}")]  # as peft matches them
+    if not matched:
+        raise SystemExit(f"model.adapters.modules_to_save: the model has no module `{head}`.")
+    for part in matched:
+        part.requires_grad_(True)
+
+
+def task_type(module: nn.Module) -> str | None:
+    """By which peft chooses its class when the adapters are loaded."""
+    return next((kind for ending, kind in TASK_TYPES.items() if type(module).__name__.endswith(ending)), None)
+
+
+def check_tied(module: nn.Module) -> None:
+    """A tied weight would be changed in one place by training or merging, and in the other as well without being asked for."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name, first in tied_names(module).items():
+        if parameters[name].requires_grad or ".base_layer." in f"{name} {first}":
+            raise SystemExit(f"model.adapters: {name} shares its weights with {first}; adapt and train other modules.")
+
+
+def config_of(module: nn.Module) -> "LoraConfig | None":
+    """None for a module without adapters."""
+    configs: dict[str, LoraConfig] = getattr(module, "peft_config", {})
+    return configs.get(NAME)
+
+
+def frozen_names(module: nn.Module) -> set[str]:
+    """The pretrained parameters of an adapted module, which no checkpoint holds; none of a module without adapters."""
+    if config_of(module) is None:
+        return set()
+    return {name for name, parameter in module.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+
+
+def describe_adapters(module: nn.Module, folder: Path) -> None:
+    """Write the `adapter_config.json` from which peft builds the adapters again."""
+    if (config := config_of(module)) is not None:
+        config.save_pretrained(str(folder))
+
+
+def to_peft(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"base_model.model.{name.replace(f'.{NAME}', '') if '.lora_' in name else name}": each for name, each in weights.items()}
