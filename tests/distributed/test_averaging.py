@@ -1,16 +1,22 @@
-"""Averaged weights: of the best checkpoints, when one is selected."""
+"""Averaged weights: of the best checkpoints, when one is selected; of the steps of a training, on two processes and after a resume."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed.running import run_stage, train
+from distributed.running import interrupted, losses, run_stage, start, train
 from safetensors.numpy import load_file
 
 from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import file_digest, read_manifest
+from snaketrain.training.checkpoints.exported import exported_files
 from snaketrain.training.checkpoints.exporting import export_weights
+
+EMA = {"use": "snaketrain.training.weight_average.Ema", "arguments": {"decay": 0.9}}
+AVERAGED = {"callbacks": [EMA], "epochs": 6, "evaluations_per_epoch": 1, "learning_rate": 3e-3}
 
 
 def select(data: Path, folder: Path, average: int) -> dict:
@@ -29,23 +35,51 @@ def stage(folder: Path, name: str, output: str, given: list[object], settings: l
 
 
 def weights_of(checkpoint: Path) -> dict[str, np.ndarray]:
-    if (checkpoint / "weights").is_dir():
+    """What is exported of a checkpoint."""
+    if (checkpoint / "averages").is_dir():
         export_weights(checkpoint, checkpoint)
-    return load_file(checkpoint / "model.safetensors")
+    return load_file(exported_files(checkpoint)["model.safetensors"])
 
 
-@pytest.mark.parametrize("strategy", ["single", "fsdp"])
-def test_the_best_checkpoints_are_averaged(data, tmp_path, strategy):
-    train(data, tmp_path / "training", 1 if strategy == "single" else 2, strategy=strategy, learning_rate=5e-3)
-    selection = select(data, tmp_path, average=2)
-    first, second = (entry for entry in selection["ranking"] if entry["kept"])
-    assert f"; its weights are averaged with those of steps {second['step']}" in selection["why"]
-    selected = load_file(tmp_path / "selection/model/model.safetensors")
-    parts = [weights_of(tmp_path / "training" / entry["path"]) for entry in (first, second)]
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    return [line["metrics"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "eval"]
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory) -> Path:
+    """Trainings in one process, with an average and without."""
+    folder = tmp_path_factory.mktemp("alone")
+    train(data, folder / "averaged", **AVERAGED)
+    train(data, folder / "plain", **AVERAGED | {"callbacks": []})
+    return folder
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_average_on_two_processes_that_were_stopped_is_that_of_one(data, alone, tmp_path, strategy):
+    """The metrics are the average's in the training, and of what is selected; the losses are those without an average."""
+    pids = start(data, tmp_path / "training", 2, strategy=strategy, **AVERAGED)
+    assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "training")) >= 15) == [75, 75]
+    train(data, tmp_path / "training", 2, strategy=strategy, **AVERAGED)
+    assert losses(tmp_path / "training") == pytest.approx(losses(alone / "plain"), rel=1e-5)
+    found, expected = evaluations(tmp_path / "training"), evaluations(alone / "averaged")
+    assert found == [pytest.approx(metrics, rel=1e-5) for metrics in expected]
+    assert found[-1]["loss"] != pytest.approx(evaluations(alone / "plain")[-1]["loss"], rel=1e-3)
+    selection = select(data, tmp_path, average=1)
+    measured = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
+    assert measured == pytest.approx(selection["winner"]["metrics"], rel=1e-5)
+    check_mean(tmp_path, select(data, tmp_path, average=2))
+
+
+def check_mean(folder: Path, selection: dict) -> None:
+    """The selected weights are the mean of those of the two best checkpoints."""
+    first, second, *_ = (entry for entry in selection["ranking"] if entry["kept"])
+    assert selection["why"].endswith(f"; its weights are averaged with those of steps {second['step']}")
+    selected = load_file(folder / "selection/model/model.safetensors")
+    parts = [weights_of(folder / "training" / entry["path"]) for entry in (first, second)]
     assert set(selected) == set(parts[0])
     for name, tensor in selected.items():
         assert np.array_equal(tensor, ((parts[0][name].astype(np.float64) + parts[1][name]) / 2).astype(np.float32)), name
-    manifest = read_manifest(tmp_path / "selection/manifest.json")
-    assert manifest.facts["weights"]["model.safetensors"] == file_digest(tmp_path / "selection/model/model.safetensors")
-    found = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
+    known = read_manifest(folder / "selection/manifest.json").facts["weights"]
+    assert known["model.safetensors"] == file_digest(folder / "selection/model/model.safetensors")
+    found = json.loads((folder / "evaluation/dev_results.json").read_text())["metrics"]
     assert all(found["loss"] != pytest.approx(entry["metrics"]["loss"], rel=1e-6) for entry in (first, second))

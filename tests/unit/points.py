@@ -15,6 +15,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
 from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.checkpoints.formats import FormatName
 from snaketrain.training.plan import Plan
 from snaketrain.training.state import StepOutcome, TrainState
 from snaketrain.training.trainer import Trainer
@@ -88,7 +89,8 @@ class StopsAt:
 
 
 def make(
-    folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, make_task: type[Classify] = Classify, **changes: Any
+    folder: Path, dropout: float = 0.0, strategy: Strategy | None = None, stops_at: int = 10**9, make_task: type[Classify] = Classify,
+    format: FormatName = "auto", **changes: Any
 ) -> Trainer:  # fmt: skip
     """A training as the stage makes it, resumed from what is in its folder."""
     train, task, strategy, stop = Train(**(TRAIN | changes)), make_task(dropout), strategy or Strategy("cpu", "fp32"), StopsAt(stops_at)
@@ -96,7 +98,9 @@ def make(
     state = make_train_state(task, train, build(task, train, SimpleNamespace(model_dump=dict, adapters=None), None, {}), strategy)
     plan = Plan.of(train, data.train.lengths)
     callbacks = [Begins(stop), *load_callbacks(train)]
-    trainer = Trainer(state, data, train, plan, folder, Journal(), Journal(), callbacks=callbacks, log_every=1, stop=stop)
+    trainer = Trainer(
+        state, data, train, plan, folder, Journal(), Journal(), callbacks=callbacks, log_every=1, stop=stop, checkpoint_format=format
+    )
     folder.mkdir(exist_ok=True, parents=True)
     return trainer
 

@@ -14,6 +14,7 @@ from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.training.checkpoints.exported import AVERAGED, exported_files
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 
 TASK = "task.memory.pt"
@@ -123,7 +124,8 @@ def export(chosen: list[Ranked], training: Manifest, tokenizer: Path, folder: Pa
     folder.mkdir(parents=True)
     checkpoints = [training.folder / entry["path"] for entry in chosen]
     best = checkpoints[0]
-    copied = [best / TASK, *(training.folder / "description").glob("*"), *tokenizer.glob("*")]
+    described = [best / TASK, *(training.folder / "description").glob("*"), *tokenizer.glob("*")]
+    copied = {path.name: path for path in described}
     if len(checkpoints) > 1:
         from snaketrain.training.checkpoints.averaging import average_checkpoints  # with torch
 
@@ -133,9 +135,9 @@ def export(chosen: list[Ranked], training: Manifest, tokenizer: Path, folder: Pa
 
         export_weights(best, folder)
     else:
-        copied += best.glob("*.safetensors")
-    for path in copied:
-        shutil.copyfile(path, folder / path.name)
+        copied |= exported_files(best)
+    for name, path in copied.items():
+        shutil.copyfile(path, folder / name)
 
 
 def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -> None:
@@ -155,6 +157,7 @@ def weights_of(folder: Path, files: list[str], chosen: list[Ranked], training: M
         for name, digest in training.files.items()
         if name.startswith(f"{chosen[0]['path']}/") and name.endswith(WEIGHTS)
     }
+    known |= {name.replace(AVERAGED, ".safetensors"): known.pop(name) for name in list(known) if name.endswith(AVERAGED)}
     if not copied or len(chosen) > 1:
         known = {name: digest for name, digest in known.items() if name == TASK}
         computed = digests(folder, [name for name in files if name.startswith("model/") and name.endswith(".safetensors")])

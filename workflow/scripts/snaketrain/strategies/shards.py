@@ -7,12 +7,24 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 
 def local_tensor(tensor: Tensor | None) -> Tensor | None:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gathered from all ranks where they hold shards."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(whole: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a whole tensor that all ranks have, in memory of its own."""
+    if isinstance(like, DTensor):
+        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return whole.to(like.device, copy=True)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from snaketrain.training.initial_weights import start_from
 from snaketrain.training.optimizers import optimizer_of
 from snaketrain.training.parameters import check_groups, freeze, parameter_groups
 from snaketrain.training.state import TrainState
+from snaketrain.training.weight_average import WeightAverage
 
 
 class DataInfo(dict[str, Json]):
@@ -54,6 +55,8 @@ def load_callbacks(train: Train) -> list[Callback]:
                 f"train.callbacks.{number}: {train.callbacks[number].use} makes a {type(callback).__name__}, which is not a callback. "
                 "Derive it from snaketrain.Callback."
             )
+    if len([callback for callback in callbacks if isinstance(callback, WeightAverage)]) > 1:
+        raise SystemExit("train.callbacks: two of them average the weights, and only one average can be evaluated. Keep one.")
     return callbacks
 
 

@@ -36,6 +36,7 @@ class TrainState:
     clip_norm: float | None = None
     parameters: int = 0  # of the full model, however it is sharded
     step: int = 0
+    averages: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by module: averaged weights, as this rank holds them
     finished_early: str = ""  # set by a callback to end the training before its plan: the reason
 
     @property

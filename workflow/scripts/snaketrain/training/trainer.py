@@ -32,6 +32,7 @@ from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import seed_step, train_step
 from snaketrain.training.stop_agreement import NeverStop, StopAgreement, StopRequest
+from snaketrain.training.weight_average import averages_in_place
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ class Trainer:
             self.stopping = agreement.poll()
             return not self.stopping
 
-        with self.window.paused(), self.clock.during("evaluation"):
+        with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
             return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on)
 
     def save(self, metrics: dict[str, float] | None) -> None:

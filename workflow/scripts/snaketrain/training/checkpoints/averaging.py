@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from snaketrain.training.checkpoints.exported import exported_files
 from snaketrain.training.checkpoints.exporting import export_weights
 from snaketrain.training.checkpoints.formats import is_sharded
 
@@ -16,8 +17,9 @@ def average_checkpoints(checkpoints: list[Path], folder: Path) -> None:
     """Write the average as the weights of one checkpoint would be; whole numbers, such as counters, are those of the first."""
     with TemporaryDirectory(dir=folder) as temporary:
         folders = [whole(checkpoint, Path(temporary, str(number))) for number, checkpoint in enumerate(checkpoints)]
-        for path in folders[0].glob("*.safetensors"):
-            average_files([each / path.name for each in folders], folder / path.name)
+        files = [exported_files(each) for each in folders]
+        for name in files[0]:
+            average_files([each[name] for each in files], folder / name)
         for path in folders[0].glob("*.safetensors.index.json"):
             shutil.copyfile(path, folder / path.name)
 

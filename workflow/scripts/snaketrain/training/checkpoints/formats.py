@@ -27,7 +27,9 @@ def is_sharded(checkpoint: Path) -> bool:
 
 def load_checkpoint(state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None:
     """All ranks take part."""
-    load_module = (sharded if is_sharded(folder) else whole_tensors).load_module
+    format = sharded if is_sharded(folder) else whole_tensors
     for name, module in state.modules.items():
-        load_module(state.strategy, module, state.optimizers[name], name, folder)
+        format.load_module(state.strategy, module, state.optimizers[name], name, folder)
+        if averages := format.load_averages(state.strategy, module, name, folder):
+            state.averages[name] = averages
     stateful_files.restore(stateful, folder)

@@ -57,6 +57,11 @@ def own_weights(plain: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if name not in left_out}
 
 
+def averaged_tensors(plain: nn.Module) -> dict[str, Tensor]:
+    """What an average of the weights is of: also of buffers such as the statistics of a BatchNorm, not of counters."""
+    return {name: tensor for name, tensor in own_weights(plain).items() if tensor.is_floating_point()}
+
+
 def stored(folder: Path, module: str) -> Stored:
     """What a folder holds of a module."""
     found = FileSystemReader(folder).read_metadata().state_dict_metadata

@@ -1,6 +1,7 @@
 """Checkpoints in shards: each rank writes what it holds, through torch.distributed.checkpoint, and reads only what it needs.
 
 weights/     the tensors of the modules, under `<module>.<name>`
+averages/    averages of them, if the training keeps any
 optimizer/   the state of their parameters, under `<module>.<name>.<key>`, and `<module>.groups.pt`, the parameter groups
 
 Any strategy loads them on any number of ranks. `.metadata` in both folders is a pickle, so that `restore` reads it only after its
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -25,11 +26,21 @@ from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints import stateful_files
 from snaketrain.training.checkpoints.publishing import Alone, Peers
-from snaketrain.training.checkpoints.rank_state import by_parameter, empty, empty_moments, fill, gathered, held, own_weights, stored
+from snaketrain.training.checkpoints.rank_state import (
+    averaged_tensors,
+    by_parameter,
+    empty,
+    empty_moments,
+    fill,
+    gathered,
+    held,
+    own_weights,
+    stored,
+)
 from snaketrain.training.checkpoints.snapshot import Snapshot
 from snaketrain.training.state import Stateful, TrainState
 
-WEIGHTS, OPTIMIZER = "weights", "optimizer"
+WEIGHTS, AVERAGES, OPTIMIZER = "weights", "averages", "optimizer"
 METADATA = ".metadata"
 T = TypeVar("T")
 
@@ -68,6 +79,8 @@ class Sharded:
             parts[WEIGHTS] |= {f"{name}.{key}": tensor for key, tensor in found.weights.items()}
             parts[OPTIMIZER] |= {f"{name}.{key}": value for key, value in found.moments.items()}
             files[groups_file(name)] = found.param_groups
+        if state.averages:
+            parts[AVERAGES] = {f"{name}.{key}": tensor for name, found in state.averages.items() for key, tensor in found.items()}
         staged = self._stager.stage(parts)
         assert isinstance(staged, dict)  # a future only where staging is asynchronous
         return partial(self._write, staged, files)
@@ -83,6 +96,13 @@ class Sharded:
         for name, small in files.items():
             torch.save(small, folder / name)
         return [*written, *(folder / part / METADATA for part in parts), *(folder / name for name in files)]
+
+
+def load_averages(strategy: Strategy, module: nn.Module, name: str, folder: Path) -> dict[str, Tensor]:
+    if not (folder / AVERAGES).is_dir():
+        return {}
+    room = {key: torch.empty_like(tensor) for key, tensor in averaged_tensors(strategy.unwrapped(module)).items()}
+    return fill(folder / AVERAGES, name, room)
 
 
 def load_module(strategy: Strategy, module: nn.Module, optimizer: Optimizer, name: str, folder: Path) -> None:

@@ -14,7 +14,7 @@ from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
 from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, Peers, becomes_visible, damage, publish
 from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
-from snaketrain.training.checkpoints.sharded import WEIGHTS
+from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
@@ -118,7 +118,7 @@ class Checkpoints:
 
     def files_to_select(self, above: Path) -> list[str]:
         """The files that later stages read of the checkpoints that are kept."""
-        names = ("*.safetensors", f"{WEIGHTS}/*", "task.memory.pt", "state.json")
+        names = ("*.safetensors", f"{WEIGHTS}/*", f"{AVERAGES}/*", "task.memory.pt", "state.json")
         return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
 
     def restore(self, state: TrainState, stateful: dict[str, Stateful]) -> int:

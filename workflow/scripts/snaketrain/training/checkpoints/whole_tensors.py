@@ -11,14 +11,17 @@ from torch.optim import Optimizer
 
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.shards import full_tensor, shard_like
 from snaketrain.training.checkpoints import stateful_files
+from snaketrain.training.checkpoints.exported import AVERAGED
 from snaketrain.training.checkpoints.publishing import Alone, Peers
+from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.checkpoints.snapshot import Snapshot
 from snaketrain.training.state import Stateful, TrainState
 
 
 class WholeTensors:
-    """`<module>.safetensors`, `<module>.optimizer.pt`, and `<name>.memory.pt` for each Stateful."""
+    """`<module>.safetensors`, with averages `<module>.averaged.safetensors`, `<module>.optimizer.pt`, and `<name>.memory.pt` for each Stateful."""
 
     every_rank_writes = False
 
@@ -32,7 +35,9 @@ class WholeTensors:
         weights: dict[str, dict[str, Tensor]] = {}
         others = stateful_files.collect(stateful, self._snapshot, strategy.rank == 0)
         for name, module in state.modules.items():
-            weights[f"{name}.safetensors"] = self._weights(state, module)
+            weights[f"{name}.safetensors"] = trained = self._weights(state, module)
+            if name in state.averages:
+                weights[f"{name}{AVERAGED}"] = trained | self._averages(state, name)
             others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
         return partial(_write, weights, others)
 
@@ -43,6 +48,17 @@ class WholeTensors:
         # gathered from several ranks, tied weights no longer share their memory
         untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
         return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
+
+    def _averages(self, state: TrainState, name: str) -> dict[str, Tensor]:
+        gathered = ((key, full_tensor(tensor)) for key, tensor in state.averages[name].items())
+        return {key: self._snapshot.keep(tensor) for key, tensor in gathered if state.rank == 0}
+
+
+def load_averages(strategy: Strategy, module: nn.Module, name: str, folder: Path) -> dict[str, Tensor]:
+    if not (file := folder / f"{name}{AVERAGED}").is_file():
+        return {}
+    saved = load_file(file)
+    return {key: shard_like(saved[key], tensor) for key, tensor in averaged_tensors(strategy.unwrapped(module)).items()}
 
 
 def load_module(strategy: Strategy, module: nn.Module, optimizer: Optimizer, name: str, folder: Path) -> None:
