@@ -108,15 +108,24 @@ def test_a_checkpoint_holds_the_adapters_and_the_new_head_alone(alone, pretraine
     assert set(optimizer["state"]) == set(weights)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_resume_and_select_what_one_does(data, pretrained, alone, tmp_path, strategy):
-    shared = {"use": strategy, "arguments": {"build_once": True} if strategy == "fsdp" else {}}
-    adapt(data, pretrained, tmp_path / "training", 2, strategy=shared, epochs=1)
-    found = adapt(data, pretrained, tmp_path / "training", 2, strategy=shared)
+def test_ddp_and_an_average_of_the_adapters(data, pretrained, alone, tmp_path):
+    average = {"use": "snaketrain.training.weight_average.Ema", "arguments": {"decay": 0.8}}
+    found = adapt(data, pretrained, tmp_path / "training", 2, strategy="ddp", callbacks=[average])
+    assert found == pytest.approx(losses(alone), rel=1e-5)
+    last = max((tmp_path / "training/checkpoints").glob("step-*"))
+    assert set(load_file(last / "model.averaged.safetensors")) == set(load_file(last / "model.safetensors"))
+    check_selection(data, pretrained, tmp_path)
+
+
+def test_fsdp_with_a_model_that_only_the_first_process_builds(data, pretrained, alone, tmp_path):
+    """Resumed half way."""
+    once = {"use": "fsdp", "arguments": {"build_once": True}}
+    adapt(data, pretrained, tmp_path / "training", 2, strategy=once, epochs=1)
+    found = adapt(data, pretrained, tmp_path / "training", 2, strategy=once)
     resumed = [line["resume_step"] for line in read_events(tmp_path / "training/journal.jsonl")[0] if line["event"] == "attempt"]
     assert resumed == [0, max(found) // 2]
     assert found == pytest.approx(losses(alone), rel=1e-5)
-    assert is_sharded(max((tmp_path / "training/checkpoints").glob("step-*"))) == (strategy == "fsdp")
+    assert is_sharded(max((tmp_path / "training/checkpoints").glob("step-*")))
     check_selection(data, pretrained, tmp_path)
 
 

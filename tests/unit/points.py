@@ -95,7 +95,7 @@ def make(
     """A training as the stage makes it, resumed from what is in its folder."""
     train, task, strategy, stop = Train(**(TRAIN | changes)), make_task(dropout), strategy or Strategy("cpu", "fp32"), StopsAt(stops_at)
     data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
-    state = make_train_state(task, train, build(task, train, SimpleNamespace(model_dump=dict, adapters=None), None, {}), strategy)
+    state = make_train_state(task, train, build(task, train, SimpleNamespace(model_dump=dict), None, {}), strategy)
     plan = Plan.of(train, data.train.lengths)
     callbacks = [Begins(stop), *load_callbacks(train)]
     trainer = Trainer(

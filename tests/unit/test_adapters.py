@@ -86,7 +86,7 @@ def test_a_task_that_leaves_the_adapters_out_is_refused():
             return {"model": nn.Linear(2, 2)}
 
     with pytest.raises(SystemExit, match="does not build one module with adapters"):
-        build(Own(), Train(), Model(**ADAPTED), None, {})
+        build(Own(), Train(), Model(**ADAPTED), None, {}, trains=True)
 
 
 def test_weights_of_several_files_are_read_back(tmp_path):

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from points import Classify, bits_of, make, module_of
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from snaketrain.config.schema import Train
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.checkpoints.averaging import average_checkpoints
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.trainer import Trainer
 
@@ -80,6 +81,18 @@ def test_a_resumed_training_continues_the_average_to_the_bit(tmp_path, format, s
     for name, tensor in whole.state.averages["model"].items():
         assert torch.equal(tensor, parts.state.averages["model"][name]), name
     assert parts.journal.of("eval")[-1]["metrics"] == whole.journal.of("eval")[-1]["metrics"]
+
+
+def test_checkpoints_are_averaged_but_not_their_counters(tmp_path):
+    for number, name in enumerate(("a", "b"), start=1):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.full((2,), 1.0 / number), "count": torch.tensor(number)}, tmp_path / name / "model.safetensors")
+    save_file({"w": torch.tensor([0.0, 1.0]), "count": torch.tensor(7)}, tmp_path / "a/model.averaged.safetensors")
+    (tmp_path / "mean").mkdir()
+    average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+    found = load_file(tmp_path / "mean/model.safetensors")
+    assert found["w"].tolist() == [0.25, 0.75] and found["count"] == 7
+    assert [path.name for path in (tmp_path / "mean").iterdir()] == ["model.safetensors"]
 
 
 def test_two_averages_are_refused():

@@ -117,7 +117,7 @@ def score(
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train)
     weights = fetched.folder / "files" if fetched else None
-    modules = build(task, train, model.merged, weights, data.facts, builds=strategy.builds)
+    modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
     state = load_for_evaluation(task, modules, strategy, selection.folder / "model")
     task.load_state_dict(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
     for split in SPLITS:

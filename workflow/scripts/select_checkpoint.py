@@ -114,7 +114,7 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
         why += f" that are still there; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
     if select.average > 1:
         fewer = f", since no more of the {select.average} are left" if len(chosen) < select.average else ""
-        why += f"; its weights are averaged with those of steps {', '.join(str(entry['step']) for entry in chosen[1:])}{fewer}"
+        why += f"; selected is the average of the weights of steps {', '.join(str(entry['step']) for entry in chosen)}{fewer}"
     return why
 
 

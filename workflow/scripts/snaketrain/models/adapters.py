@@ -34,8 +34,11 @@ def add_adapters(module: nn.Module, adapters: JsonObject, untrained: Iterable[st
         train_head(module, head)
     config.modules_to_save = list(dict.fromkeys(heads)) or None
     check_tied(module)
-    trained, all_of_them = (sum(p.numel() for p in module.parameters() if p.requires_grad or not only) for only in (True, False))
-    logging.info("adapters: %s of %s parameters are trained; heads: %s", f"{trained:,}", f"{all_of_them:,}", ", ".join(heads) or "none")
+    sizes = {parameter: parameter.numel() for parameter in module.parameters()}
+    trained = sum(size for parameter, size in sizes.items() if parameter.requires_grad)
+    logging.info(
+        "adapters: %s of %s parameters are trained; heads: %s", f"{trained:,}", f"{sum(sizes.values()):,}", ", ".join(heads) or "none"
+    )
 
 
 def owners(parameters: Iterable[str]) -> list[str]:

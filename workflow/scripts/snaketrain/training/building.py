@@ -66,17 +66,21 @@ def make_task(train: Train) -> Task:
 
 
 def build(
-    task: Task, train: Train, model: Model, weights: Path | None, facts: JsonObject, initial: Path | None = None, builds: bool = True
-) -> dict[str, nn.Module]:
-    """The task's modules on the CPU, the same on every rank that `builds`; `initial` is the folder of `model.initial_weights`."""
+    task: Task, train: Train, model: Model, weights: Path | None, facts: JsonObject, initial: Path | None = None, builds: bool = True,
+    trains: bool = False,
+) -> dict[str, nn.Module]:  # fmt: skip
+    """The task's modules on the CPU, the same on every rank that `builds`; `initial` is the folder of `model.initial_weights`.
+
+    With adapters if it `trains`; selected weights have them merged.
+    """
     builds = builds or not task.wraps  # a task that wraps modules itself needs them on every rank
     torch.manual_seed(train.seed)
     with nullcontext() if builds else without_memory():
-        modules = task.build(model.model_dump(), weights, DataInfo(facts))
+        modules = task.build(model.model_dump(exclude=None if trains else {"adapters"}), weights, DataInfo(facts))
     if initial and builds:
         assert model.initial_weights, "the setting that names the folder"
         start_from(modules, initial, model.initial_weights)
-    if model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
+    if trains and model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
         raise SystemExit(
             f"model.adapters: {train.task.use} does not build one module with adapters. Let its `build` return the result of "
             "snaketrain.models.pretrained.make_model, or remove them."

@@ -89,7 +89,7 @@ class Trainer:
         """
         strategy, task, plan = strategy or start_strategy(train), task or make_task(train), plan or Plan.of(train, data.train.lengths)
         folder.mkdir(parents=True, exist_ok=True)
-        modules = build(task, train, model, weights, data.facts, initial_weights, strategy.builds)
+        modules = build(task, train, model, weights, data.facts, initial_weights, strategy.builds, trains=True)
         if strategy.rank == 0:
             (folder / "description").mkdir(exist_ok=True)
             task.describe(modules, folder / "description")

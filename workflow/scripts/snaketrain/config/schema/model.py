@@ -48,11 +48,6 @@ class Model(Section):
     )
     adapters: Adapters | None = Field(None, exclude_if=is_null, description="adapters beside pretrained weights, which stay as they are")
 
-    @property
-    def merged(self) -> "Model":
-        """The model that is selected and evaluated: adapters are merged into its weights."""
-        return self.model_copy(update={"adapters": None})
-
     def contradictions(self) -> Iterator[str]:
         if self.adapters is None:
             return

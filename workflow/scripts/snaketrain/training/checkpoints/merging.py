@@ -20,7 +20,7 @@ def merge_adapters(train: Train, model: Model, facts: JsonObject, pretrained: Pa
     from peft import PeftModel, get_peft_model_state_dict
 
     task: Task = load(train.task.use, "tasks")(**train.task.arguments)
-    ((name, module),) = task.build(model.merged.model_dump(), pretrained, facts).items()
+    ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), pretrained, facts).items()
     trained = read_weights(merged, name)
     own, parameters = module.state_dict(), dict(module.named_parameters())
     module.load_state_dict({key: tensor for key, tensor in trained.items() if key in own}, strict=False)  # heads and buffers
