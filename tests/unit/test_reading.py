@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 from decimal import Decimal
 
 import pyarrow
@@ -83,6 +84,52 @@ def test_several_files_one_of_them_compressed_and_others_ignored(tmp_path):
     assert [values["text"] for _, values in read([first, second, readme])] == ["a", "b"]
     with pytest.raises(BadData, match=r"data.format: cannot be inferred"):
         read(readme)
+
+
+def zstandard(content: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+
+
+def test_zstandard_in_every_text_format(tmp_path):
+    whole = zstandard(b"text,label\na,1\n") + zstandard(b"b,0\n")  # of two frames, as `cat a.zst b.zst` makes it
+    assert read(write(tmp_path / "a.csv.zst", whole)) == [(2, {"text": "a", "label": "1"}), (3, {"text": "b", "label": "0"})]
+    assert read(write(tmp_path / "a.jsonl.zst", zstandard(b'{"text": "a"}\n'))) == [(1, {"text": "a"})]
+    utf16 = zstandard("text\tlabel\ncaf\u00e9\t1\n".encode("utf-16"))
+    assert read(write(tmp_path / "b.tsv.zst", utf16), encoding="utf-16") == [(2, {"text": "caf\u00e9", "label": "1"})]
+    for name, content in (("cut_off", whole[:-3]), ("other", b"no zstandard")):
+        with pytest.raises(BadData, match=f"{name}.csv.zst: cannot be read"):
+            read(write(tmp_path / f"{name}.csv.zst", content))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("at_once", [1, 7, 2**16])
+def test_a_json_array_holds_what_lines_hold(tmp_path, monkeypatch, indent, at_once):
+    monkeypatch.setattr("snaketrain.data.sources.json_rows.CHARACTERS", at_once)
+    rows_of_array = [*TABLE, {"text": 'a "] , { b', "label": [1, {"c": None}]}]
+    text = "\n " + json.dumps(rows_of_array, indent=indent) + "\n\n"
+    found = read(write(tmp_path / "a.json", text))
+    assert [values for _, values in found] == rows_of_array
+    lines = text.splitlines()
+    assert all(lines[line - 1].lstrip().startswith(("{", "[")) for line, _ in found)
+    assert [line for line, _ in found][:2] == ([2, 2] if indent is None else [3, 7])
+    assert read(write(tmp_path / "b.json.gz", gzip.compress(text.encode()))) == found
+    assert read(write(tmp_path / "empty.json", " [\n ] ")) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"text": "a"},\n{"text": "b"', "a.json, line 2: not JSON"),
+        ('[{"text": "a"},\n{"text": "b"}', "a.json, line 2: expected ',' in an array of objects, not ''. Is the file complete?"),
+        ('[{"text": "a"}\n\n{"text": "b"}]', "a.json, line 3: expected ',' in an array of objects, not '{'"),
+        ('[{"text": "a"},\n3]', "a.json, line 2: expected a JSON object in the array, not '3'"),
+        ('[{"text": "a"},\n{"text": "b", "text": "c"}]', "a.json, line 2: not JSON (it has 'text' twice)"),
+        ('[{"text": "a"}]\n[{"text": "b"}]', 'a.json, line 2: \'[{"text": "b"}]\' follows the end of the array'),
+    ],
+)
+def test_a_damaged_json_array_is_refused_with_its_line(tmp_path, content, message):
+    with pytest.raises(BadData, match=re.escape(message)):
+        read(write(tmp_path / "a.json", content))
 
 
 def test_where_compares_as_text(tmp_path):

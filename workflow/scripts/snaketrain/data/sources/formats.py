@@ -2,18 +2,17 @@
 
 import gzip
 import io
-import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.json_rows import json_rows
 from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -29,8 +28,12 @@ FORMATS = {
 }
 
 
+COMPRESSED = (".gz", ".zst")
+
+
 def format_of(path: Path, wanted: str) -> str | None:
-    return FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower()) if wanted == "auto" else wanted
+    plain = Path(path.stem if path.suffix.lower() in COMPRESSED else path.name)
+    return FORMATS.get(plain.suffix.lower()) if wanted == "auto" else wanted
 
 
 def read_rows(
@@ -44,7 +47,7 @@ def read_rows(
     if kind == "text":
         yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
     elif kind == "jsonl":
-        yield from _jsonl(lines, name)
+        yield from json_rows(lines, name)
     else:
         yield from table(records(kind, lines, issues, name), data.columns, issues, name)
 
@@ -69,7 +72,7 @@ def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[t
 def _lines(path: Path, encoding: str, issues: DataIssues, name: str) -> Iterator[str]:
     """Lines with their ends. What cannot be decoded is reported and replaced: one bad byte must not cost a night's work."""
     try:
-        with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+        with _opened(path) as file:
             # UTF-16 and the like cannot be split into lines before they are decoded
             decoded = _decoded_by_line(file, encoding) if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole(file, encoding)
             for number, (line, valid) in enumerate(decoded, 1):
@@ -78,6 +81,17 @@ def _lines(path: Path, encoding: str, issues: DataIssues, name: str) -> Iterator
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except (OSError, EOFError, zlib.error) as error:
         raise BadData(f"{name}: cannot be read: {error}. Correct the source, or fetch it again.") from None
+
+
+def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """The file's bytes, decompressed."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path)
+    if path.suffix.lower() == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))  # which reports a file that is cut off
+    return open(path, "rb")
 
 
 def _decoded_by_line(file: Iterable[bytes], encoding: str) -> Iterator[tuple[str, bool]]:
@@ -92,30 +106,6 @@ def _decoded_as_a_whole(file: gzip.GzipFile | io.BufferedReader, encoding: str) 
     with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="") as text:
         for line in text:
             yield line, "\ufffd" not in line
-
-
-def _jsonl(lines: Iterator[str], name: str) -> Iterator[tuple[int, JsonObject]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if isinstance(row, dict) and line.count(":") > len(row):  # a key may occur twice, of which only the last value is kept
-                json.loads(line, object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:
-            raise BadData(f"{name}, line {number}: not JSON ({error}). Expected one object per line: correct or remove the line.") from None
-        if not isinstance(row, dict):
-            raise BadData(
-                f'{name}, line {number}: expected one JSON object per line, such as {{"text": "..."}}, not {line.strip()[:40]!r}.'
-            )
-        yield number, row
-
-
-def _object(pairs: list[tuple[str, Json]]) -> JsonObject:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError(f"it has {next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)!r} twice")
-    return made
 
 
 def _parquet_file(path: Path) -> "pyarrow.parquet.ParquetFile":
