@@ -43,6 +43,7 @@ wildcard_constraints:
     run="[^/]+",
     dataset="[^/]+",
     model="[^/]+",
+    input_name="[^/]+",
 
 
 report: "workflow/report/workflow.rst"
@@ -55,6 +56,8 @@ include: "workflow/rules/prepare_data.smk"
 include: "workflow/rules/train_model.smk"
 include: "workflow/rules/select_checkpoint.smk"
 include: "workflow/rules/evaluate_model.smk"
+include: "workflow/rules/fetch_input.smk"
+include: "workflow/rules/predict_inputs.smk"
 include: "workflow/rules/compare_runs.smk"
 include: "workflow/rules/on_cluster.smk"
 include: "workflow/rules/follow_runs.smk"
@@ -64,6 +67,7 @@ localrules:
     all,
     fetch_model,
     fetch_data,
+    fetch_input,
     compare_runs,
 
 

@@ -43,7 +43,10 @@ def reference() -> str:
     """The introduction, then a table for each section, each nested settings class, and the task `module`."""
     parts = [INTRODUCTION, "# Sections"]
     for name, field in Settings.model_fields.items():
-        parts.append(table(f"`{name}`", field.annotation))
+        named = not isinstance(field.annotation, type)  # several of one class, each with a name
+        parts.append(
+            f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"`{name}`", field.annotation)
+        )
     sections = [field.annotation for field in Settings.model_fields.values()]
     values = [value for value in inside(Settings) if value not in sections]
     parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]

@@ -6,6 +6,7 @@ An example that is added needs a case here: what writes its files, what makes it
 import csv
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -65,16 +66,20 @@ TESTED = (300, 2)
 PERPLEXITY = texts(*TESTED)[1]  # about 3.4; looking at one word only makes 6.8, at none 8.7
 
 
+LABELLED_COLUMNS = "index\tquestion\tsentence\tlabel\n"
+
+
 def write_qnli(folder: Path) -> None:
     """Whether the sentence has more kind words than the question: who reads one of the two only is right four times out of five."""
     draw = random.Random(0)
     (folder / "data/QNLI").mkdir(parents=True)
-    for split, count in (("train", 700), ("dev", 150)):
-        lines = ["index\tquestion\tsentence\tlabel\n"]
+    for split, count in (("train", 700), ("dev", 150), ("test", 150)):
+        lines = [LABELLED_COLUMNS if split != "test" else LABELLED_COLUMNS.replace("\tlabel", "")]
         for index in range(count):
             kind = draw.sample(range(5), 2)
             texts = [" ".join(draw.sample(draw.choices(KIND, k=n) + draw.choices(NEUTRAL, k=5 - n), 5)) for n in kind]
-            lines.append("\t".join([str(index), *texts, "entailment" if kind[1] > kind[0] else "not_entailment"]) + "\n")
+            label = ["entailment" if kind[1] > kind[0] else "not_entailment"] if split != "test" else []
+            lines.append("\t".join([str(index), *texts, *label]) + "\n")
         (folder / f"data/QNLI/{split}.tsv").write_text("".join(lines))
     write_tokenizer(folder / "models/bert-base-cased")
 
@@ -193,6 +198,22 @@ def test_the_example_trains_a_model_that_has_learnt(name, tmp_path):
     run_all(tmp_path, config)
     for run in config["runs"]:
         assert_it_has_learnt(name, tmp_path, run)
+    if "predict" in config:
+        assert_it_predicts_unlabelled_pairs(tmp_path)
+
+
+def assert_it_predicts_unlabelled_pairs(folder: Path) -> None:
+    predictions = folder / "results/runs/bert_base/predictions"
+    with open(predictions / "test.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [str(index) for index in range(150)]
+    kind = [[sum(word in KIND for word in row[text].split()) for text in ("text", "text_pair")] for row in rows]
+    right = [(row["predicted"] == "entailment") == (second > first) for row, (first, second) in zip(rows, kind, strict=True)]
+    assert sum(right) / len(rows) > 0.88
+    (predictions / "test.parquet").unlink()
+    planned = snakemake(folder, "--configfile", str(folder / "example.yaml"), "--dry-run")
+    assert "test.parquet: is missing. predict_inputs runs again." in planned.stderr
+    assert re.search(r"\npredict_inputs +1\n", planned.stdout + planned.stderr) and "evaluate_model" not in planned.stdout
 
 
 @pytest.fixture(scope="module")

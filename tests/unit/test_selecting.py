@@ -107,7 +107,8 @@ def finished(training) -> dict[str, Path]:
     data = training / "data"
     (data / "tokenizer").mkdir(parents=True)
     (data / "tokenizer/tokenizer.json").write_text("{}")
-    for folder, stage, facts in ((training, "train_model", {"run": "small", "metrics": {"accuracy": "max"}}), (data, "prepare_data", {})):
+    trained = {"run": "small", "metrics": {"accuracy": "max"}, "precision": "fp32"}
+    for folder, stage, facts in ((training, "train_model", trained), (data, "prepare_data", {})):
         names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".pt")]
         names = [name for name in names if not name.startswith("data/")]
         write_manifest(folder / "manifest.json", Manifest(stage, "1", [], {}, digests(folder, names), facts))
@@ -121,7 +122,7 @@ def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished,
     given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     made = read_manifest(tmp_path / "selection/manifest.json")
-    assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "tokenizer.json"]
+    assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "snaketrain.json", "tokenizer.json"]
     assert made.files["model/model.safetensors"] == file_digest(tmp_path / "selection/model/model.safetensors")
     assert integrity.damage(made) == {}
     (tmp_path / "selection/model/model.safetensors").write_bytes(b"x" * 1000)

@@ -16,6 +16,17 @@ from snaketrain.runtime.job_settings import JobSettings
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
+STAGES = (
+    "fetch_model",
+    "fetch_data",
+    "fetch_input",
+    "prepare_data",
+    "train_model",
+    "select_checkpoint",
+    "evaluate_model",
+    "predict_inputs",
+    "compare_runs",
+)
 
 
 @pytest.fixture
@@ -24,7 +35,7 @@ def pipeline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scripts = tmp_path / TEXT / "scripts"
     scripts.mkdir(parents=True)
-    for stage in ("fetch_model", "fetch_data", "prepare_data", "train_model", "select_checkpoint", "evaluate_model", "compare_runs"):
+    for stage in STAGES:
         (scripts / f"{stage}.py").write_text(STUB)
     monkeypatch.setattr(stage_commands, "SCRIPTS", scripts)
     data = {"train": {"path": f"{TEXT}/raw.csv"}, "tokenizer": {"path": TEXT}, "text": TEXT, "labels": {TEXT: TEXT}, "where": {TEXT: TEXT}}
@@ -33,6 +44,7 @@ def pipeline(tmp_path, monkeypatch):
             "data": data,
             "train": {"freeze": [TEXT]},
             "select": {"metric": TEXT, "mode": "max"},
+            "predict": {"new": {"path": TEXT, "id": TEXT}},
             "tracking": {"experiment": TEXT, "notes": TEXT},
             "compute": compute,
         }
@@ -48,10 +60,10 @@ def run(command: str, folder: Path) -> list[dict]:
 
 def test_every_script_receives_its_arguments_literally(pipeline, tmp_path):
     found = pipeline(threads=1)
-    names = {"fetch_model": next(iter(found.models)), "compare_runs": ""} | dict.fromkeys(
+    names = {"fetch_model": next(iter(found.models)), "fetch_input": next(iter(found.inputs)), "compare_runs": ""} | dict.fromkeys(
         ("fetch_data", "prepare_data"), next(iter(found.datasets))
     )
-    for stage in ("fetch_model", "fetch_data", "prepare_data", "train_model", "select_checkpoint", "evaluate_model", "compare_runs"):
+    for stage in STAGES:
         job = found, stage, names.get(stage, "default"), f"{TEXT}/manifest.json", {"data": TEXT, "model": [TEXT], "initial": []}
         (given,) = run(stage_commands.shell_command(*job), tmp_path)
         assert given["words"] == stage_commands.script_words(*job)

@@ -49,7 +49,7 @@ def is_done(submission):
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
-    stages = ("train_model", "evaluate_model")
+    stages = ("train_model", "evaluate_model", "predict_inputs")
     computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in stages}
     try:
         if under_slurm:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.config.schema import Evaluate
 from snaketrain.runtime import stages
 from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
@@ -104,22 +104,18 @@ def score(
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
     import numpy as np
-    import torch
 
     from snaketrain.data.loading.opening import open_split
-    from snaketrain.evaluation.predicting import predict
-    from snaketrain.training.building import build, load_for_evaluation, make_task, start_strategy
+    from snaketrain.evaluation.predicting import load_trained, predict
+    from snaketrain.evaluation.trained_model import TrainedModel
+    from snaketrain.training.building import start_strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
-    sections = from_strings(training.settings)
-    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    strategy = start_strategy(train, args.device, training.facts["precision"])  # the training's, whatever `auto` would mean here
+    trained = TrainedModel.of(training, data)
+    train = trained.train
+    strategy = start_strategy(train, args.device, trained.precision)  # the training's, whatever `auto` would mean here
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    task = make_task(train)
-    weights = fetched.folder / "files" if fetched else None
-    modules = build(task, train, model, weights, data.facts, builds=strategy.builds)
-    state = load_for_evaluation(task, modules, strategy, selection.folder / "model")
-    task.load_state_dict(torch.load(selection.file("model/task.memory.pt"), weights_only=True))  # such as averaged weights
+    state = load_trained(trained, selection.folder / "model", fetched.folder / "files" if fetched else None, strategy)
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = not withheld(data.facts, split)
@@ -129,7 +125,7 @@ def score(
             folder.mkdir(parents=True, exist_ok=True)
             save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
             save(folder / f"{split}.npz", **rows)
-            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
+            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(state.task, rows) if measured else {}}
             write_json(folder / f"{split}.json", found)  # written last: it marks both files as complete
         watch.beat()
     strategy.finish()

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Select, Train
+from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
@@ -57,6 +58,7 @@ def main(args: Namespace) -> None:
     shutil.rmtree(folder / "adapter", ignore_errors=True)
     if fetched:
         merge(training, data, fetched, folder)
+    TrainedModel.of(training, data).write(folder / "model")
     files = [f"{part}/{path.name}" for part in ("model", "adapter") for path in sorted((folder / part).glob("*"))]
     weights = weights_of(folder, files, chosen, training, copied=fetched is None)
     write_json(

@@ -78,16 +78,23 @@ def expectation(item: ErrorDetails) -> str:
 def fields_at(location: Sequence[int | str]) -> list[str]:
     """The names of the settings at a place of the configuration."""
     model: type[Section] = Settings
+    named: type[Section] | None = None  # the class of a mapping's values
     for part in location:
         if isinstance(part, int) or part.isdecimal():
             continue  # in a list
+        if named is not None:  # the name of one of several, such as `new` in `predict.new`
+            model, named = named, None
+            continue
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         found = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
         if found is None:
             return []
-        model = found
-    return list(model.model_fields)
+        if getattr(annotation, "__origin__", None) is dict:
+            named = found
+        else:
+            model = found
+    return [] if named else list(model.model_fields)
 
 
 def shown(value: object) -> str:

@@ -1,6 +1,7 @@
 """Metrics and predictions of a task on a split: every example exactly once, gathered from all ranks."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,24 @@ from tqdm import tqdm
 
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch
+from snaketrain.training.building import build, load_for_evaluation, make_task
 from snaketrain.training.evaluation import Sums, compute_outputs
 from snaketrain.training.state import TrainState
 
 Rows = dict[str, np.ndarray]
+
+
+def load_trained(trained: TrainedModel, folder: Path, pretrained: Path | None, strategy: Strategy) -> TrainState:
+    """A model with the weights in its folder, ready to predict; `pretrained`: the folder that its training built it from."""
+    train = trained.train
+    task = make_task(train)
+    modules = build(task, train, trained.model, pretrained, trained.facts, builds=strategy.builds)
+    state = load_for_evaluation(task, modules, strategy, folder)
+    task.load_state_dict(torch.load(folder / "task.memory.pt", weights_only=True))  # such as averaged weights
+    return state
 
 
 def predict(

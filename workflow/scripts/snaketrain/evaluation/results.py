@@ -64,13 +64,21 @@ def write_predictions(path: Path, rows: Rows, columns: Table, left_out: tuple[st
     """One line for each example: the columns, then the task's own rows; those with several values have a column for each."""
     examples = len(next(iter(rows.values())))
     columns = {"id": [str(example) for example in range(examples)]} | columns
-    for name, values in rows.items():
-        if name not in (*left_out, "ids"):
-            flat = np.asarray(values).reshape(examples, -1)
-            names = [name] if values.ndim == 1 else [f"{name}_{number}" for number in range(flat.shape[1])]
-            written = "{:.9g}" if flat.dtype.kind == "f" else "{}"  # a large whole number has more digits
-            columns |= {key: [written.format(value) for value in column] for key, column in zip(names, flat.T, strict=True)}
+    for name, values in flat(rows, (*left_out, "ids")).items():
+        written = "{:.9g}" if values.dtype.kind == "f" else "{}"  # a large whole number has more digits
+        columns |= {name: [written.format(value) for value in values]}
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
+
+
+def flat(rows: Rows, left_out: tuple[str, ...]) -> Rows:
+    """The rows with one value for each example; those with several values become `name_0`, `name_1` and so on."""
+    found: Rows = {}
+    for name, values in rows.items():
+        if name not in left_out:
+            columns = np.asarray(values).reshape(len(values), -1).T
+            names = [name] if values.ndim == 1 else [f"{name}_{number}" for number in range(len(columns))]
+            found |= dict(zip(names, columns, strict=True))
+    return found

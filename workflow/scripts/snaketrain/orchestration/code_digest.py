@@ -28,7 +28,12 @@ WITHOUT_EFFECT_ON_RESULTS = (
 # a label kind is one file, and each stage uses only some of its classes: by the endings of their names
 LABELS = SCRIPTS / "snaketrain/labels"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
-LABEL_CLASSES_USED = {"prepare_data": ("Parser", "Tally"), "train_model": ("Head",), "evaluate_model": ("Head", "Report", "Panel")}
+LABEL_CLASSES_USED = {
+    "prepare_data": ("Parser", "Tally"),
+    "train_model": ("Head",),
+    "evaluate_model": ("Head", "Report", "Panel"),
+    "predict_inputs": ("Parser", "Tally", "Head", "Report"),
+}
 
 
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:

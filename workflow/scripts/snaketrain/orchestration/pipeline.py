@@ -24,10 +24,12 @@ RESULTS = "results"
 FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "fetch_data": "raw/{}",
     "fetch_model": "models/{}",
+    "fetch_input": "inputs/{}",
     "prepare_data": "data/{}",
     "train_model": "runs/{}/training",
     "select_checkpoint": "runs/{}/selection",
     "evaluate_model": "runs/{}/evaluation",
+    "predict_inputs": "runs/{}/predictions",
     "compare_runs": "comparison",
 }
 
@@ -49,6 +51,8 @@ class Pipeline:
             try:
                 for section in ("data", "model", "train", "select", "evaluate"):
                     strings(section, getattr(run, section))
+                for inputs in run.predict.values():
+                    strings("predict", inputs)
             except CannotTellApart as error:
                 raise ConfigurationError(
                     [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
@@ -63,6 +67,17 @@ class Pipeline:
         return {source_name(source): source for source in sources}
 
     @cached_property
+    def inputs(self) -> dict[str, Source]:
+        """The sources of all unlabelled data."""
+        sources = [inputs.source for run in self.runs.values() for inputs in run.predict.values()]
+        return {source_name(source): source for source in sources}
+
+    @property
+    def predicting(self) -> list[str]:
+        """The runs that predict unlabelled data."""
+        return [name for name, run in self.runs.items() if run.predict]
+
+    @cached_property
     def datasets(self) -> dict[str, Data]:
         return {name: self.runs[run].data for run, name in self._data_names.items()}
 
@@ -75,8 +90,8 @@ class Pipeline:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
     def compute(self, stage: str, run: str) -> Compute:
-        """What a training or an evaluation takes."""
-        return (self.evaluation_computes if stage == "evaluate_model" else self.computes)[run]
+        """What a training, an evaluation or a prediction takes."""
+        return (self.computes if stage == "train_model" else self.evaluation_computes)[run]
 
     @property
     def selection_is_light(self) -> bool:
@@ -126,6 +141,13 @@ class Pipeline:
     def initial_weights(self, run: str) -> list[str]:
         return self._fetched(initial(self.runs[run]))
 
+    def unlabelled(self, run: str) -> list[str]:
+        """In the order of their names."""
+        return [self.as_input("fetch_input", name) for _, name in sorted(self._input_names(run).items())]
+
+    def _input_names(self, run: str) -> dict[str, str]:
+        return {name: source_name(inputs.source) for name, inputs in self.runs[run].predict.items()}
+
     def _fetched(self, source: Source | None) -> list[str]:
         return [self.as_input("fetch_model", source_name(source))] if source else []
 
@@ -140,6 +162,9 @@ class Pipeline:
             return {"raw": ("fetch_data", name)} | {
                 role: ("fetch_model", source_name(source)) for role, source in sources.items() if source
             }
+        if stage == "predict_inputs":
+            fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
+            return {"selection": ("select_checkpoint", name)} | fetched
         data = {"data": ("prepare_data", self._data_names[name])}
         if stage == "train_model":
             sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
@@ -151,7 +176,8 @@ class Pipeline:
         return data | {"selection": ("select_checkpoint", name)}
 
     def results(self, run: str) -> list[str]:
-        return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model")]
+        predictions = ["predict_inputs"] if self.runs[run].predict else []
+        return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model", *predictions)]
 
     # --- what makes it stale
 
@@ -162,8 +188,11 @@ class Pipeline:
         """
         if not self.reads_files or not stage.startswith("fetch"):
             return []
-        sources = {"source": self.models[name]} if stage == "fetch_model" else of_splits(self.datasets[name])
+        sources = of_splits(self.datasets[name]) if stage == "fetch_data" else {"source": self.source(stage, name)}
         return [f"files.{setting}={content(source)}" for setting, source in sources.items() if source.is_local]
+
+    def source(self, stage: str, name: str) -> Source:
+        return (self.models if stage == "fetch_model" else self.inputs)[name]
 
     def strings(self, stage: str, name: str) -> list[str]:
         """`key=json` for each setting and each piece of code that a stage's result depends on."""
@@ -174,13 +203,15 @@ class Pipeline:
     def _settings(self, stage: str, name: str) -> list[str]:
         if stage == "compare_runs":
             return []
-        if stage == "fetch_model":
-            return strings("source", self.models[name])
+        if stage in ("fetch_model", "fetch_input"):
+            return strings("source", self.source(stage, name))
         if stage == "fetch_data":
             return [s for split, source in of_splits(self.datasets[name]).items() for s in strings(f"data.{split}", source)]
         if stage == "prepare_data":
             return strings("data", self.datasets[name])
         run = self.runs[name]
+        if stage == "predict_inputs":
+            return [s for each, inputs in sorted(run.predict.items()) for s in strings(f"predict.{each}", inputs)]
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
         if stage == "train_model" and run.train.early_stopping:
             sections += ("select",)  # which decides when it stops
@@ -190,7 +221,7 @@ class Pipeline:
         own: list[Path] = []
         if stage == "prepare_data":
             own = [*class_files(dataset_classes(self.datasets[name])), label_kind_file(self.datasets[name].label_kind)]
-        if stage in ("train_model", "evaluate_model"):
+        if stage in ("train_model", "evaluate_model", "predict_inputs"):
             run = self.runs[name]
             named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
             named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics

@@ -10,7 +10,7 @@ from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
-from snaketrain.data.sources.reading import check
+from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
@@ -55,6 +55,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
             (sources, (run.data, run.model), follows_by_path),
+            (unlabelled, (run.data, run.predict), follows_by_path),
         ):
             if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
@@ -96,6 +97,17 @@ def sources(run: Settings) -> Iterator[str]:
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class to initialise randomly, "
             "such as transformers.BertForSequenceClassification."
         )
+
+
+def unlabelled(run: Settings) -> Iterator[str]:
+    """Inputs whose files or columns are missing."""
+    for name, inputs in run.predict.items():
+        if inputs.hub:
+            continue
+        problems = list(files(f"predict.{name}", inputs.source))
+        if not problems:
+            problems = check_inputs(inputs.reading(run.data), source_files(inputs.source), [inputs.id] if inputs.id else [])
+        yield from (f"predict.{name}: {problem}" for problem in problems)
 
 
 def shared_files(data: Data) -> Iterator[str]:

@@ -14,7 +14,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
 
-PREPARING = ("fetch_data", "fetch_model", "prepare_data")
+PREPARING = ("fetch_data", "fetch_model", "fetch_input", "prepare_data")
 LATER = ("train_model", "select_checkpoint", "evaluate_model")
 
 
@@ -62,6 +62,7 @@ class Repairs:
 
     def _all_is_done(self) -> bool:
         stages = [("compare_runs", ""), *((stage, run) for stage in LATER for run in self.pipeline.runs)]
+        stages += [("predict_inputs", run) for run in self.pipeline.predicting]
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:
@@ -96,8 +97,8 @@ class Repairs:
 
     def _sources(self, stage: str, name: str) -> dict[str, Source]:
         """The stage's sources, by the folder that it puts their files in."""
-        if stage == "fetch_model":
-            return {"files": self.pipeline.models[name]}
+        if stage in ("fetch_model", "fetch_input"):
+            return {"files": self.pipeline.source(stage, name)}
         if stage != "fetch_data":
             return {}
         return {split: source for split, source in of_splits(self.pipeline.datasets[name]).items() if not source.use}

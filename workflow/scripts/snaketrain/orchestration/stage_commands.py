@@ -47,7 +47,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
 
 def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:
     """The launcher, the script of a stage and its options; `name` is that of the run, the data set or the model, if there are several."""
-    if stage in ("train_model", "evaluate_model"):
+    if stage in ("train_model", "evaluate_model", "predict_inputs"):
         start = launching.launch(pipeline.compute(stage, name), pipeline.in_slurm_job)
     else:
         start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
@@ -86,6 +86,9 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage == "evaluate_model":
         compute = pipeline.compute(stage, name)
         return {"run-name": name, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
+    if stage == "predict_inputs":
+        compute, size = pipeline.compute(stage, name), pipeline.runs[name].evaluate.batch_size
+        return {"batch-size": size, "threads": threads, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
         return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
     return {}

@@ -12,7 +12,12 @@ from snaketrain.slurm.checks import ENDED_STATES
 from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.submissions import Submission
 
-FOLDERS = {"train_model": "training", "select_checkpoint": "selection", "evaluate_model": "evaluation"}  # in this order
+FOLDERS = {  # in this order
+    "train_model": "training",
+    "select_checkpoint": "selection",
+    "evaluate_model": "evaluation",
+    "predict_inputs": "predictions",
+}
 LAST_BYTES = 262_144  # of a journal, which may be long
 
 
@@ -104,7 +109,7 @@ def ended_as(folder: Path, run: str, stage: str, end: Event | None, made: Submis
     if made and made.state not in ("", "COMPLETED"):
         return made.state
     if (results / FOLDERS[stage] / "manifest.json").exists():
-        return "done" if stage == "evaluate_model" else f"{stage} done"
+        return "done" if stage in ("evaluate_model", "predict_inputs") else f"{stage} done"
     if stage == "train_model" and end:
         signals = ", ".join(end.get("signals", []))
         return {"STOPPED": f"stopped by {signals}", "FAILED": "FAILED"}.get(str(end["status"]), "killed")

@@ -6,11 +6,14 @@
 import math
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from snaketrain.config.schema.base import LARGEST, Name, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Evaluate, Select
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, InitialWeights, Model
+from snaketrain.config.schema.predict import Inputs, ReadInputs, prediction_problems
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.config.schema.tracking import Tracking
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Train
@@ -24,8 +27,10 @@ __all__ = [
     "Evaluate",
     "Examples",
     "InitialWeights",
+    "Inputs",
     "Model",
     "Name",
+    "ReadInputs",
     "Section",
     "Select",
     "Settings",
@@ -44,6 +49,11 @@ class Settings(Section):
     train: Train = Train()
     select: Select = Select()
     evaluate: Evaluate = Evaluate()
+    predict: dict[str, Inputs] = Field(
+        {},
+        description="Unlabelled data that the selected model predicts, by name: `predict: {new: {path: new.jsonl}}` writes "
+        "`results/runs/<run>/predictions/new.parquet` and `new.csv`. Changing it reruns only the predictions.",
+    )
     compute: Compute = Compute()
     tracking: Tracking = Tracking()
 
@@ -53,6 +63,7 @@ class Settings(Section):
         yield from self._device_problems()
         yield from self._step_problems()
         yield from self._weight_problems()
+        yield from prediction_problems(self.predict, self.data)
 
     def _missing_splits(self) -> Iterator[str]:
         for split in ("dev", "test"):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -29,14 +29,16 @@ class RawRow(NamedTuple):
         return f"{self.file}, line {self.line}"
 
 
-def rows(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None) -> Iterator[RawRow]:
-    """All rows that match `data.where`, file by file; messages name the files relative to `root`."""
-    every = _every_row(files, data, issues, root)
+def rows(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = ()) -> Iterator[RawRow]:
+    """All rows that match `data.where`, file by file; messages name the files relative to `root`. `further`: other columns to read."""
+    every = _every_row(files, data, issues, root, further)
     return (row for row in every if _matches(data, row)) if data.where else every
 
 
-def _every_row(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None) -> Iterator[RawRow]:
-    needed = {*data.text, *data.where} | ({data.label} if data.label else set())
+def _every_row(
+    files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = ()
+) -> Iterator[RawRow]:
+    needed = {*data.text, *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         for line, values in read_rows(file, kind, data, issues, name, needed):
@@ -107,6 +109,21 @@ def _check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> lis
             problems.append(f"data.text_unit: is for plain text, but {split} file {file} is {kind}. Remove it.")
         if problems:
             return problems  # the split's other files will have the same ones
+    return []
+
+
+def check_inputs(data: Data, files: list[Path], further: Collection[str] = ()) -> list[str]:
+    """Problems of unlabelled files that can be found within seconds: a format that is not known, a column that is missing."""
+    try:
+        for file, kind in readable(files, data)[:PREVIEW_FILES]:
+            columns = read_columns(file, kind, data, str(file))
+            for column in [*data.text, *further]:
+                if columns is not None and column not in columns:
+                    return [f"{file} has no column {column!r}. {_known(column, columns)}"]
+            if data.columns and (problem := _check_width(data.columns, data.encoding, "input", file, kind)):
+                return [problem]
+    except (BadData, LookupError) as error:
+        return [str(error)]
     return []
 
 

@@ -134,7 +134,7 @@ def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> I
     """The rows with a text."""
     parser = label_kind(data.label_kind).parser(data)
     for row in rows(files, data, issues, root):
-        texts = tuple([_decodable(row, column, issues) for column in data.text])
+        texts = tuple([decodable(row, column, issues) for column in data.text])
         if all(map(str.strip, texts)):
             yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:
@@ -164,7 +164,7 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
         return 1, 0.0, label
 
 
-def _decodable(row: RawRow, column: str, issues: DataIssues) -> str:
+def decodable(row: RawRow, column: str, issues: DataIssues) -> str:
     """JSON can contain lone surrogates, which neither UTF-8 nor a tokenizer accepts."""
     value = row.values.get(column)
     text = value if isinstance(value, str) else cell("text", row, column, as_text)

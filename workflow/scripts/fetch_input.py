@@ -1,0 +1,26 @@
+"""Stage: bring unlabelled files to where the prediction, which may have no internet access, finds them."""
+
+import time
+from argparse import Namespace
+from functools import partial
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Source
+from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.runtime import stages
+
+
+def main(args: Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    source = Source.model_validate(from_strings(job.given.settings)["source"])
+    try:
+        names = fetch(source, job.folder / "files")
+    except ValueError as error:
+        raise SystemExit(f"fetch_input: {error}") from None
+    print(f"fetch_input: {len(names)} files of {describe(source)}")
+    job.finish({}, [f"files/{name}" for name in names], {"files": names}, started)
+
+
+if __name__ == "__main__":
+    args = stages.parser("fetch_input", __doc__).parse_args()
+    stages.run(partial(main, args), args.output.parent)

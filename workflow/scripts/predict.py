@@ -1,0 +1,77 @@
+"""Predict unlabelled data by hand with a trained model: `python predict.py --model results/runs/x/selection/model --input new.jsonl`.
+
+With torchrun in front of it, several processes share the work.
+"""
+
+import argparse
+import os
+from functools import partial
+from pathlib import Path
+
+from snaketrain.config.schema import Model, ReadInputs, Source
+from snaketrain.data.sources.fetching import named_files
+from snaketrain.runtime import stages
+from snaketrain.runtime.exit_codes import leave
+from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, type=Path, metavar="FOLDER", help="the folder selection/model of a run, or a copy of it")
+    parser.add_argument("--input", required=True, metavar="PATH", help="a file, a folder or a glob such as 'raw/*.jsonl'")
+    parser.add_argument(
+        "--output", type=Path, metavar="PATH", help="PATH.parquet and PATH.csv are written, or replaced; default: INPUT-predictions"
+    )
+    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="the columns of the text; default: those of the training data")
+    parser.add_argument("--id", metavar="COLUMN", help="a column that is copied to the predictions; default: the number of the row, from 0")
+    parser.add_argument("--format", help="auto, csv, tsv, jsonl, parquet or text; default: as the training data")
+    parser.add_argument("--encoding", help="of text files; default: as the training data")
+    parser.add_argument("--columns", nargs="*", metavar="NAME", help="for CSV and TSV without a header line; without a NAME: there is one")
+    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together; default: 64")
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise; default: 1")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs; default: auto")
+    return parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    quiet_libraries()
+    log_to(None)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # transformers would warn of missing weights, which are loaded later
+    from snaketrain.evaluation.trained_model import TrainedModel
+
+    trained = TrainedModel.read(args.model)
+    try:
+        read = ReadInputs(text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns)
+        files = named_files(Source(path=args.input))
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    output = args.output or Path(f"{Path(args.input).stem}-predictions")
+
+    from snaketrain.evaluation.predicting import load_trained
+    from snaketrain.evaluation.unlabelled import Predictor
+    from snaketrain.training.building import start_strategy
+
+    strategy = start_strategy(trained.train, args.device, trained.precision)
+    state = load_trained(trained, args.model, built_from(args.model, trained.model), strategy)
+    predictor = Predictor(trained, args.model, state, args.batch_size, args.threads)
+    predictor.predict_files(
+        read, list(files.values()), Path(os.path.commonpath([file.parent for file in files.values()])), output.parent, output.name
+    )
+    strategy.finish()
+
+
+def built_from(folder: Path, model: Model) -> Path | None:
+    """Where the model is built from: a transformers model from its own folder, whatever its training started from."""
+    if (folder / "config.json").is_file():
+        return folder
+    if model.source is None:
+        return None
+    raise SystemExit(
+        f"{folder}: has no config.json, and model.source was {model.source.model_dump(exclude_defaults=True)}, which is not here. "
+        "Let the workflow predict: give the data as `predict` in the configuration."
+    )
+
+
+if __name__ == "__main__":
+    args = arguments()
+    stages.run(partial(main, args), args.output.parent if args.output else Path(), leave=leave)

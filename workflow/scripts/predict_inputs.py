@@ -1,0 +1,73 @@
+"""Stage: predict the unlabelled data of `predict` with the selected model, each row once, on any number of processes."""
+
+import os
+import time
+from argparse import Namespace
+from functools import partial
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Inputs
+from snaketrain.runtime import stages
+from snaketrain.runtime.binding import bind
+from snaketrain.runtime.exit_codes import leave
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.rank_failures import report_failure
+from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.ranks import Ranks
+
+
+def arguments() -> Namespace:
+    parser = stages.parser("predict_inputs", __doc__)
+    parser.add_argument("--selection", required=True, help="manifest of the selected checkpoint")
+    parser.add_argument("--model", help="manifest of the fetched model that the training started from")
+    parser.add_argument("--inputs", required=True, nargs="+", help="manifests of the fetched inputs, in the order of their names")
+    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together")
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--stall-seconds", type=float, default=1800, help="a prediction without progress for so long logs its stack, and ends"
+    )
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    quiet_libraries()
+    log_to(None)
+    bind(Ranks.of_environment())
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # transformers would warn of missing weights, which are loaded later
+    given = from_strings(job.given.settings)["predict"]
+    inputs = {name: Inputs.model_validate(given[name]) for name in sorted(given)}
+    selection, model = read_manifest(args.selection), read_manifest(args.model) if args.model else None
+    fetched = dict(zip(inputs, map(read_manifest, args.inputs), strict=True))
+    if Ranks.of_environment().rank == 0:
+        verify(*filter(None, (selection, model, *fetched.values())))
+
+    from snaketrain.evaluation.predicting import load_trained
+    from snaketrain.evaluation.trained_model import TrainedModel
+    from snaketrain.evaluation.unlabelled import Predictor
+    from snaketrain.training.building import start_strategy
+    from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+
+    folder = selection.folder / "model"
+    trained = TrainedModel.read(folder)
+    strategy = start_strategy(trained.train, args.device, trained.precision)
+    watch = StallWatchdog(job.folder / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
+    state = load_trained(trained, folder, model.folder / "files" if model else None, strategy)
+    predictor = Predictor(trained, folder, state, args.batch_size, args.threads, watch.beat)
+    files = []
+    for name, each in inputs.items():
+        paths = [fetched[name].folder / file for file in fetched[name].files]
+        files += predictor.predict_files(each, paths, fetched[name].folder / "files", job.folder, name)
+    strategy.finish()
+    watch.close()
+    if strategy.rank == 0:
+        contents = {name: manifest.content for name, manifest in fetched.items()}
+        job.finish({"selection": selection.content} | contents, files, {"run": trained.run}, started)
+
+
+if __name__ == "__main__":
+    args = arguments()
+    folder = args.output.parent
+    stages.run(partial(main, args), folder, partial(report_failure, "prediction", folder), leave)

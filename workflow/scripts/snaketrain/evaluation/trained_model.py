@@ -1,0 +1,52 @@
+"""What is needed to use a trained model besides its weights: a file in the folder of the selected checkpoint, so that it can be copied elsewhere."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Data, Model, Train
+from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import Manifest, write_json
+
+FILE = "snaketrain.json"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    run: str
+    settings: list[str]  # `key=json` of the sections data, model and train; passwords are concealed
+    facts: JsonObject  # about the training data, such as the names of the classes
+    precision: str
+
+    @classmethod
+    def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
+        return cls(training.facts["run"], sorted(data.settings + training.settings), data.facts, training.facts["precision"])
+
+    @classmethod
+    def read(cls, folder: Path) -> "TrainedModel":
+        path = folder / FILE
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise SystemExit(
+                f"{path}: cannot be read ({error}). Name the folder `selection/model` of a finished run, or a copy of it."
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FILE, asdict(self))
+
+    @property
+    def data(self) -> Data:
+        return Data.model_validate(self._section("data"))
+
+    @property
+    def model(self) -> Model:
+        return Model.model_validate(self._section("model"))
+
+    @property
+    def train(self) -> Train:
+        return Train.model_validate(self._section("train"))
+
+    def _section(self, name: str) -> Json:
+        return from_strings([string for string in self.settings if string.startswith(f"{name}.")])[name]
