@@ -153,7 +153,7 @@ BAD = [
     ({"model/source": {"path": "weights"}}, "model.source: path 'weights': no file there", "Correct the path"),
     ({"data/train": {"path": "train.csv", "sha256": {"trian.csv": "0" * 64}}}, "data.train: sha256 names 'trian.csv'", "Did you mean 'train.csv'?"),
     ({"data/tokenizer": {"path": "tokenizer", "sha256": {"tokeniser.json": "0" * 64}}}, "data.tokenizer: sha256", "Did you mean 'tokenizer.json'?"),
-    ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' contains no `.safetensors` file"),
+    ({"model/initial_weights": {"source": {"path": "train.csv"}}}, "model.initial_weights.source: path 'train.csv' contains no `.safetensors` or `.pt` file"),
     ({"model/initial_weights": {"source": {"path": "run"}}}, "model.initial_weights.source: path 'run': no file there", "Correct the path"),
     ({"data/tokenizer": {"path": "train.csv"}}, "data.tokenizer: path 'train.csv' contains no `tokenizer.json`. Name the folder that does"),
     ({"data/train": {"path": "empty.csv"}}, "data.train: no rows in", "Is it the right file"),

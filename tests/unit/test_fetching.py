@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from snaketrain.config.runs import strings
 from snaketrain.config.schema import Source
 from snaketrain.data.sources.fetching import fetch, source_files
+from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
 
 COMMIT = "ab" * 20
 
@@ -133,3 +135,79 @@ def test_no_network_is_explained(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", refuse)
     with pytest.raises(SystemExit, match=r"owner/name.*cannot be downloaded: ConnectionError: refused"):
         fetch(Source(hub="owner/name", revision=COMMIT), tmp_path / "files")
+
+
+GLUE = [
+    "README.md",
+    *(f"{config}/{split}-00000-of-00001.parquet" for config in ("sst2", "qnli") for split in ("train", "validation", "test")),
+]
+CONVERTED = ["sst2/train/0000.parquet", "sst2/train/0001.parquet", "sst2/test/0000.parquet", "c4/partial-train/0000.parquet"]
+CARD = {
+    "configs": [
+        {"config_name": "sst2", "data_files": [{"split": "train", "path": "sst2/train-*"}, {"split": "test", "path": ["sst2/test-*"]}]},
+        {"config_name": "qnli", "data_dir": "qnli", "data_files": {"train": "**/train-*"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("split", "config", "names", "card", "expected"),
+    [
+        ("train", "sst2", GLUE, CARD, [GLUE[1]]),
+        ("test", "sst2", GLUE, CARD, [GLUE[3]]),
+        ("train", "qnli", GLUE, CARD, [GLUE[4]]),
+        ("validation", "qnli", GLUE, {}, [GLUE[5]]),
+        ("train", "sst2", CONVERTED, {}, CONVERTED[:2]),
+        ("train", None, ["data/train-0-of-2.parquet", "data/train-1-of-2.parquet", "data/test-0.parquet", "train.py"], {}, 2),
+        ("test", None, ["train.csv", "test.csv", "latest.csv"], {"configs": [{"config_name": "default"}]}, ["test.csv"]),
+        ("train", None, ["a.csv", "b.csv"], {"configs": [{"config_name": "x", "data_files": "*.csv"}]}, ["a.csv", "b.csv"]),
+        ("train", None, GLUE, CARD, "it has several configurations: sst2, qnli. Name one as `config`."),
+        ("train", "sst", GLUE, CARD, "no configuration 'sst'. Did you mean 'sst2'? It has: sst2, qnli."),
+        ("validation", "sst2", GLUE, CARD, "no such split. It has: train, test."),
+        ("train", None, GLUE, {}, "files of several folders are named after it"),
+        ("train", "c4", CONVERTED, {}, "is a part of the split: the hub converts only the beginning"),
+        ("train", None, ["loader.py", "README.md"], {}, "no file is named after it. There is: no file of a known format."),
+    ],
+)
+def test_the_files_of_a_split(split, config, names, card, expected):
+    if isinstance(expected, str):
+        with pytest.raises(NoSuchSplit) as refused:
+            split_files(split, config, names, card)
+        assert expected in str(refused.value)
+    else:
+        found = split_files(split, config, names, card)
+        assert found == (names[:expected] if isinstance(expected, int) else expected)
+
+
+def test_a_split_of_a_hub_dataset_is_fetched_as_its_card_says(monkeypatch, tmp_path, request):
+    asked = request.getfixturevalue("hub")
+    import huggingface_hub
+
+    def readme(repo_id, filename, repo_type, revision, local_dir):
+        assert (repo_id, filename, repo_type, revision) == ("owner/name", "README.md", "dataset", COMMIT)
+        path = os.path.join(local_dir, filename)
+        os.makedirs(local_dir, exist_ok=True)
+        with open(path, "w") as file:
+            file.write("---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*.jsonl\n---\n# About\n")
+        return path
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda self, **repository: ["README.md", "data/[1].jsonl", "x.jsonl"])
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", readme)
+    source = Source(hub="owner/name", revision=COMMIT, hub_type="dataset", split="train")
+    assert fetch(source, tmp_path / "files") == ["data/[1].jsonl"]
+    assert asked == {"repo_id": "owner/name", "repo_type": "dataset", "revision": COMMIT}
+    with pytest.raises(ValueError, match=r"hub repository 'owner/name' at (ab)+, split 'test': no such split. It has: train."):
+        fetch(source.model_copy(update={"split": "test"}), tmp_path / "files")
+
+
+def test_a_source_without_a_split_is_recorded_as_before():
+    """Or data that was prepared by an earlier version would be prepared again, in a folder of another name."""
+    assert strings("source", Source(path="a.csv")) == [
+        'source.path="a.csv"',
+        "source.package=null",
+        "source.hub=null",
+        "source.revision=null",
+        'source.hub_type="model"',
+        "source.sha256={}",
+    ]
+    assert 'source.split="train"' in strings("source", Source(hub="a/b", revision=COMMIT, hub_type="dataset", split="train"))

@@ -45,6 +45,34 @@ def test_all_weights(earlier, tmp_path):
     assert same(later, earlier) and later.encoder[1].running_mean[0] == 3
 
 
+@pytest.mark.parametrize("wrapped", [lambda state: state, lambda state: {"state_dict": state, "epoch": 3}])
+def test_weights_of_a_pt_file(earlier, tmp_path, wrapped):
+    (tmp_path / "pickled").mkdir()
+    torch.save(wrapped(earlier.state_dict()), tmp_path / "pickled/weights.pt")
+    later = labeller(2)
+    start_from({"model": later}, tmp_path / "pickled", chosen())
+    assert same(later, earlier)
+
+
+class Intruder:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"weight": torch.ones(1), "more": Intruder()}, "is not loaded, since it is more than tensors"),
+        ([torch.ones(1)], "has no state dict"),
+    ],
+)
+def test_nothing_but_tensors_is_loaded_from_a_pt_file(tmp_path, capsys, content, message):
+    torch.save(content, tmp_path / "weights.pt")
+    with pytest.raises(SystemExit, match=message):
+        start_from({"model": labeller(2)}, tmp_path, chosen())
+    assert "executed" not in capsys.readouterr().out
+
+
 def test_only_the_encoder(earlier, tmp_path):
     later, untouched = labeller(2, classes=7), labeller(2, classes=7)
     start_from({"model": later}, tmp_path, chosen(part="encoder."))
@@ -121,5 +149,5 @@ def test_a_model_in_several_files(earlier, tmp_path):
 
 
 def test_a_folder_without_weights(tmp_path):
-    with pytest.raises(SystemExit, match="model.initial_weights.source: no .safetensors file in"):
+    with pytest.raises(SystemExit, match="model.initial_weights.source: no .safetensors or .pt file in"):
         start_from({"model": encoder(1)}, tmp_path, chosen())

@@ -21,6 +21,7 @@ from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 MOST_FILES = 50  # per source, that are checked for being readable
 TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
@@ -150,8 +151,8 @@ def files(setting: str, source: Source) -> Iterator[str]:
             yield f"{file} is not a tokenizer: it does not begin like JSON. Fetch it again, or name another."
     if setting == "model.source" and "config.json" not in kinds:
         yield f"{describe(source)} contains no `config.json`, which describes a transformers model. Name the folder that does."
-    if setting == "model.initial_weights.source" and not any(name.endswith(".safetensors") for name in found):
-        yield f"{describe(source)} contains no `.safetensors` file. Name the folder `selection/model` of a run, or a file."
+    if setting == "model.initial_weights.source" and not any(name.endswith(WEIGHTS) for name in found):
+        yield f"{describe(source)} contains no `.safetensors` or `.pt` file. Name the folder `selection/model` of a run, or a file."
 
 
 def beginning(file: Path) -> bytes:

@@ -1,6 +1,7 @@
 """Starts a model from weights of an earlier run, or a part of them. Not a resume: optimizer and step start from zero."""
 
 import logging
+import pickle
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from snaketrain.config.schema import InitialWeights
 
 MOST_NAMES = 10  # logged of each kind
+PICKLED = (".pt", ".pth", ".bin")
 
 
 def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeights) -> None:
@@ -42,13 +44,33 @@ def start_from(modules: dict[str, nn.Module], folder: Path, chosen: InitialWeigh
 
 def read(folder: Path) -> dict[str, Tensor]:
     """All tensors in a folder. If the files are several modules, names begin with the file's name; shards of one model have plain names."""
-    files = sorted(folder.rglob("*.safetensors"))
+    files = sorted(folder.rglob("*.safetensors")) or sorted(path for path in folder.rglob("*") if path.suffix in PICKLED)
     if not files:
         raise SystemExit(
-            f"model.initial_weights.source: no .safetensors file in {folder}. Name a folder that has one, such as selection/model of a run."
+            f"model.initial_weights.source: no .safetensors or .pt file in {folder}. Name a folder that has one, such as selection/model of a run."
         )
-    one_model = len(files) == 1 or any(folder.rglob("*.safetensors.index.json"))
-    return {(name if one_model else f"{file.stem}.{name}"): tensor for file in files for name, tensor in load_file(file).items()}
+    one_model = len(files) == 1 or any(folder.rglob("*.index.json"))
+    return {(name if one_model else f"{file.stem}.{name}"): tensor for file in files for name, tensor in tensors(file).items()}
+
+
+def tensors(file: Path) -> dict[str, Tensor]:
+    """The state dict in a file; of a pickled one nothing but tensors is loaded."""
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise SystemExit(
+            f"model.initial_weights.source: {file.resolve()} is not loaded, since it is more than tensors, or damaged: {str(error).splitlines()[0]} "
+            "Save its state_dict() with safetensors.torch.save_file where you trust it."
+        ) from None
+    if isinstance(found, dict) and found.keys() & {"state_dict", "model"}:  # as trainers save it
+        found = found.get("state_dict", found.get("model"))
+    if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
+        raise SystemExit(
+            f"model.initial_weights.source: {file.resolve()} has no state dict, tensors by name. Save one: torch.save(module.state_dict(), path)."
+        )
+    return found
 
 
 def named(modules: dict[str, nn.Module]) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ class Adapters(Section):
 class InitialWeights(Section):
     """Weights of an earlier run to start from, or a part of them; optimizer and step count start fresh."""
 
-    source: Source = Field(description="`.safetensors` files, such as the folder `selection/model` of a run")
+    source: Source = Field(description="`.safetensors` or `.pt` files, such as the folder `selection/model` of a run")
     part: str | None = Field(None, description="load only names with this prefix in the file, such as `encoder.`; null: all", min_length=1)
     into: str | None = Field(None, description="the prefix they have in the model, such as `bert.`; null: the same")
     strict: bool = Field(True, description="refuse names and shapes without a counterpart; `false`: load what fits and log the rest")

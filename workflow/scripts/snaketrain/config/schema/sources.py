@@ -8,7 +8,12 @@ from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import Arguments, Section
 
-HUB_DEFAULTS = {"revision": None, "hub_type": "model"}
+HUB_DEFAULTS = {"revision": None, "hub_type": "model", "config": None, "split": None}
+
+
+def is_none(value: object) -> bool:
+    """For settings that are left out of what Snakemake compares where they are not given, as if they did not exist."""
+    return value is None
 
 
 class Source(Section):
@@ -21,6 +26,16 @@ class Source(Section):
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
     revision: str | None = Field(None, description="the commit of the hub repository; pinned, so that a run can be repeated")
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
+    config: str | None = Field(
+        None,
+        exclude_if=is_none,
+        description="of a hub dataset: its configuration, such as `sst2` of `nyu-mll/glue`; null: the only or default one",
+    )
+    split: str | None = Field(
+        None,
+        exclude_if=is_none,
+        description="of a hub dataset: the split whose files are fetched, such as `validation`; null: the files that `path` names, or all",
+    )
     sha256: dict[str, str] = Field({}, description="expected digests by file name; a file with another digest stops the run")
 
     @property
@@ -53,6 +68,12 @@ class Source(Section):
                 f"`revision` is {self.revision!r}, which may be another commit tomorrow: pin a commit by its full hash of 40 characters, "
                 "which the hub shows under `Files and versions`, `History`"
             )
+        if self.hub and self.hub_type == "model" and (self.split or self.config):
+            yield "`split` and `config` are for datasets, but `hub_type` is model: set it to dataset, or remove them"
+        if self.split and self.path:
+            yield "`split` and `path` both name files of the dataset: keep one"
+        if self.config and not self.split:
+            yield "`config` needs a `split`: name one, such as train"
         if not self.hub and (given := [name for name, default in HUB_DEFAULTS.items() if getattr(self, name) != default]):
             yield f"`{given[0]}` is for a hub repository, but `hub` is not set: remove it, or give `hub`"
 

@@ -13,8 +13,10 @@ from pathlib import Path, PurePosixPath
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
+from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
 from snaketrain.runtime.file_systems import let_hub_do_without_locks
 from snaketrain.runtime.full_disk import explained
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import file_digest
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
@@ -79,6 +81,8 @@ def describe(source: Source) -> str:
     """Where the files come from, for messages."""
     path = source.path if source.path is None or len(source.path) <= 200 else f"{source.path[:100]}...{source.path[-50:]}"
     inside = f", path {path!r}" if path else ""
+    inside += f", split {source.split!r}" if source.split else ""
+    inside += f" of {source.config!r}" if source.config else ""
     if source.hub:
         return f"hub repository {source.hub!r} at {source.revision}{inside}"
     return f"package {source.package!r}{inside}" if source.package else f"path {path!r}"
@@ -150,7 +154,10 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
     let_hub_do_without_locks(building)
     try:
         listed = huggingface_hub.HfApi().list_repo_files(repo_id=repository, repo_type=source.hub_type, revision=source.revision)
-        wanted = _wanted(source, [name for name in listed if _is_content(name)])
+        names = [name for name in listed if _is_content(name)]
+        wanted = (
+            split_files(source.split, source.config, names, _metadata(source, names, cache)) if source.split else _wanted(source, names)
+        )
         huggingface_hub.snapshot_download(
             repo_id=repository,
             repo_type=source.hub_type,
@@ -158,6 +165,8 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
             allow_patterns=[glob.escape(name) for name in wanted],
             local_dir=str(cache),
         )
+    except NoSuchSplit as error:
+        raise ValueError(f"{describe(source)}: {error}") from None
     except ValueError:
         raise
     except Exception as error:
@@ -173,6 +182,18 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(cache / name, target)
     shutil.rmtree(cache, ignore_errors=True)
+
+
+def _metadata(source: Source, names: list[str], cache: Path) -> JsonObject:
+    """The block at the beginning of a dataset's README.md, which may say which files make up which split."""
+    import huggingface_hub
+
+    if "README.md" not in names:
+        return {}
+    card = huggingface_hub.hf_hub_download(
+        str(source.hub), "README.md", repo_type=source.hub_type, revision=source.revision, local_dir=str(cache)
+    )
+    return huggingface_hub.metadata_load(card) or {}
 
 
 def _wanted(source: Source, names: list[str]) -> list[str]:
