@@ -64,12 +64,11 @@ class Chosen(Exception):
 def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path):
     """Not in what `auto` means on the machine that it happens to run on."""
     settings = [*strings("train", Train()), *strings("model", Model(use="torch.nn.Linear"))]
-    training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16", "run": "small"})
-    data = Manifest("prepare_data", "y", [], {}, {})
+    training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16"})
 
     def ask(*_: Any, precision: str, **__: Any) -> None:
         raise Chosen(precision)
 
     monkeypatch.setattr(building, "make_strategy", ask)
     with pytest.raises(Chosen, match="bf16"):
-        evaluate_model.score(Namespace(device="cpu"), training, None, data, None, 4, tmp_path)
+        evaluate_model.score(Namespace(device="cpu"), training, None, None, None, 4, tmp_path)

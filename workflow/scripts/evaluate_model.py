@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Evaluate
+from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
@@ -107,25 +107,26 @@ def score(
 
     from snaketrain.data.loading.opening import open_split
     from snaketrain.evaluation.predicting import load_trained, predict
-    from snaketrain.evaluation.trained_model import TrainedModel
-    from snaketrain.training.building import start_strategy
+    from snaketrain.training.building import make_task, start_strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
-    trained = TrainedModel.of(training, data)
-    train = trained.train
-    strategy = start_strategy(train, args.device, trained.precision)  # the training's, whatever `auto` would mean here
+    sections = from_strings(training.settings)
+    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    strategy = start_strategy(train, args.device, training.facts["precision"])  # the training's, whatever `auto` would mean here
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    state = load_trained(trained, selection.folder / "model", fetched.folder / "files" if fetched else None, strategy)
+    task = make_task(train)
+    weights = fetched.folder / "files" if fetched else None
+    state = load_trained(task, train, model, weights, data.facts, selection.folder / "model", strategy)
     for split in SPLITS:
         examples = open_split(data, split, train)
-        measured = not withheld(data.facts, split)
+        measured = len(examples) > 0 and not withheld(data.facts, split)
         name = f"{args.run_name}: {split}"
         metrics, rows = predict(state, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
             save(folder / f"{split}.npz", **rows)
-            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(state.task, rows) if measured else {}}
+            found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
             write_json(folder / f"{split}.json", found)  # written last: it marks both files as complete
         watch.beat()
     strategy.finish()

@@ -47,13 +47,12 @@ def main(args: argparse.Namespace) -> None:
         raise SystemExit(str(error)) from None
     output = args.output or Path(f"{Path(args.input).stem}-predictions")
 
-    from snaketrain.evaluation.predicting import load_trained
     from snaketrain.evaluation.unlabelled import Predictor
     from snaketrain.training.building import start_strategy
 
     strategy = start_strategy(trained.train, args.device, trained.precision)
-    state = load_trained(trained, args.model, built_from(args.model, trained.model), strategy)
-    predictor = Predictor(trained, args.model, state, args.batch_size, args.threads)
+    pretrained = built_from(args.model, trained.model)
+    predictor = Predictor.load(trained, args.model, pretrained, strategy, args.batch_size, args.threads)
     predictor.predict_files(
         read, list(files.values()), Path(os.path.commonpath([file.parent for file in files.values()])), output.parent, output.name
     )

@@ -44,7 +44,6 @@ def main(args: Namespace) -> None:
     if Ranks.of_environment().rank == 0:
         verify(*filter(None, (selection, model, *fetched.values())))
 
-    from snaketrain.evaluation.predicting import load_trained
     from snaketrain.evaluation.trained_model import TrainedModel
     from snaketrain.evaluation.unlabelled import Predictor
     from snaketrain.training.building import start_strategy
@@ -54,8 +53,8 @@ def main(args: Namespace) -> None:
     trained = TrainedModel.read(folder)
     strategy = start_strategy(trained.train, args.device, trained.precision)
     watch = StallWatchdog(job.folder / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    state = load_trained(trained, folder, model.folder / "files" if model else None, strategy)
-    predictor = Predictor(trained, folder, state, args.batch_size, args.threads, watch.beat)
+    pretrained = model.folder / "files" if model else None
+    predictor = Predictor.load(trained, folder, pretrained, strategy, args.batch_size, args.threads, watch.beat)
     files = []
     for name, each in inputs.items():
         paths = [fetched[name].folder / file for file in fetched[name].files]

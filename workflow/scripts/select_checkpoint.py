@@ -24,7 +24,7 @@ WEIGHTS = (".safetensors", ".distcp", TASK)
 
 class Ranked(TypedDict):
     step: int
-    value: float  # of the metric that decides
+    value: float | None  # of the metric that decides; none: nothing was trained, and there is no development set
     metrics: dict[str, float]
     path: str  # of the checkpoint, relative to the training's folder
     kept: bool  # a checkpoint that was removed cannot win
@@ -48,7 +48,7 @@ def main(args: Namespace) -> None:
     folder = job.folder
 
     mode = mode_of(select.metric, training.facts["metrics"], select.mode)
-    ranking = rank_checkpoints(training.folder, select.metric, mode)
+    ranking = rank_checkpoints(training.folder, select.metric, mode) or untrained(training)
     verified = {str(Path(name).parent) for name in training.files}
     chosen = [entry for entry in ranking if entry["kept"] and entry["path"] in verified][: select.average]
     if not chosen:
@@ -89,6 +89,14 @@ def rank_checkpoints(training: Path, metric: str, mode: str) -> list[Ranked]:
     ]
 
 
+def untrained(training: Manifest) -> list[Ranked]:
+    """The only checkpoint of a model that is evaluated as it is, and that no development set says anything about."""
+    if training.facts["steps"] or training.facts["checkpoints"].get("0"):
+        return []
+    found = [str(path.relative_to(training.folder)) for path in training.folder.glob("checkpoints/step-*")]
+    return [{"step": 0, "value": None, "metrics": {}, "path": path, "kept": True} for path in found]
+
+
 def evaluations_of_saved(training: Path) -> list[Evaluated]:
     """The evaluations of all checkpoints that were ever saved, from the journal.
 
@@ -107,6 +115,8 @@ def evaluations_of_saved(training: Path) -> list[Evaluated]:
 
 def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: str) -> str:
     winner, metric = chosen[0], select.metric
+    if winner["value"] is None:
+        return "nothing was trained and there is no development set: the model as it is"
     best = "highest" if mode == "max" else "lowest"
     why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
     if sum(entry["value"] == winner["value"] for entry in ranking) > 1:

@@ -37,7 +37,9 @@ def draw_metrics(path: Path, results: JsonObject) -> None:
         f"{drawable(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {constant[name]:.4g})" if name in constant else "")
         for name, value in results["metrics"].items()
     ]
-    if not lines:
+    if not results["examples"]:
+        lines = ["this set is empty"]
+    elif not lines:
         lines = ["no labels:", "there may be predictions, but nothing to score."]
     text = "\n".join([title(results), "", *lines])
     figure, axes = plt.subplots(figsize=(5, 1 + 0.25 * len(lines)))

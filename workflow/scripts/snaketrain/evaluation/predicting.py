@@ -8,23 +8,24 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
-from snaketrain.tasks.base import Batch
-from snaketrain.training.building import build, load_for_evaluation, make_task
+from snaketrain.tasks.base import Batch, Task
+from snaketrain.training.building import build, load_for_evaluation
 from snaketrain.training.evaluation import Sums, compute_outputs
 from snaketrain.training.state import TrainState
 
 Rows = dict[str, np.ndarray]
 
 
-def load_trained(trained: TrainedModel, folder: Path, pretrained: Path | None, strategy: Strategy) -> TrainState:
-    """A model with the weights in its folder, ready to predict; `pretrained`: the folder that its training built it from."""
-    train = trained.train
-    task = make_task(train)
-    modules = build(task, train, trained.model, pretrained, trained.facts, builds=strategy.builds)
+def load_trained(
+    task: Task, train: Train, model: Model, pretrained: Path | None, facts: JsonObject, folder: Path, strategy: Strategy
+) -> TrainState:
+    """A model with the weights in `folder`, ready to predict; `pretrained`: the folder that its training built it from."""
+    modules = build(task, train, model, pretrained, facts, builds=strategy.builds)
     state = load_for_evaluation(task, modules, strategy, folder)
     task.load_state_dict(torch.load(folder / "task.memory.pt", weights_only=True))  # such as averaged weights
     return state

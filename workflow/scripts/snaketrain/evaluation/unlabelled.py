@@ -8,9 +8,11 @@ from snaketrain.config.schema import ReadInputs
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.data_issues import DESCRIPTIONS, DataIssues
 from snaketrain.data.text.unlabelled import prepare_unlabelled
-from snaketrain.evaluation.predicting import predict
+from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.prediction_files import write_predictions
 from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.strategies.base import Strategy
+from snaketrain.training.building import make_task
 from snaketrain.training.state import TrainState
 
 
@@ -24,6 +26,22 @@ class Predictor:
     batch_size: int
     threads: int = 1
     beat: Callable[[], None] = lambda: None  # called after each batch
+
+    @classmethod
+    def load(
+        cls,
+        trained: TrainedModel,
+        folder: Path,
+        pretrained: Path | None,
+        strategy: Strategy,
+        batch_size: int,
+        threads: int,
+        beat: Callable[[], None] = lambda: None,
+    ) -> "Predictor":
+        """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
+        train = trained.train
+        state = load_trained(make_task(train), train, trained.model, pretrained, trained.facts, folder, strategy)
+        return cls(trained, folder, state, batch_size, threads, beat)
 
     def predict_files(self, inputs: ReadInputs, files: list[Path], root: Path, output: Path, name: str) -> list[str]:
         """Write `<name>.parquet` and `<name>.csv` to the folder `output`; returns their names, on rank 0 alone."""

@@ -14,7 +14,7 @@ from snaketrain.runtime.manifests import digest, file_digest
 
 
 def of_splits(data: Data) -> dict[str, Examples]:
-    return {split: source for split in ("train", "dev", "test") if (source := getattr(data, split))}
+    return data.sources
 
 
 def class_files(named: Iterable[tuple[str, str | None]]) -> list[Path]:

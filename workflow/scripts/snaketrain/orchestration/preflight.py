@@ -37,7 +37,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        arguments = data.train.arguments, data.dev and data.dev.arguments, data.test and data.test.arguments
+        arguments = [source.arguments for source in data.sources.values()]
         named = (
             train.task,
             train.strategy,

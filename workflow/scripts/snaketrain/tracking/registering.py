@@ -60,7 +60,10 @@ def decided_on(folder: Path, uri: str, run_id: str) -> dict[str, str]:
 
 
 def is_due(folder: Path, uri: str, run_id: str) -> bool:
-    """Whether there is a model that can be served and has not been decided about."""
+    """Whether there is a model that can be served, was selected by a metric, and has not been decided about."""
+    selection = tracked.read_json(folder / "selection/selection.json") or {}
+    if (selection.get("winner") or {}).get("value") is None:
+        return False
     before = tracked.read_json(folder / "selection/.registered.json") or {}
     return is_servable(folder) and not decided_on(folder, uri, run_id).items() <= before.items()
 

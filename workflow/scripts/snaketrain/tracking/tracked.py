@@ -126,7 +126,9 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
 def schema(facts: JsonObject) -> JsonObject:
     """The schema of an example: a text and its label, or the fields of a dataset class."""
     if "datasets" in facts:
-        fields = facts["splits"]["train"]["fields"]
+        fields: JsonObject = next(
+            (split["fields"] for split in facts["splits"].values() if "fields" in split), {}
+        )  # empty splits have none
         specs = {name: {"dtype": field["type"], "shape": [-1, *field["shape"]]} for name, field in fields.items()}
         features = [{"name": name, "type": "tensor", "tensor-spec": spec} for name, spec in specs.items()]
         return {"mlflow_tensorspec": {"features": json.dumps(features), "targets": None}}

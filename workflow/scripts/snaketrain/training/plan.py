@@ -32,13 +32,13 @@ class Plan:
     def of(cls, train: Train, lengths: Lengths) -> "Plan":
         batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
         schedule = make_schedule(load(train.schedule.use, "training.schedules"), train.schedule.arguments)
-        ends = [batches.count(0)]
-        while (ends[-1] < train.steps) if train.steps else (len(ends) < train.epochs):
+        ends = [batches.count(0) if train.steps != 0 else 0]
+        while (ends[-1] < train.steps) if train.steps is not None else (len(ends) < train.epochs):
             ends.append(ends[-1] + batches.count(len(ends)))
         begun = ends[-2] if len(ends) > 1 else 0
-        total = train.steps or max(1, begun + round((ends[-1] - begun) * (train.epochs - len(ends) + 1)))
+        total = train.steps if train.steps is not None else max(1, begun + round((ends[-1] - begun) * (train.epochs - len(ends) + 1)))
         warmup = round(train.warmup * total if train.warmup < 1 else train.warmup)
-        if train.warmup >= 1 and warmup >= total:
+        if train.warmup >= 1 and warmup >= total > 0:
             raise SystemExit(
                 f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a fraction below 1."
             )

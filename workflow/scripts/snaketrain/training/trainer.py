@@ -262,7 +262,7 @@ class Trainer:
             self.callbacks.on_evaluation(self.state, metrics)
             self.journal.write("eval", step=step, metrics=metrics, spent=self.clock.spent())
         best = metrics is not None and step > 0 and self.best.improved(metrics)
-        if step and (best or self.over or self.plan.saves_at(step)) and not (self.owed and saved):
+        if (step or self.plan.steps == 0) and (best or self.over or self.plan.saves_at(step)) and not (self.owed and saved):
             self.save(metrics)
 
     def evaluate_if_owed(self) -> None:
@@ -271,6 +271,8 @@ class Trainer:
             self.evaluate(saved=True)
 
     def measure(self) -> dict[str, float] | None:
+        if not len(self.data.dev):  # nothing is trained, so that nothing is selected either
+            return {}
         agreement = StopAgreement(self.state.strategy, self.stop)
 
         def goes_on() -> bool:

@@ -66,11 +66,12 @@ class Settings(Section):
         yield from prediction_problems(self.predict, self.data)
 
     def _missing_splits(self) -> Iterator[str]:
-        for split in ("dev", "test"):
-            if getattr(self.data, split) is None and getattr(self.data, f"{split}_fraction") == 0:
-                yield (
-                    f"data.{split} is not given and data.{split}_fraction is 0: give one of them, since a checkpoint is selected on one and evaluated on the other"
-                )
+        if self.train.steps == 0:
+            return
+        if self.data.train is None:
+            yield "train.steps is not 0, but there is no data.train: name the training data, or set train.steps to 0 to evaluate the model as it is"
+        elif self.data.dev is None and self.data.dev_fraction == 0:
+            yield "data.dev is not given and data.dev_fraction is 0: give one of them, since a checkpoint is selected on it"
 
     def _layout_problems(self) -> Iterator[str]:
         """Blocks and packed rows hold parts of several texts, so labels and examples of a class cannot be assigned to them."""

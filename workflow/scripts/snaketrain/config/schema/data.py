@@ -22,10 +22,11 @@ class Data(Section):
     """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and reruns all later stages."""
 
     name: Name = Field("data", description="the folder of the prepared data is named after it, followed by a digest of this section")
-    train: Examples = Field(description="the training examples")
+    train: Examples | None = Field(None, description="the training examples; null: nothing is trained, `train.steps: 0`")
     dev: Examples | None = Field(None, description="the development examples; null: split off from `train` by `dev_fraction`")
     test: Examples | None = Field(
-        None, description="the test examples, with or without labels; null: split off from `train` by `test_fraction`"
+        None,
+        description="the test examples, with or without labels; null: split off from `train` by `test_fraction`, which may be 0: no test",
     )
     format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] = Field(
         "auto", description="`auto` goes by the file's ending; `text` is plain text"
@@ -67,7 +68,12 @@ class Data(Section):
     @property
     def by_class(self) -> bool:
         """Whether the examples come from a dataset class."""
-        return self.train.use is not None
+        return any(source.use is not None for source in self.sources.values())
+
+    @property
+    def sources(self) -> dict[str, Examples]:
+        """Those that are given, by split."""
+        return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))}
 
     @field_validator("text", mode="before")
     @classmethod
@@ -119,9 +125,20 @@ class Data(Section):
             yield f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them"
 
     def _split_problems(self) -> Iterator[str]:
-        if others := [split for split in ("dev", "test") if (given := getattr(self, split)) and (given.use is not None) != self.by_class]:
-            kinds = ("a dataset class", "files") if self.by_class else ("files", "a dataset class")
-            yield f"`train` is {kinds[0]} and `{others[0]}` {kinds[1]}: give both in the same way"
+        kinds = {split: "files" if source.use is None else "a dataset class" for split, source in self.sources.items()}
+        if others := [split for split, kind in kinds.items() if kind != next(iter(kinds.values()))]:
+            first = next(iter(kinds))
+            yield f"`{first}` is {kinds[first]} and `{others[0]}` {kinds[others[0]]}: give both in the same way"
+        if not self.sources:
+            yield "names no examples: give `train`, or `test` alone to evaluate a model as it is"
+        elif (
+            self.train is None
+            and self.label is not None
+            and self.labels is None
+            and not self.by_class
+            and label_kind(self.label_kind).has_classes
+        ):
+            yield "`labels` is missing: without `train` it has to list the classes of the model, in their order, such as {0: negative, 1: positive}"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
 

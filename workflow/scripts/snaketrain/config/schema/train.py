@@ -50,7 +50,7 @@ class Train(Section):
     )
     accumulate: Positive = Field(1, description="microbatches that a batch is split into, to save memory; the result is the same")
     epochs: Annotated[float, Field(gt=0, le=1e6)] = Field(3.0, description="passes over the training data")
-    steps: Positive | None = Field(None, description="updates, instead of `epochs`")
+    steps: NotNegative | None = Field(None, description="updates, instead of `epochs`; 0: the model is evaluated as it is")
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
     learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the peak of the schedule")
     weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="for all parameters except biases and norms")
@@ -111,7 +111,7 @@ class Train(Section):
             yield "`save_every` and `save_every_minutes` both say when a checkpoint is saved: keep one of the two"
         if self.packing and self.block_length is not None:
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
-        if self.steps is not None and self.warmup >= max(1, self.steps):
+        if self.steps and self.warmup >= self.steps:
             yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): use fewer warm-up steps, or a share below 1"
         if twice := sorted({pattern for pattern in self.freeze if self.freeze.count(pattern) > 1}):
             yield f"`freeze` names {twice[0]!r} twice: name it once"

@@ -17,12 +17,13 @@ def prepare_items(data: Data, output: Path) -> JsonObject:
     given = {split: source for split in SPLITS if (source := getattr(data, split))}
     datasets = {split: make_dataset(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
     assigned = {split: assign(split, np.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
-    facts: JsonObject = own_facts(datasets["train"]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
+    main = next(iter(given))  # the training data, or what a model is evaluated on as it is
+    facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
     facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
     for number, split in enumerate(SPLITS):
-        origin = split if split in given else "train"
+        origin = split if split in given else main
         chosen = np.flatnonzero(assigned[origin] == number)
-        if not len(chosen) and split != "test":
+        if not len(chosen) and split != "test" and "train" in given:
             raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
         facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}
         facts["splits"][split] = {"examples": len(chosen), "labelled": True}

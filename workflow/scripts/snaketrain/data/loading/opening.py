@@ -29,7 +29,7 @@ def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
     if "datasets" in data.facts:
         return open_items(data, split, train.seed)
     examples = TextExamples(data.file(f"{split}.arrow"), data.facts["pad_token_id"])
-    if train.block_length is None:
+    if train.block_length is None or not len(examples):
         return Packed(examples) if train.packing else examples
     blocks = Blocks(examples, train.block_length)
     if not len(blocks):

@@ -57,16 +57,19 @@ def _write(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Toke
         surveys = _surveys(data, files, root, spools, tokenizer, issues)
         parts = _parts(data, surveys, spools)
         _report_repetitions(parts, issues)
-        names, class_of = classes(data, surveys["train"])
+        names, class_of = classes(data, surveys.get("train"))
         writers: dict[str, SplitWriter] = {}
-        for split, part in parts.items():
-            batches = joined(part.spool.selected(part.rows))
-            if _limited(part.source, data):
+        for split in SPLITS:  # also those without an example, which later stages pass over
+            part = parts.get(split)
+            batches = joined(part.spool.selected(part.rows)) if part else iter(())
+            if part and _limited(part.source, data):
                 batches = tokenizer.encode(batches)
-            writers[split] = SplitWriter(data, names, class_of, data.label is not None and part.survey.labelled)
-            writers[split].write(progress(batches, f"write {split}", len(part.rows)), output / f"{split}.arrow", issues)
-    _check_train(writers["train"])
-    _report_untrained(names, writers, issues)
+            labelled = part is not None and len(part.rows) > 0 and data.label is not None and part.survey.labelled
+            writers[split] = SplitWriter(data, names, class_of, labelled)
+            writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
+    if "train" in parts:
+        _check_train(writers["train"])
+        _report_untrained(names, writers, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
@@ -88,7 +91,9 @@ def _surveys(
         surveys[source] = surveyor.survey(issues)
         if source == "dev" and data.label and not surveys[source].labelled:
             raise BadData(f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them.")
-        known = set(classes(data, surveys["train"])[1])
+        if source == "test" and "train" not in surveys and data.label and not surveys[source].labelled:
+            raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
+        known = set(classes(data, surveys.get("train"))[1])
     return surveys
 
 
@@ -100,7 +105,7 @@ def _limited(source: str, data: Data) -> bool:
 
 def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> dict[str, SplitPart]:
     assigned = {source: assign(source, found.usable, data) for source, found in surveys.items()}
-    sources = {split: split if split in surveys else "train" for split in SPLITS}
+    sources = {split: split if split in surveys else "train" for split in SPLITS if split in surveys or "train" in surveys}
     return {
         split: SplitPart(source, surveys[source], spools[source], numpy.flatnonzero(assigned[source] == SPLITS.index(split)))
         for split, source in sources.items()
@@ -109,6 +114,8 @@ def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> 
 
 def _report_repetitions(parts: dict[str, SplitPart], issues: DataIssues) -> None:
     """Report examples that repeat within train, or that leak from train into another split."""
+    if "train" not in parts:
+        return
     trained_on = parts["train"].hashes
     for split, part in parts.items():
         if split == "train":

@@ -146,14 +146,14 @@ def text_hash(texts: tuple[str, ...]) -> int:
     return hash("\t".join([" ".join(text.lower().split()) for text in texts]))
 
 
-def classes(data: Data, train: Survey) -> tuple[list[str], dict[str, int]]:
+def classes(data: Data, train: Survey | None) -> tuple[list[str], dict[str, int]]:
     """The names of the classes in order, and the number of each label's class."""
     if data.label is None or not label_kind(data.label_kind).has_classes:
         return [], {}
     if data.labels is not None:
         names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class
         return names, {label: names.index(name) for label, name in data.labels.items()}
-    names = sorted(train.label_counts, key=_numbers_first)
+    names = sorted(train.label_counts if train else (), key=_numbers_first)
     return names, {name: number for number, name in enumerate(names)}
 
 
