@@ -14,6 +14,8 @@ from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_
 
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
 from snaketrain.runtime.job_settings import settings_words
+from snaketrain.tracking.mlflow_store import Store
+from snaketrain.tracking.registering import is_servable, register
 
 EXAMPLES = 600
 TOPICS = {"cast": ["actor"], "content": ["plot", "story"], "praise": KIND, "scorn": UNKIND}
@@ -157,6 +159,24 @@ def test_several_processes_compute_the_same(finished, tmp_path, run, processes):
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
         assert found["examples"] == expected["examples"] and found["baselines"] == expected["baselines"]
+
+
+def test_a_classifier_of_pairs_is_served_by_mlflow(finished, tmp_path):
+    import mlflow
+
+    shutil.copy(finished / "mlflow.db", tmp_path)
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert is_servable(finished / "results/runs/pairs") and not is_servable(finished / "results/runs/topics")
+    register(finished / "results/runs/pairs", store)
+    mlflow.set_tracking_uri(store.uri)
+    model = mlflow.pyfunc.load_model("models:/words-pairs@champion")
+    rows = results_of(finished, "pairs")[1][:40]  # more than are answered at once
+    answers = model.predict([{"text": row["text"], "text_pair": row["text_pair"]} for row in rows])
+    assert [answer["label"] for answer in answers] == [row["predicted"] for row in rows]
+    assert [answer["score"] for answer in answers] == pytest.approx([float(row["probability"]) for row in rows], abs=1e-4)
+    assert model.input_example[0].keys() == {"text", "text_pair"}
+    with pytest.raises(mlflow.exceptions.MlflowException, match="Give each pair as"):
+        model.predict([{"text": "a good film"}])
 
 
 @pytest.mark.parametrize(("run", "processes"), [("pairs", 1), ("topics", 2), ("grades", 1)])

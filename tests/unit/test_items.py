@@ -101,6 +101,15 @@ def test_given_splits_are_not_split_again(here):
     assert facts["label_names"] == ["even", "odd"]
 
 
+def test_a_test_set_alone_is_not_split(here):
+    facts, splits = prepared(here, train=None, test={"use": "mine.py:Squares", "arguments": {"count": 7}})
+    assert [facts["splits"][split]["examples"] for split in ("train", "dev", "test")] == [0, 0, 7]
+    assert numbers(splits["test"]) == list(range(7)) and facts["label_names"] == ["even", "odd"]
+    assert "inputs" in tracked.schema(facts)["mlflow_tensorspec"]["features"]
+    manifest = Manifest("prepare_data", "", [], {}, {}, facts, path=str(here / "manifest.json"))
+    assert len(open_items(manifest, "train", seed=1)) == 0
+
+
 def test_a_batch_has_the_fields_by_name_and_ids(here):
     facts, splits = prepared(here, fields=["x", "y"])
     batch = splits["train"].batch([3, 1])

@@ -12,8 +12,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from snaketrain.labels import label_kinds
-from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import read_manifest, write_json
+from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
@@ -22,6 +22,7 @@ from snaketrain.tracking.run_keys import training_run
 
 ALIAS = "champion"
 EXAMPLE = ["a touching film"]
+EXAMPLE_OF_PAIRS = [{"text": "a touching film", "text_pair": "it moved me"}]
 REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -41,7 +42,7 @@ def register(folder: Path, store: Store) -> Decision:
     if decision.registers:
         prepared = tracked.prepared(run, folder.resolve().parents[1])
         longest = prepared.facts.get("max_length") if prepared else None
-        version = log_model(folder / "selection/model", name, run_id, longest, store)
+        version = log_model(folder / "selection/model", name, run_id, longest, prepared is not None and has_pairs(prepared), store)
         for key, value in (asdict(new) | {"reason": decision.reason}).items():
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
         if decision.crowns:
@@ -69,24 +70,19 @@ def is_due(folder: Path, uri: str, run_id: str) -> bool:
 
 
 def is_servable(folder: Path) -> bool:
-    """Whether it is a classifier of single texts that transformers can load."""
+    """Whether it is a classifier of texts or pairs that transformers can load."""
     run = tracked.read_json(folder / "training/run.json") or {}
     prepared = tracked.prepared(run, folder.resolve().parents[1])
     if prepared is None:
         return False
     kind = label_kinds().get(str(prepared.facts.get("label_kind")))
-    texts = by_key(prepared.settings).get("data.text", "text")
     model = folder / "selection/model"
     weights = (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file()
-    one_text = isinstance(texts, str) or len(texts) == 1
-    return (
-        one_text
-        and kind is not None
-        and kind.served
-        and weights
-        and (model / "config.json").is_file()
-        and (model / "tokenizer.json").is_file()
-    )
+    return kind is not None and kind.served and weights and (model / "config.json").is_file() and (model / "tokenizer.json").is_file()
+
+
+def has_pairs(prepared: Manifest) -> bool:
+    return len(by_key(prepared.settings).get("data.text") or ()) == 2
 
 
 def registry_name(run: JsonObject) -> str:
@@ -119,7 +115,7 @@ def of_unknown_origin(version: ModelVersion) -> Contender:
     return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
 
 
-def log_model(model: Path, name: str, run_id: str, longest: int | None, store: Store) -> str:
+def log_model(model: Path, name: str, run_id: str, longest: int | None, pairs: bool, store: Store) -> str:
     """Save the model with everything serving needs. Returns the number of its version."""
     requirements = [f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED]
     with tempfile.TemporaryDirectory() as folder:
@@ -129,9 +125,9 @@ def log_model(model: Path, name: str, run_id: str, longest: int | None, store: S
             python_model=served_code(),
             artifacts={"model": f"{folder}/files"},
             pip_requirements=requirements,  # MLflow would take long to infer them
-            model_config={"max_length": longest},
+            model_config={"max_length": longest, "pairs": pairs},
         )
-        add_example(Path(folder, "model"))
+        add_example(Path(folder, "model"), EXAMPLE_OF_PAIRS if pairs else EXAMPLE)
         store.client.log_artifacts(run_id, f"{folder}/model", "model")
     if not store.client.search_registered_models(f"name = '{name}'"):
         store.client.create_registered_model(name)
@@ -139,10 +135,10 @@ def log_model(model: Path, name: str, run_id: str, longest: int | None, store: S
     return str(store.client.create_model_version(name, source, run_id).version)
 
 
-def add_example(saved: Path) -> None:
+def add_example(saved: Path, example: Json) -> None:
     """What `save_model` does with an example, except that it would load the model and predict first, which takes many times as long."""
     kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
-    for name, content in zip(kept.values(), (EXAMPLE, {"inputs": EXAMPLE}), strict=True):
+    for name, content in zip(kept.values(), (example, {"inputs": example}), strict=True):
         write_json(saved / name, content)
     described = Model.load(saved)
     described.saved_input_example_info = {"type": "json_object", **kept}

@@ -1,4 +1,4 @@
-"""A trained text classifier as MLflow serves it: texts in; for each, its label and the probability of that label.
+"""A trained classifier of texts or pairs as MLflow serves it: for each, its label and the probability of that label.
 
 MLflow keeps this file beside the weights and runs it where the model is loaded, so it must not import anything of this project.
 """
@@ -20,17 +20,29 @@ class TextClassifier(PythonModel):
 
     def predict(self, model_input: list[str]):  # type: ignore[no-untyped-def, override]  # MLflow reads both from it
         """A dictionary for each text; MLflow learns its fields from an example."""
+        return self.answers(model_input)
+
+    def answers(self, texts: list[str] | list[tuple[str, str]]) -> list[dict[str, str | float]]:
         import torch
 
-        answers = []
+        found: list[dict[str, str | float]] = []
         with torch.inference_mode():
-            for start in range(0, len(model_input), TEXTS_AT_ONCE):
-                texts = model_input[start : start + TEXTS_AT_ONCE]
+            for start in range(0, len(texts), TEXTS_AT_ONCE):
+                some = texts[start : start + TEXTS_AT_ONCE]
                 cut = {"truncation": self.longest is not None, "max_length": self.longest}
-                logits = self.model(**self.tokenizer(texts, padding=True, return_tensors="pt", **cut)).logits
+                logits = self.model(**self.tokenizer(some, padding=True, return_tensors="pt", **cut)).logits
                 for score, label in zip(*logits.softmax(-1).max(-1), strict=True):
-                    answers.append({"label": self.model.config.id2label[int(label)], "score": float(score)})
-        return answers
+                    found.append({"label": self.model.config.id2label[int(label)], "score": float(score)})
+        return found
 
 
-mlflow.models.set_model(TextClassifier())
+class PairClassifier(TextClassifier):
+    def predict(self, model_input: list[dict[str, str]]):  # type: ignore[no-untyped-def, override]
+        """The same for each pair, `{"text": ..., "text_pair": ...}`."""
+        if any(pair.keys() != {"text", "text_pair"} for pair in model_input):
+            raise mlflow.exceptions.MlflowException.invalid_parameter_value('Give each pair as {"text": "...", "text_pair": "..."}.')
+        return self.answers([(pair["text"], pair["text_pair"]) for pair in model_input])
+
+
+pairs = mlflow.models.ModelConfig().get("pairs")  # type: ignore[no-untyped-call]
+mlflow.models.set_model(PairClassifier() if pairs else TextClassifier())

@@ -21,7 +21,8 @@ class Tracking(Section):
     experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
     notes: str = Field("", description="free text, shown with the run in MLflow")
     register_models: bool = Field(
-        True, description="whether the best text classifier of an experiment is registered in MLflow's model registry, ready to be served"
+        True,
+        description="whether the best classifier of texts or pairs of an experiment is registered in MLflow's model registry, ready to be served",
     )
     wait_seconds: float = Field(
         120,
