@@ -126,7 +126,7 @@ CASES = {
             "model": {"source": None, "arguments": SMALL_BERT},
             "train": {"batch_size": 16, "learning_rate": 3e-3, "warmup": 0.1, "epochs": 10},
         },
-        {"accuracy": (0.88, 1)},
+        {"accuracy": (0.88, 1), "f1": (0.88, 1), "matthews_correlation": (0.76, 1)},
     ),
     "sst2_bart": Case(
         write_sst2,

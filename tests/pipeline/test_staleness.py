@@ -133,6 +133,13 @@ def test_select_reruns_selection_and_after(finished):
     assert planned(finished) == of({"select_checkpoint", "evaluate_model"}, *BOTH)
 
 
+def test_a_metric_that_was_not_logged_trains_again_where_it_selects_and_only_evaluates_where_it_does_not(finished):
+    configure(finished, select__metric="matthews_correlation")
+    assert planned(finished) == of(TRAINS, *BOTH)
+    configure(finished, select__metric="accuracy", evaluate__metrics=["matthews_correlation"])
+    assert planned(finished) == of({"evaluate_model"}, *BOTH)
+
+
 def test_train_of_one_run_reruns_that_run(finished):
     configure(finished, runs__small={"train.learning_rate": 0.002})
     assert planned(finished) == of(TRAINS, "small")

@@ -1,4 +1,7 @@
-"""Pairs of texts, several classes and numbers: trained, compared, and every metric recomputed from the predictions."""
+"""Pairs of texts, several classes and numbers: trained, compared, and every metric recomputed from the predictions.
+
+Among them metrics that the configuration names: one that selects the checkpoint, some of the evaluation alone, one of the user's own file.
+"""
 
 import csv
 import json
@@ -10,9 +13,20 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from distributed.running import run_stage
-from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
+from scipy.stats import spearmanr
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    mean_absolute_error,
+    mean_squared_error,
+    r2_score,
+    roc_auc_score,
+)
 
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Evaluate
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.tracking.mlflow_store import Store
 from snaketrain.tracking.registering import is_servable, register
@@ -26,10 +40,18 @@ DATASETS = {
 }
 SMALL_BUT_QUICK = {"initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 RUNS = {
-    "pairs": {"data": "pairs"},
-    "topics": {"data": "topics", "select.metric": "micro_f1"},
-    "grades": {"data": "grades", "select.metric": "mae"},
+    "pairs": {"data": "pairs", "select.metric": "matthews_correlation", "evaluate.metrics": ["auroc", "f1"]},
+    "topics": {"data": "topics", "select.metric": "micro_f1", "evaluate.metrics": ["auroc"]},
+    "grades": {
+        "data": "grades",
+        "select.metric": "close",
+        "train.metrics": {"spearman": None, "close": {"use": "mine.py:close", "arguments": {"within": 0.5}, "mode": "max"}},
+    },
 }
+MINE = """
+def close(prediction, target, within):
+    return ((prediction - target).abs() < within).float()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +60,7 @@ def finished(tmp_path_factory) -> Path:
     usual = configuration()
     common = {"dev_fraction": 0.15, "test_fraction": 0.2, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
     write_raw(folder, random.Random(1))
+    (folder / "mine.py").write_text(MINE)
     make_workspace(
         folder,
         data="pairs",
@@ -86,6 +109,9 @@ def test_predictions_depend_on_both_texts_of_a_pair(finished):
     assert results["metrics"]["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     assert results["metrics"]["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert results["accuracy"] == results["metrics"]["accuracy"]
+    assert results["metrics"]["matthews_correlation"] == pytest.approx(matthews_corrcoef(labels, predicted))
+    assert results["metrics"]["f1"] == pytest.approx(f1_score(labels, predicted, pos_label="second"))
+    assert results["metrics"]["auroc"] == pytest.approx(roc_auc_score(labels, [float(row["p_second"]) for row in rows]), abs=1e-4)
     assert rows[0]["text"] and rows[0]["text_pair"]
     # who reads the first text only is right in 80 % of the cases: always of 0 or 4 kind words, in half of those of 2
     assert results["metrics"]["accuracy"] > 0.88 and results["majority_accuracy"] < 0.65
@@ -102,6 +128,7 @@ def test_several_classes_at_once(finished):
     assert metrics["micro_f1"] == pytest.approx(f1_score(labels, predicted, average="micro"))
     assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert metrics["exact_match"] == pytest.approx(accuracy_score(labels, predicted))
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-4)
     clipped = np.clip(probabilities, 1e-6, 1 - 1e-6)  # they are written with six digits
     assert metrics["loss"] == pytest.approx(-np.log(np.where(labels, clipped, 1 - clipped)).mean(), rel=0.01)
     assert metrics["micro_f1"] > 0.93 and metrics["exact_match"] > 0.85
@@ -118,6 +145,8 @@ def test_numbers_are_predicted(finished):
             "mae": mean_absolute_error(labels, predicted),
             "r2": r2_score(labels, predicted),
             "pearson": np.corrcoef(labels, predicted)[0, 1],
+            "spearman": spearmanr(labels, predicted)[0],
+            "close": (np.abs(labels - predicted) < 0.5).mean(),
         },
         rel=1e-4,
     )
@@ -129,7 +158,8 @@ def test_numbers_are_predicted(finished):
 def test_dev_metrics_are_those_that_the_checkpoint_was_selected_by(finished, run):
     winner = json.loads((finished / "results/runs" / run / "selection/selection.json").read_text())["winner"]
     results = json.loads((finished / "results/runs" / run / "evaluation/dev_results.json").read_text())
-    assert results["metrics"] == pytest.approx(winner["metrics"], rel=1e-4)
+    assert {name: results["metrics"][name] for name in winner["metrics"]} == pytest.approx(winner["metrics"], rel=1e-4)
+    assert RUNS[run]["select.metric"] in winner["metrics"] and "auroc" not in winner["metrics"], "which is of the evaluation alone"
 
 
 def test_transformers_loads_the_selected_models(finished):
@@ -147,13 +177,15 @@ def test_transformers_loads_the_selected_models(finished):
 
 
 @pytest.mark.parametrize(("run", "processes"), [("topics", 2), ("grades", 3)])
-def test_several_processes_compute_the_same(finished, tmp_path, run, processes):
-    """The splits divide evenly neither by the processes nor by the batch size."""
+def test_several_processes_compute_the_same(finished, tmp_path, monkeypatch, run, processes):
+    """The splits divide evenly neither by the processes nor by the batch size; AUROC and Spearman's correlation need all rows at once."""
     before = finished / "results/runs" / run
     data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))
     paths = {"--output": tmp_path / "manifest.json", "--data": data, "--training": before / "training/manifest.json"}
     paths |= {"--selection": before / "selection/manifest.json", "--run-name": run, "--device": "cpu"}
-    settings = settings_words(tmp_path, "evaluate_model", ["evaluate.batch_size=7", "evaluate.confidence=0.95", "evaluate.bins=10"])
+    given = Evaluate(batch_size=7, metrics=RUNS[run].get("evaluate.metrics", {}))
+    settings = settings_words(tmp_path, "evaluate_model", strings("evaluate", given))
+    monkeypatch.chdir(finished)  # beside the code of the metric
     run_stage("evaluate_model", [*(word for pair in paths.items() for word in pair), *settings], tmp_path / "log", processes)
     for split in ("dev", "test"):
         expected, found = (json.loads((folder / f"{split}_results.json").read_text()) for folder in (before / "evaluation", tmp_path))
@@ -215,6 +247,6 @@ def test_runs_of_all_kinds_are_compared(finished):
     assert "nothing to compare" in page
     with open(finished / "results/comparison/runs.csv", newline="", encoding="utf-8") as file:
         lines = {line["run"]: line for line in csv.DictReader(file)}
-    for run, metric in (("pairs", "accuracy"), ("topics", "micro_f1"), ("grades", "mae")):
+    for run, metric in (("pairs", "accuracy"), ("topics", "micro_f1"), ("grades", "close")):
         assert float(lines[run][f"test_{metric}"]) == pytest.approx(results_of(finished, run)[0]["metrics"][metric])
     assert lines["grades"]["test_accuracy"] == ""

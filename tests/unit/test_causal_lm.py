@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from snaketrain.config.schema import Metric
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
@@ -16,6 +17,7 @@ from snaketrain.evaluation.predicting import predict
 from snaketrain.models import token_losses
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.training.building import add_metrics
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.state import TrainState
 from snaketrain.training.step import take_step
@@ -109,6 +111,22 @@ def test_accuracy_is_the_share_of_next_tokens_that_are_the_likeliest(task, modul
     right = [(modules["model"](torch.tensor([t])).logits[0, :-1].argmax(-1) == torch.tensor(t[1:])) for t in texts if len(t) > 1]
     found = evaluate(state(task, modules), examples(), 3)
     assert found["accuracy"] == pytest.approx(torch.cat(right).float().mean().item())
+
+
+def test_metrics_of_the_configuration_have_a_row_for_each_predicted_token(task, modules, examples):
+    top = {
+        "use": "torchmetrics.classification.MulticlassAccuracy",
+        "arguments": {"num_classes": VOCABULARY, "average": "micro", "top_k": 5},
+    }
+    add_metrics(task, {"top_5": Metric(**top)}, FACTS, "causal_lm", "train.metrics")
+    batch = examples().batch(range(7))
+    logits, targets = task.predictions(modules, batch)
+    learnt = targets >= 0
+    right = (logits[learnt].topk(5).indices == targets[learnt][:, None]).any(1)
+    assert evaluate(state(task, modules), examples(), 3)["top_5"] == pytest.approx(right.float().mean().item(), abs=1e-6)
+    add_metrics(task, {"most": Metric(use="torchmetrics.MaxMetric")}, FACTS, "causal_lm", "evaluate.metrics")
+    with pytest.raises(SystemExit, match=r"metrics.most: needs a row for each example, but this task gives \d+ for 3 examples"):
+        evaluate(state(task, modules), examples(), 3)
 
 
 def test_figures_and_rows_come_from_one_pass_of_the_model(task, modules, examples):

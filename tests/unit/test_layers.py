@@ -20,6 +20,7 @@ GROUND = {
     "snaketrain.data.cells",
     "snaketrain.tasks",
     "snaketrain.tasks.metric_modes",
+    "snaketrain.tasks.metric_names",
 }
 SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}
 MLFLOW = {

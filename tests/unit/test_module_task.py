@@ -5,17 +5,21 @@ from pathlib import Path
 import pytest
 import torch
 import torchmetrics
+from scipy.stats import pearsonr, spearmanr
 from torch.nn import functional
 
 from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.schema import Metric
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.losses import arguments_of, call
+from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.module import Module
+from snaketrain.training.building import add_metrics
 
 MINE = """
 import torch
 from torch import nn
-from snaketrain.tasks.metrics import Sum
+from snaketrain.tasks.metrics import OfRows, Sum
 
 class Two(nn.Module):
     def __init__(self, by_name=False):
@@ -55,6 +59,11 @@ class Ratio(Sum):
         return {"prediction": prediction.sum(), "target": target.sum()}
     def compute(self, sums):
         return float(sums["prediction"] / sums["target"])
+
+class Median(OfRows):
+    higher_is_better = False
+    def compute(self, prediction, target):
+        return float((prediction - target).abs().median())
 
 class Data:
     def __len__(self): return 3
@@ -104,11 +113,10 @@ def cut(batch, *sizes):
 
 @torch.no_grad()
 def evaluated(task, modules, batches):
-    sums = {}
+    measuring = Measuring(task)
     for part in batches:
-        for name, value in task.evaluation_step(task.outputs(modules, part), part).items():
-            sums[name] = sums.get(name, 0) + value.double()
-    return task.measure(sums)
+        measuring.add(task.outputs(modules, part), part, task.count(part))
+    return measuring.metrics()
 
 
 def test_each_named_prediction_has_its_loss_and_weight(batch):
@@ -208,6 +216,7 @@ METRICS = {
     "f1": ("torchmetrics.classification.MulticlassF1Score", {"num_classes": 3}),
     "iou": ("torchmetrics.JaccardIndex", {"task": "multiclass", "num_classes": 3}),
     "area": ("torchmetrics.AUROC", {"task": "multiclass", "num_classes": 3, "thresholds": 50}),
+    "exact_area": ("torchmetrics.AUROC", {"task": "multiclass", "num_classes": 3}),
 }
 
 
@@ -251,18 +260,37 @@ def test_metrics_of_numbers_and_custom_metrics(batch, sizes):
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ({"use": "torchmetrics.AUROC", "arguments": {"task": "binary"}}, "BinaryAUROC keeps `preds` of every batch"),
-        ({"use": "torchmetrics.PearsonCorrCoef"}, "does not add up|keeps `mean_x`"),
-        ({"use": "torchmetrics.MaxMetric"}, "MaxMetric does not add up its `max_value`"),
         (
-            {"use": "mine.py:Two"},
-            "mine.py:Two is neither a torchmetrics class nor derived from snaketrain.tasks.metrics.Sum nor a function",
+            "mine.py:Two",
+            "metrics.it: mine.py:Two is neither a torchmetrics class nor derived from snaketrain.tasks.metrics.Sum or OfRows nor",
         ),
+        ({"use": "torchmetrics.classification.MulticlassAccuracy"}, "metrics.it: torchmetrics.*cannot be made.*num_classes"),
     ],
 )
-def test_metrics_that_cannot_be_added_up_are_refused(metric, words):
+def test_what_is_no_metric_is_refused(metric, words):
     with pytest.raises(SystemExit, match=words):
         Module(losses={"output": "torch.nn.MSELoss"}, metrics={"it": metric})
+
+
+@pytest.mark.parametrize("sizes", [(10,), (3, 7)])
+def test_metrics_that_do_not_add_up_get_all_rows_at_once(batch, sizes):
+    metrics = {"pearson": {"use": "torchmetrics.PearsonCorrCoef", "prediction": "mean"}, "order": "torchmetrics.SpearmanCorrCoef"}
+    metrics |= {"most": {"use": "torchmetrics.MaxMetric", "target": None}, "median": "mine.py:Median"}
+    task, modules = two(metrics=metrics)
+    assert task.metrics["order"] == "max" and task.metrics["median"] == "min"
+    found = evaluated(task, modules, cut(batch, *sizes))
+    mean = modules["model"](batch["features"])[0].squeeze(1).detach()
+    assert found["pearson"] == pytest.approx(pearsonr(mean, batch["target"])[0], abs=1e-6)
+    assert found["order"] == pytest.approx(spearmanr(mean, batch["target"])[0], abs=1e-6)
+    assert found["most"] == mean.max() and found["median"] == pytest.approx((mean - batch["target"]).abs().median().item())
+
+
+def test_metrics_of_the_training_compare_the_first_prediction_with_the_target_of_its_loss(batch):
+    task, modules = two(losses={"mean": {"use": "torch.nn.MSELoss", "target": "width"}})
+    add_metrics(task, {"mae": Metric(use="torchmetrics.MeanAbsoluteError")}, {}, "module", "train.metrics")
+    mean = modules["model"](batch["features"])[0].squeeze(1)
+    assert evaluated(task, modules, [batch])["mae"] == pytest.approx((mean - batch["width"]).abs().mean().item())
+    assert task.metrics == {"loss": "min", "mae": "min"}
 
 
 def test_a_metric_of_several_values_is_refused(batch):

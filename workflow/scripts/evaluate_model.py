@@ -60,7 +60,7 @@ def main(args: Namespace) -> None:
     # a changed plot or interval does not need the model again
     scores = folder / "scores" / scores_key(job.given, args.device, training, selection, data, model)
     if not all((scores / f"{split}.json").is_file() for split in SPLITS):
-        score(args, training, selection, data, model, evaluate.batch_size, scores)
+        score(args, training, selection, data, model, evaluate, scores)
     if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results
         return
 
@@ -97,7 +97,7 @@ def read_table(path: Path, examples: int) -> dict[str, list[Json]]:
 
 
 def score(
-    args: Namespace, training: Manifest, selection: Manifest, data: Manifest, fetched: Manifest | None, batch_size: int, folder: Path
+    args: Namespace, training: Manifest, selection: Manifest, data: Manifest, fetched: Manifest | None, evaluate: Evaluate, folder: Path
 ) -> None:
     """Run the model on both splits; rank 0 writes the scores."""
     # transformers would warn of missing weights, which are loaded later
@@ -107,21 +107,22 @@ def score(
 
     from snaketrain.data.loading.opening import open_split
     from snaketrain.evaluation.predicting import load_trained, predict
-    from snaketrain.training.building import make_task, start_strategy
+    from snaketrain.training.building import add_metrics, make_task, start_strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
     sections = from_strings(training.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
     strategy = start_strategy(train, args.device, training.facts["precision"])  # the training's, whatever `auto` would mean here
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
-    task = make_task(train)
+    task = make_task(train, data.facts)
+    add_metrics(task, evaluate.metrics, data.facts, train.task.use, "evaluate.metrics")
     weights = fetched.folder / "files" if fetched else None
     state = load_trained(task, train, model, weights, data.facts, selection.folder / "model", strategy)
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = len(examples) > 0 and not withheld(data.facts, split)
         name = f"{args.run_name}: {split}"
-        metrics, rows = predict(state, examples, batch_size, train.batch_tokens, name, measured, watch.beat)
+        metrics, rows = predict(state, examples, evaluate.batch_size, train.batch_tokens, name, measured, watch.beat)
         if strategy.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options

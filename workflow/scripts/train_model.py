@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
     logging.info("rank %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)
 
-    task = make_task(train)
+    task = make_task(train, data.facts)
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
     journals = open_journals(folder, strategy, partial(check, folder), about, own_files)

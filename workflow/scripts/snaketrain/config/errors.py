@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -78,22 +79,17 @@ def expectation(item: ErrorDetails) -> str:
 def fields_at(location: Sequence[int | str]) -> list[str]:
     """The names of the settings at a place of the configuration."""
     model: type[Section] = Settings
-    named: type[Section] | None = None  # the class of a mapping's values
+    named = False  # whether the next part is a name that the user gave
     for part in location:
-        if isinstance(part, int) or part.isdecimal():
-            continue  # in a list
-        if named is not None:  # the name of one of several, such as `new` in `predict.new`
-            model, named = named, None
-            continue
+        if named or isinstance(part, int) or part.isdecimal():
+            named = False
+            continue  # in a list, or in a mapping
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         found = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
         if found is None:
             return []
-        if getattr(annotation, "__origin__", None) is dict:
-            named = found
-        else:
-            model = found
+        model, named = found, get_origin(annotation) is dict
     return [] if named else list(model.model_fields)
 
 

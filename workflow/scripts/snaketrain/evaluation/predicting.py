@@ -15,10 +15,9 @@ from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Task
 from snaketrain.training.building import build, load_for_evaluation
-from snaketrain.training.evaluation import Sums, compute_outputs
+from snaketrain.training.evaluation import Measurements, compute_outputs
+from snaketrain.training.gathering import Rows, merged, on_cpu
 from snaketrain.training.state import TrainState
-
-Rows = dict[str, np.ndarray]
 
 
 def load_trained(
@@ -41,13 +40,13 @@ def predict(
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], Rows]:
     """The metrics, if `measured`, and on rank 0 the rows with their `ids`, in the order of the examples."""
-    strategy, sums = state.strategy, Sums(state)
+    strategy, measurements = state.strategy, Measurements(state, len(examples))
     columns: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
 
     def keep(microbatch: MicroBatch, batch: Batch, outputs: Any) -> None:
         if measured:
-            sums.add(microbatch, batch, outputs)
+            measurements.add(microbatch, batch, outputs)
         predicted = state.task.predict(outputs, batch)  # on all ranks, since a model may be sharded over them
         if not microbatch.filler:
             columns["ids"].append(np.array(microbatch.ids, np.int64))
@@ -59,21 +58,4 @@ def predict(
     compute_outputs(state, examples, batch_size, tokens, keep)
     bar.close()
     of_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in columns.items()})
-    return sums.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}
-
-
-def on_cpu(rows: torch.Tensor) -> np.ndarray:
-    rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # numpy has no bfloat16
-    return rows.cpu().numpy()
-
-
-def merged(parts: list[Rows], examples: int) -> Rows:
-    """The rows of all ranks in the order of the examples, each of which must occur exactly once."""
-    parts = [part for part in parts if len(part["ids"])]
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {"ids": np.empty(0, np.int64)}
-    order = np.argsort(rows["ids"], kind="stable")
-    if not np.array_equal(rows["ids"][order], np.arange(examples)):
-        raise SystemExit(
-            f"{len(order)} rows were predicted for {examples} examples: some were evaluated twice or not at all. Please report this."
-        )
-    return {name: values[order] for name, values in rows.items()}
+    return measurements.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}

@@ -149,6 +149,10 @@ class Head(ABC):
     @abstractmethod
     def predict(self, logits: Tensor) -> dict[str, Tensor]: ...
 
+    def metric_inputs(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What the metrics of the configuration compare: predictions, such as probabilities, and labels."""
+        return logits, labels
+
 
 class Report(ABC):
     """What an evaluation reports about predictions besides the task's own metrics."""

@@ -128,6 +128,9 @@ class NumberHead(Head):
     def predict(self, logits: Tensor) -> dict[str, Tensor]:
         return {"predicted": logits.squeeze(-1)}
 
+    def metric_inputs(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return logits.squeeze(-1), labels.to(logits.dtype)
+
 
 class NumberReport(Report):
     def fits(self, rows: Rows) -> bool:

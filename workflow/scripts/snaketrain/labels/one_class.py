@@ -97,6 +97,9 @@ class OneClassHead(ClassHead):
     def predict(self, logits: Tensor) -> dict[str, Tensor]:
         return {"probabilities": logits.softmax(-1)}
 
+    def metric_inputs(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return logits.softmax(-1), labels
+
 
 class OneClassReport(ClassReport):
     probability_of, share_that_is = "probability of the predicted class", "accuracy"

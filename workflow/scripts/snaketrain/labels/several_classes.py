@@ -124,6 +124,9 @@ class SeveralClassesHead(ClassHead):
     def predict(self, logits: Tensor) -> dict[str, Tensor]:
         return {"probabilities": logits.sigmoid()}
 
+    def metric_inputs(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return logits.sigmoid(), labels.long()
+
 
 class SeveralClassesReport(ClassReport):
     margin = 0.02

@@ -14,11 +14,13 @@ from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards, strategy_files
+from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.tasks.metric_names import is_short
 
 RESULTS = "results"
 FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
@@ -215,7 +217,7 @@ class Pipeline:
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
         if stage == "train_model" and run.train.early_stopping:
             sections += ("select",)  # which decides when it stops
-        return [s for section in sections for s in strings(section, getattr(run, section))]
+        return [s for section in sections for s in strings(section, train_settings(run) if section == "train" else getattr(run, section))]
 
     def _code(self, stage: str, name: str) -> list[str]:
         own: list[Path] = []
@@ -225,6 +227,9 @@ class Pipeline:
             run = self.runs[name]
             named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
             named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
+            named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
+            if stage == "evaluate_model":
+                named += [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
                 named += [(callback.use, None) for callback in run.train.callbacks]

@@ -44,6 +44,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             train.optimizer,
             train.schedule,
             train.callbacks,
+            train.metrics,
+            run.evaluate.metrics,
             run.model,
             run.select,
             data.label_kind,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from snaketrain.data.loading.training_data import Batch as Batch  # part of this interface
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.tasks.metrics import Metric
 
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
@@ -26,6 +27,7 @@ class Task:
     # what `measure` returns, and whether higher (`max`) or lower (`min`) is better, optionally by `data.label_kind`; `select` is checked
     # against them before any job
     metrics: Mapping[str, str | Mapping[str, str | None] | None] = {"loss": "min"}
+    measured: Mapping[str, Metric] = {}  # the metrics that the configuration names, besides those of `measure`
     counts = "examples"  # what `count` counts; named in the reported speed
     wraps = True  # False: `build` returns modules that the task has wrapped itself, which the strategy leaves alone
 
@@ -64,6 +66,10 @@ class Task:
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Metrics from the sums over all examples."""
         return {name: float(total / sums["count"]) for name, total in sums.items() if name != "count"}
+
+    def metric_inputs(self, metric: str, outputs: Outputs, batch: Batch) -> tuple[Tensor, ...]:
+        """The prediction and the target that a metric of `train.metrics` or `evaluate.metrics` compares, with a row for each example."""
+        raise NotImplementedError(f"{type(self).__name__} must say what `{metric}` compares: override `metric_inputs`")
 
     def predict(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
         """Columns by name, with a row for each example; none: the evaluation reports only metrics."""

@@ -59,6 +59,12 @@ class CausalLm(Task):
         loss = sums["loss"] / sums["count"]
         return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
 
+    def metric_inputs(self, metric: str, outputs: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, ...]:
+        """A row for each token that is predicted."""
+        logits, targets = outputs
+        learnt = targets != NO_TARGET
+        return logits[learnt], targets[learnt]
+
     def predict(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
         """The mean loss of each text and its number of tokens; nothing in layouts whose rows are not single texts."""
         if "labels" not in batch:

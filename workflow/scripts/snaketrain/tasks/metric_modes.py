@@ -28,7 +28,8 @@ def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> 
     """The mode by which checkpoints are ranked; `given` is `select.mode`."""
     if metric not in metrics:
         raise SystemExit(
-            f"select.metric: the task logs no '{metric}'{where}{nearest(metric, list(metrics))} It logs: {', '.join(metrics)}. Name one of them."
+            f"select.metric: the task logs no '{metric}'{where}{nearest(metric, list(metrics))} It logs: {', '.join(metrics)}. Name one of them, "
+            "or add a metric to train.metrics."
         )
     own = metrics[metric]
     if own and given and own != given:
@@ -40,10 +41,8 @@ def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> 
     return own or given or ""
 
 
-def declared_mode(name: str, own: str | None, given: str | None) -> str | None:
-    """The mode of a metric of the task `module`: what its class says, or else its setting `mode`."""
+def declared_mode(where: str, own: str | None, given: str | None) -> str | None:
+    """The mode of a metric that the configuration names: what its class says, or else its setting `mode`."""
     if own and given and own != given:
-        raise SystemExit(
-            f"train.task.arguments.metrics.{name}.mode: is {given}, but its class says that {BETTER[own]} is better. Remove it: the class decides."
-        )
+        raise SystemExit(f"{where}.mode: is {given}, but its class says that {BETTER[own]} is better. Remove it: the class decides.")
     return own or given

@@ -18,6 +18,7 @@ from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.baselines import constant_answer
 from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
+from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.metric_modes import MODES
 from snaketrain.tasks.metrics import make_metric
 
@@ -35,7 +36,9 @@ class Module(Task):
         self.regularisers = {
             each.called: Summed(each.use, each.arguments, f"{WHERE}.regularisers ({each.called})") for each in self.given.regularisers
         }
-        self.measured = {name: make_metric(name, each.use, each.arguments) for name, each in self.given.metrics.items()}
+        self.measured = {
+            name: make_metric(f"{WHERE}.metrics.{name}", each.use, each.arguments) for name, each in self.given.metrics.items()
+        }
         own = {name: MODES.get(getattr(metric, "higher_is_better", None)) for name, metric in self.measured.items()}
         self.metrics = self.given.modes(own)
 
@@ -60,18 +63,14 @@ class Module(Task):
     def evaluation_step(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
         parts = self.parts(outputs, batch)
         sums = {"count": torch.tensor(self.count(batch)), "loss": reduce(operator.add, parts.values())}
-        sums |= {f"loss_{name}": loss for name, loss in parts.items() if name}
-        for name, metric in self.given.metrics.items():
-            prediction = outputs[metric.prediction or self.given.predictions[0]]
-            found = self.measured[name].sums(*beside(prediction, self.target(batch, metric.target, f"metrics.{name}.target")))
-            sums |= {f"{name}.{state}": total for state, total in found.items()}
-        return sums
+        return sums | {f"loss_{name}": loss for name, loss in parts.items() if name}
 
-    def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        found = {name: float(sums[name] / sums["count"]) for name in self.metrics if name not in self.measured}
-        for name, metric in self.measured.items():
-            found[name] = metric.compute({key.removeprefix(f"{name}."): total for key, total in sums.items() if key.startswith(f"{name}.")})
-        return found
+    def metric_inputs(self, metric: str, outputs: Predictions, batch: Batch) -> tuple[Tensor, ...]:
+        """A metric of `train.metrics` compares the first prediction with the target of its loss."""
+        first, given = self.given.predictions[0], self.given.metrics.get(metric)
+        compared = given or self.given.losses.get(first) or next(iter(self.given.losses.values()))
+        prediction = outputs[given.prediction or first] if given else outputs[first]
+        return tuple(beside(prediction, self.target(batch, compared.target, f"metrics.{metric}.target")))
 
     def predict(self, outputs: Predictions, batch: Batch) -> dict[str, Tensor]:
         """The predictions with their targets, unless they are large; for classes the probabilities, like other classifiers."""
@@ -108,8 +107,9 @@ class Module(Task):
         if len(known) < len(answers):
             return {}
         words = "; ".join(f"{name}: {answer}" if len(known) > 1 else answer for name, (_, answer) in known.items())
-        sums = self.evaluation_step({name: constant for name, (constant, _) in known.items()}, targets)
-        return {"constant": {"answer": words} | self.measure({name: total.double() for name, total in sums.items()})}
+        measuring = Measuring(self)
+        measuring.add({name: constant for name, (constant, _) in known.items()}, targets, self.count(targets))
+        return {"constant": {"answer": words} | measuring.metrics()}
 
     def classes(self, predictions: Predictions) -> tuple[str, str] | None:
         """The prediction whose values are logits of the data's classes, and its target; None unless it is the only prediction."""

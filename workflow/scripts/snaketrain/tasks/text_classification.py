@@ -43,6 +43,9 @@ class TextClassification(Task):
     def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return {"loss": float(sums["loss"] / sums["count"])} | self.head.measure(sums)
 
+    def metric_inputs(self, metric: str, outputs: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+        return self.head.metric_inputs(outputs, batch["labels"])
+
     def predict(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
         return self.head.predict(outputs) | {"loss": self.head.losses(outputs, batch["labels"])}
 

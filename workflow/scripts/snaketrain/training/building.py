@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.weight_files import load_weights
@@ -19,6 +19,8 @@ from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.tasks.metric_modes import modes_of
+from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.initial_weights import start_from
 from snaketrain.training.optimizers import optimizer_of
@@ -60,9 +62,23 @@ def load_callbacks(train: Train) -> list[Callback]:
     return callbacks
 
 
-def make_task(train: Train) -> Task:
+def make_task(train: Train, facts: JsonObject | None = None) -> Task:
+    """With the `facts` of the data, the task also measures `train.metrics`."""
     task: Task = load(train.task.use, "tasks")(**train.task.arguments)
+    if facts is not None:
+        add_metrics(task, train.metrics, facts, train.task.use, "train.metrics")
     return task
+
+
+def add_metrics(task: Task, given: dict[str, Metric], facts: JsonObject, use: str, where: str) -> None:
+    """Let the task measure what a section names as well."""
+    own = modes_of(task.metrics, facts.get("label_kind"), use)
+    measured, modes = metrics_of_settings(given, facts, where)
+    if twice := next((name for name in measured if name in own), None):
+        raise SystemExit(f"{where}.{twice}: the task logs a metric of this name by itself. Remove it, or give yours another name.")
+    if measured and type(task).metric_inputs is Task.metric_inputs:
+        raise SystemExit(f"{where}: {use} does not say what metrics compare. Override `metric_inputs` in it, or remove {where}.")
+    task.metrics, task.measured = {**own, **modes}, {**task.measured, **measured}
 
 
 def build(

@@ -11,32 +11,40 @@ from torch import Tensor
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.tasks.base import Batch, Outputs, on_device
+from snaketrain.tasks.measuring import Measuring
+from snaketrain.training.gathering import merged
 from snaketrain.training.state import TrainState
 
 UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
 
 
-class Sums:
-    """Sums of what is measured on each example, added over all ranks and divided once."""
+class Measurements:
+    """What is measured on each example: sums are added over all ranks and divided once, rows are gathered in the order of the examples."""
 
-    def __init__(self, state: TrainState):
-        self.task, self.strategy = state.task, state.strategy
-        self.totals: dict[str, Tensor] = {}
+    def __init__(self, state: TrainState, examples: int):
+        self.strategy, self.examples = state.strategy, examples
+        self.measuring = Measuring(state.task)
+        self.ids: list[int] = []
 
     def add(self, microbatch: MicroBatch, batch: Batch, outputs: Outputs) -> None:
-        for name, value in self.task.evaluation_step(outputs, batch).items():
-            self.totals[name] = self.totals.get(name, 0.0) + (torch.zeros_like(value) if microbatch.filler else value).double()
+        self.measuring.add(outputs, batch, len(microbatch.ids), microbatch.filler)
+        self.ids += () if microbatch.filler else microbatch.ids
 
     def metrics(self) -> dict[str, float]:
-        return self.task.measure({name: self.strategy.sum(total) for name, total in self.totals.items()})
+        """The same on all ranks."""
+        return self.measuring.metrics(self.strategy.sum, self.gather)
+
+    def gather(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        mine = {"ids": np.array(self.ids, np.int64)} | {name: values.numpy() for name, values in rows.items()}
+        return {name: torch.from_numpy(values) for name, values in merged(self.strategy.all_gather_object(mine), self.examples).items()}
 
 
 def evaluate(
     state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True
 ) -> dict[str, float] | None:
     """The metrics; None if `goes_on`, called after each batch with the same answer on all ranks, returned False."""
-    sums = Sums(state)
-    return sums.metrics() if compute_outputs(state, data, batch_size, tokens, sums.add, goes_on) else None
+    measurements = Measurements(state, len(data))
+    return measurements.metrics() if compute_outputs(state, data, batch_size, tokens, measurements.add, goes_on) else None
 
 
 @torch.no_grad()

@@ -87,7 +87,8 @@ class Trainer:
         Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` is the folder of the
         pretrained model that `model` names.
         """
-        strategy, task, plan = strategy or start_strategy(train), task or make_task(train), plan or Plan.of(train, data.train.lengths)
+        strategy, task = strategy or start_strategy(train), task or make_task(train, data.facts)
+        plan = plan or Plan.of(train, data.train.lengths)
         folder.mkdir(parents=True, exist_ok=True)
         modules = build(task, train, model, weights, data.facts, initial_weights, strategy.builds, trains=True)
         if strategy.rank == 0:

@@ -12,6 +12,7 @@ from snaketrain.config.schema.base import LARGEST, Name, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Evaluate, Select
+from snaketrain.config.schema.metrics import Metric
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, InitialWeights, Model
 from snaketrain.config.schema.predict import Inputs, ReadInputs, prediction_problems
 from snaketrain.config.schema.sources import Examples, Source
@@ -28,6 +29,7 @@ __all__ = [
     "Examples",
     "InitialWeights",
     "Inputs",
+    "Metric",
     "Model",
     "Name",
     "ReadInputs",
@@ -64,6 +66,8 @@ class Settings(Section):
         yield from self._step_problems()
         yield from self._weight_problems()
         yield from prediction_problems(self.predict, self.data)
+        if twice := sorted(self.train.metrics.keys() & self.evaluate.metrics.keys()):
+            yield f"evaluate.metrics has {twice[0]!r}, which train.metrics has too and which is evaluated anyway: remove it from evaluate.metrics"
 
     def _missing_splits(self) -> Iterator[str]:
         if self.train.steps == 0:

@@ -5,12 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from snaketrain.config.schema.base import Positive, Section, is_one
+from snaketrain.config.schema.metrics import Metrics
 
 
 class Select(Section):
-    """Which checkpoint is selected. Changing it trains nothing."""
+    """Which checkpoint is selected. Changing it trains nothing, unless the training has not logged `metric`."""
 
-    metric: str = Field("accuracy", description="a metric that the task logs on the development set")
+    metric: str = Field(
+        "accuracy",
+        description="a metric that the task logs on the development set, or a short name as in `train.metrics`, which is then logged as well",
+    )
     mode: Literal["max", "min"] | None = Field(
         None,
         description="whether higher or lower is better; null: as the metric declares; needed only for a metric of your own that does not",
@@ -26,5 +30,10 @@ class Evaluate(Section):
     """How the selected checkpoint is evaluated. Changing it reruns only evaluation and comparison."""
 
     batch_size: Positive = Field(64, description="examples at a time, over all processes together; the results do not depend on it")
+    metrics: Metrics = Field(
+        {},
+        description="metrics of the evaluation alone, besides those of the task and of `train.metrics`",
+        exclude_if=lambda value: not value,
+    )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="confidence level of the interval around the accuracy")
     bins: Positive = Field(10, description="number of bins of the reliability plot")

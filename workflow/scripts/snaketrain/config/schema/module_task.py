@@ -5,13 +5,14 @@ Nothing here imports torch: they are checked before any job starts, which is als
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.schema import LARGEST, Section, Use
+from snaketrain.config.schema import Metric as AnyMetric
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.metric_modes import Modes, declared_mode
 
@@ -41,14 +42,11 @@ class Regulariser(Use):
         return self.name or self.use.replace(":", ".").rpartition(".")[2]
 
 
-class Metric(Use):
+class Metric(AnyMetric):
     """A metric of one prediction."""
 
     prediction: str | None = Field(None, description="the prediction it is computed from; null: the first one")
     target: str | None = Field("target", description="the field that the prediction is compared with; null: only the prediction is passed")
-    mode: Literal["max", "min"] | None = Field(
-        None, description="whether higher or lower is better; null: as `higher_is_better` of its class says"
-    )
 
 
 class ModuleSettings(Section):
@@ -73,7 +71,7 @@ class ModuleSettings(Section):
     def modes(self, own: Modes) -> Modes:
         """Whether higher or lower is better, of everything that is logged; `own`: as the metrics' classes say. Losses are minimised."""
         return dict.fromkeys(self.logged, "min") | {
-            name: declared_mode(name, own[name], metric.mode) for name, metric in self.metrics.items()
+            name: declared_mode(f"train.task.arguments.metrics.{name}", own[name], metric.mode) for name, metric in self.metrics.items()
         }
 
     @property

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section, Seed, Use
+from snaketrain.config.schema.metrics import Metrics
 
 ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
 
@@ -66,6 +67,11 @@ class Train(Section):
     )
     warmup: Annotated[float, Field(ge=0, le=LARGEST)] = Field(
         0.01, description="steps in which the learning rate rises from 0; a value below 1 is a share of all steps"
+    )
+    metrics: Metrics = Field(
+        {},
+        description="further metrics of the development set, by name: `[matthews_correlation, f1]`, or classes with arguments; `select.metric` can name them",
+        exclude_if=lambda value: not value,  # as if it did not exist, so that results from before it are not stale
     )
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         1.0, description="gradients with a larger norm are scaled down to it; null: never"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from snaketrain.config.errors import nearest
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, module_task
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS
@@ -12,9 +13,10 @@ from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
 from snaketrain.orchestration.inspection.signatures import Signature, argument_errors, signature_of
-from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, metrics_of_module, metrics_of_task
+from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, known_here, logged_metrics, own_metrics, train_settings
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.tasks.metric_names import is_short, short_names
 
 TEXT_TASKS = ("text_classification", "causal_lm")  # their models are from transformers
 SET_BY_LABELS = dict.fromkeys(
@@ -34,7 +36,7 @@ class Reference(NamedTuple):
 
 def reference_errors(run: Settings) -> Iterator[str]:
     """Tasks, models, optimizers and the like that do not exist or do not take their arguments; a metric that the task does not log."""
-    module_settings = task = None
+    module_settings = None
     complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "module":  # its arguments define it
         problems = module_task.problems(run.train.task.arguments)
@@ -42,7 +44,7 @@ def reference_errors(run: Settings) -> Iterator[str]:
         module_settings = None if problems else module_task.ModuleSettings(**run.train.task.arguments)
     for reference in references(run, module_settings):
         try:
-            file, name = definition_file(reference)
+            file, _ = definition_file(reference)
         except NotFound as error:
             yield f"{reference.setting}: {error}" + ("" if str(error).endswith("?") else ".")
             complete = False
@@ -52,10 +54,9 @@ def reference_errors(run: Settings) -> Iterator[str]:
             complete = False
             continue
         yield from call_errors(reference, run)
-        if reference.short_names_in == "tasks" and file:
-            task = file, name
+    yield from named_metric_errors(run)
     if complete or module_settings is None:
-        yield from metric_errors(run, module_settings, task)
+        yield from metric_errors(run)
 
 
 def definition_file(reference: Reference) -> tuple[Path | None, str]:
@@ -69,16 +70,41 @@ def definition_file(reference: Reference) -> tuple[Path | None, str]:
     return file, name
 
 
-def metric_errors(run: Settings, module_settings: module_task.ModuleSettings | None, task: tuple[Path, str] | None) -> Iterator[str]:
-    """A `select.metric` that the task does not log, or a `select.mode` that it contradicts."""
+def metric_errors(run: Settings) -> Iterator[str]:
+    """A `select.metric` that the training does not log, or a `select.mode` that it contradicts; two metrics of one name."""
     try:
-        kind = run.data.label_kind
-        metrics = metrics_of_module(module_settings) if module_settings else metrics_of_task(*task, kind) if task else None
+        own = own_metrics(run) or {}
+        for section, given in (("train", run.train.metrics), ("evaluate", run.evaluate.metrics)):
+            for name in own.keys() & given.keys():
+                yield f"{section}.metrics.{name}: the task logs a metric of this name by itself. Remove it, or give yours another name."
+        metrics = logged_metrics(run.model_copy(update={"train": train_settings(run)}))
         if metrics and metrics.get(run.select.metric) != UNKNOWN:
-            where = "" if kind == "class" else f" where data.label_kind is {kind}"
+            where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
             mode_of(run.select.metric, metrics, run.select.mode, where)
     except SystemExit as error:
         yield str(error)
+
+
+def named_metric_errors(run: Settings) -> Iterator[str]:
+    """Short names in `train.metrics` and `evaluate.metrics` that do not exist, and their arguments."""
+    for section, given in (("train.metrics", run.train.metrics), ("evaluate.metrics", run.evaluate.metrics)):
+        for name, metric in given.items():
+            where = f"{section}.{name}"
+            if not is_short(metric.use):
+                continue
+            known = known_here(run).get(metric.use)
+            if known is None:
+                names = known_here(run)
+                yield f"{where}.use: there is no metric `{metric.use}` here{nearest(metric.use, names)} {short_names(names)}"
+                continue
+            yield from (
+                f"{where}.arguments.{argument}: is missing. Give it a value."
+                for argument in known.required
+                if argument not in metric.arguments
+            )
+            signatures = [found for use in (known.use, known.of_two_classes) if use and (found := signature_of_use(use, None))]
+            wrong = [list(argument_errors(f"{where}.arguments", metric.arguments, each, complete=False)) for each in signatures]
+            yield from min(wrong, key=len, default=[])
 
 
 def references(run: Settings, module_settings: module_task.ModuleSettings | None) -> Iterator[Reference]:
@@ -91,6 +117,10 @@ def references(run: Settings, module_settings: module_task.ModuleSettings | None
         yield Reference(f"train.callbacks.{number}.use", callback.use, None, callback.arguments)
     if train.strategy.use != "auto":
         yield Reference("train.strategy.use", train.strategy.use, "strategies", train.strategy.arguments)
+    for section, given in (("train", train.metrics), ("evaluate", run.evaluate.metrics)):
+        for name, metric in given.items():
+            if not is_short(metric.use):
+                yield Reference(f"{section}.metrics.{name}.use", metric.use, None, metric.arguments, complete=False)
     for split in ("train", "dev", "test"):
         source = getattr(run.data, split)
         if source is not None and source.use is not None:

@@ -2,13 +2,16 @@
 
 import ast
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from snaketrain.config.references import NotFound, find, module_file
-from snaketrain.config.schema.module_task import ModuleSettings
-from snaketrain.labels import metrics_by_label_kind
+from snaketrain.config.schema import Metric, Settings, Train
+from snaketrain.config.schema.module_task import ModuleSettings, problems
+from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.orchestration.inspection.definitions import class_attribute
 from snaketrain.tasks.metric_modes import MODES, Modes, modes_of
+from snaketrain.tasks.metric_names import KNOWN, Known, is_short
 
 UNKNOWN = "unknown"  # instead of a mode: known only once the training runs
 
@@ -24,6 +27,51 @@ def metrics_of_task(file: Path, task: str, label_kind: str) -> Modes | None:
     except (ValueError, TypeError):
         return None
     return None if declared is None else modes_of(declared, label_kind, task)
+
+
+def logged_metrics(run: Settings) -> Modes | None:
+    """All metrics that a training logs on the development set; None where the task computes its own, or where a name is wrong."""
+    own = own_metrics(run)
+    return None if own is None else own | modes_of_settings(run.train.metrics, run)
+
+
+def own_metrics(run: Settings) -> Modes | None:
+    """Those that the task logs by itself."""
+    task = run.train.task
+    if task.use == "module":
+        return None if problems(task.arguments) else metrics_of_module(ModuleSettings(**task.arguments))
+    try:
+        file, name = find(task.use, "tasks")
+    except NotFound:  # reported with the other references
+        return None
+    return metrics_of_task(file, name, run.data.label_kind) if file else None
+
+
+def modes_of_settings(given: Mapping[str, Metric], run: Settings) -> Modes:
+    """The modes of metrics that a section names; those that do not exist are reported elsewhere."""
+    return {name: mode_of_setting(metric, run) for name, metric in given.items()}
+
+
+def mode_of_setting(metric: Metric, run: Settings) -> str | None:
+    known = known_here(run).get(metric.use)
+    own = known.mode if known else UNKNOWN if is_short(metric.use) else mode_of_class(metric.use, str(metric.arguments.get("task", "")))
+    return metric.mode or own
+
+
+def known_here(run: Settings) -> dict[str, Known]:
+    """The short names of metrics for what a run predicts."""
+    return KNOWN.get(label_kind(run.data.label_kind).head.problem_type, {}) if run.data.label is not None else {}
+
+
+def train_settings(run: Settings) -> Train:
+    """The section `train`, with the metric that selects the checkpoint if it is a short name that the training would not log otherwise."""
+    metric = run.select.metric
+    if metric not in known_here(run) or metric in run.train.metrics:
+        return run.train
+    own = own_metrics(run)
+    if own is None or metric in own:
+        return run.train
+    return run.train.model_copy(update={"metrics": run.train.metrics | {metric: Metric(use=metric)}})
 
 
 def metrics_of_module(settings: ModuleSettings) -> Modes:

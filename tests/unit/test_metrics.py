@@ -1,0 +1,269 @@
+"""Metrics that the configuration names: equal to scikit-learn's and scipy's however the examples are split, and checked before any job."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn import metrics as sk
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.schema import Metric
+from snaketrain.labels import label_kind
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.preflight import examine
+from snaketrain.tasks.base import Task
+from snaketrain.tasks.measuring import Measuring
+from snaketrain.tasks.metric_names import KNOWN
+from snaketrain.tasks.text_classification import TextClassification
+from snaketrain.training.building import add_metrics
+
+RANDOM = np.random.default_rng(0)
+LABELS = {2: RANDOM.integers(0, 2, 90), 6: np.r_[RANDOM.integers(0, 6, 84), range(6)]}
+LOGITS = {n: (RANDOM.normal(size=(90, n)) + 1.5 * np.eye(n)[labels]).astype(np.float32) for n, labels in LABELS.items()}
+SEVERAL = (RANDOM.random((90, 4)) < [0.5, 0.2, 0.4, 0.7]).astype(np.float32)
+OF_SEVERAL = (RANDOM.normal(size=(90, 4)) + SEVERAL).astype(np.float32)
+NUMBERS = RANDOM.normal(3, 1, 90).astype(np.float32)
+PREDICTED = (NUMBERS + RANDOM.normal(0, 1, 90)).astype(np.float32)[:, None]
+CUTS = [[], [1, 40, 41]]
+
+
+def measured(kind: str, logits: np.ndarray, labels: np.ndarray, cuts: list[int], metrics: dict[str, dict]) -> dict[str, float]:
+    """Only the metrics of the configuration."""
+    task = TextClassification()
+    task.head = label_kind(kind).head
+    facts = {"label_kind": kind, "label_names": [] if kind == "number" else [f"c{n}" for n in range(logits.shape[1])]}
+    add_metrics(task, {name: Metric(**metric) for name, metric in metrics.items()}, facts, "text_classification", "train.metrics")
+    measuring = Measuring(task)
+    for part, true in zip(np.split(logits, cuts), np.split(labels, cuts), strict=True):
+        measuring.add(torch.tensor(part), {"labels": torch.tensor(true)}, len(true))
+    found = measuring.metrics()
+    return {name: found[name] for name in metrics}
+
+
+def short(names: dict[str, float], **arguments: dict) -> dict[str, dict]:
+    return {name: {"use": name, "arguments": arguments.get(name, {})} for name in names}
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_short_names_of_two_classes_are_metrics_of_the_second(cuts):
+    labels, logits = LABELS[2], LOGITS[2]
+    second, predicted = torch.tensor(logits).softmax(1)[:, 1].numpy(), logits.argmax(1)
+    expected = {
+        "matthews_correlation": sk.matthews_corrcoef(labels, predicted),
+        "f1": sk.f1_score(labels, predicted),
+        "f_beta": sk.fbeta_score(labels, predicted, beta=2),
+        "precision": sk.precision_score(labels, predicted),
+        "recall": sk.recall_score(labels, predicted),
+        "auroc": sk.roc_auc_score(labels, second),
+        "average_precision": sk.average_precision_score(labels, second),
+        "cohen_kappa": sk.cohen_kappa_score(labels, predicted),
+    }
+    assert measured("class", logits, labels, cuts, short(expected, f_beta={"beta": 2})) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_short_names_of_more_classes(cuts):
+    labels, logits = LABELS[6], LOGITS[6]
+    shares, predicted = torch.tensor(logits).softmax(1).numpy(), logits.argmax(1)
+    expected = {
+        "matthews_correlation": sk.matthews_corrcoef(labels, predicted),
+        "weighted_f1": sk.f1_score(labels, predicted, average="weighted"),
+        "f_beta": sk.fbeta_score(labels, predicted, beta=0.5, average="macro"),
+        "precision": sk.precision_score(labels, predicted, average="macro"),
+        "recall": sk.recall_score(labels, predicted, average="macro"),
+        "balanced_accuracy": sk.balanced_accuracy_score(labels, predicted),
+        "top_k_accuracy": sk.top_k_accuracy_score(labels, shares, k=3),
+        "auroc": sk.roc_auc_score(labels, shares, multi_class="ovr"),
+        "average_precision": sk.average_precision_score(labels, shares),
+        "cohen_kappa": sk.cohen_kappa_score(labels, predicted),
+        "quadratic_weighted_kappa": sk.cohen_kappa_score(labels, predicted, weights="quadratic"),
+        "calibration_error": calibration_error(shares, labels),
+    }
+    given = short(expected, f_beta={"beta": 0.5}, top_k_accuracy={"top_k": 3})
+    assert measured("class", logits, labels, cuts, given) == pytest.approx(expected, abs=1e-5)
+    assert {*expected, "f1"} == KNOWN["single_label_classification"].keys(), "each short name is compared with a reference"
+
+
+def calibration_error(shares: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    sure, right = shares.max(1), shares.argmax(1) == labels
+    bin_of = np.ceil(sure * bins)
+    return sum((bin_of == n).mean() * abs(right[bin_of == n].mean() - sure[bin_of == n].mean()) for n in np.unique(bin_of))
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_short_names_of_several_classes(cuts):
+    shares = 1 / (1 + np.exp(-OF_SEVERAL.astype(float)))
+    predicted, true = OF_SEVERAL > 0, SEVERAL > 0
+    expected = {
+        "matthews_correlation": sk.matthews_corrcoef(true.ravel(), predicted.ravel()),
+        "weighted_f1": sk.f1_score(true, predicted, average="weighted"),
+        "f_beta": sk.fbeta_score(true, predicted, beta=2, average="macro"),
+        "precision": sk.precision_score(true, predicted, average="macro"),
+        "recall": sk.recall_score(true, predicted, average="macro"),
+        "auroc": sk.roc_auc_score(true, shares),
+        "average_precision": sk.average_precision_score(true, shares),
+        "ranking_average_precision": sk.label_ranking_average_precision_score(true, shares),
+        "hamming_distance": sk.hamming_loss(true, predicted),
+    }
+    found = measured("classes", OF_SEVERAL, SEVERAL, cuts, short(expected, f_beta={"beta": 2}))
+    assert found == pytest.approx(expected, abs=1e-5) and expected.keys() == KNOWN["multi_label_classification"].keys()
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_short_names_of_numbers(cuts):
+    x, y = PREDICTED[:, 0].astype(float), NUMBERS.astype(float)
+    expected = {
+        "spearman": stats.spearmanr(x, y)[0],
+        "kendall": stats.kendalltau(x, y)[0],
+        "concordance": 2 * np.cov(x, y)[0, 1] / (x.var(ddof=1) + y.var(ddof=1) + (x.mean() - y.mean()) ** 2),
+        "explained_variance": sk.explained_variance_score(y, x),
+        "rmse": math.sqrt(sk.mean_squared_error(y, x)),
+        "mape": sk.mean_absolute_percentage_error(y, x),
+    }
+    found = measured("number", PREDICTED, NUMBERS, cuts, short(expected))
+    assert found == pytest.approx(expected, abs=1e-4) and expected.keys() == KNOWN["regression"].keys()
+
+
+MINE = """
+from snaketrain.tasks.metrics import OfRows, Sum
+
+def sureness(prediction, target):
+    return prediction.max(1).values
+
+class Cost(Sum):
+    higher_is_better = False
+    def __init__(self, num_classes, missed=1.0):
+        self.missed, self.classes = missed, num_classes
+    def sums(self, prediction, target):
+        wrong = prediction.argmax(1) != target
+        return {"cost": wrong.sum() * self.missed, "count": wrong.numel() + wrong.sum() * 0}
+    def compute(self, sums):
+        return float(sums["cost"] / sums["count"]) * self.classes
+
+class FirstRow(OfRows):
+    def compute(self, prediction, target):
+        return float(prediction[0, 0])
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_custom_metrics_and_classes_of_torchmetrics_know_the_number_of_classes(cuts, mine):
+    logits, labels = LOGITS[6], LABELS[6]
+    shares, wrong = torch.tensor(logits).softmax(1), (logits.argmax(1) != labels).mean()
+    metrics = {"sure": {"use": "mine.py:sureness"}, "cost": {"use": "mine.py:Cost", "arguments": {"missed": 3}}}
+    metrics |= {"first": {"use": "mine.py:FirstRow"}, "jaccard": {"use": "torchmetrics.classification.MulticlassJaccardIndex"}}
+    found = measured("class", logits, labels, cuts, metrics)
+    expected = {"sure": shares.max(1).values.mean().item(), "cost": 18 * wrong, "first": shares[0, 0].item()}
+    expected["jaccard"] = sk.jaccard_score(labels, logits.argmax(1), average="macro")
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"f1": {"use": "f1"}}, "train.metrics.f1: is the metric of the second of two classes, and there are 6"),
+        ({"x": {"use": "torchmetrics.classification.BinaryAUROC"}}, "train.metrics.x: BinaryAUROC is for two classes, and there are 6"),
+        ({"x": {"use": "top_k_accuracy", "arguments": {"top_k": 9}}}, "train.metrics.x: torchmetrics.*cannot be made with the arguments"),
+        ({"accuracy": {"use": "cohen_kappa"}}, "train.metrics.accuracy: the task logs a metric of this name by itself"),
+    ],
+)
+def test_metrics_that_do_not_suit_the_data_are_refused(metrics, words):
+    with pytest.raises(SystemExit, match=words):
+        measured("class", LOGITS[6], LABELS[6], [], metrics)
+
+
+class Own(Task):
+    metrics = {"loss": "min"}  # noqa: RUF012
+
+
+def test_a_task_that_does_not_say_what_metrics_compare_is_refused():
+    with pytest.raises(SystemExit, match="train.metrics: mine.py:Own does not say what metrics compare. Override `metric_inputs` in it"):
+        add_metrics(Own(), {"f1": Metric(use="torchmetrics.MeanMetric")}, {}, "mine.py:Own", "train.metrics")
+
+
+DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
+
+
+def problems(**sections) -> list[str]:
+    """Those about metrics, of a configuration without files."""
+    try:
+        examine({"data": DATA} | sections)
+    except ConfigurationError as error:
+        return [problem.partition(" (run")[0] for problem in error.problems if "metric" in problem.partition(":")[0] or "select" in problem]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"train": {"metrics": ["matthews_corelation"]}}, "train.metrics.matthews_corelation.use: there is no metric `matthews_corelation` here. Did you mean 'matthews_correlation'?"),
+        ({"train": {"metrics": ["spearman"]}}, "train.metrics.spearman.use: there is no metric `spearman` here"),
+        ({"evaluate": {"metrics": {"f": {"use": "f_beta"}}}}, "evaluate.metrics.f.arguments.beta: is missing"),
+        ({"train": {"metrics": {"f": {"use": "f_beta", "arguments": {"beta": 2, "averag": "macro"}}}}}, "train.metrics.f.arguments.averag: no such argument. Did you mean 'average'?"),
+        ({"train": {"metrics": {"m": {"use": "torchmetrics.classification.MulticlassRecal"}}}}, "train.metrics.m.use: `torchmetrics.classification` has no `MulticlassRecal`"),
+        ({"train": {"metrics": {"m": {"use": "torchmetrics.classification.MulticlassRecall", "arguments": {"topk": 3}}}}}, "train.metrics.m.arguments.topk: no such argument"),
+        ({"train": {"metrics": {"m": {"use": "torchmetrics.AUROC", "arg": {}}}}}, "train.metrics.m.arg: no such setting"),
+        ({"train": {"metrics": ["f1", "f1"]}}, "train.metrics: names 'f1' twice"),
+        ({"train": {"metrics": ["torchmetrics.AUROC"]}}, "train.metrics: 'torchmetrics.AUROC' needs a name to be logged by"),
+        ({"train": {"metrics": {"accuracy": {"use": "cohen_kappa"}}}}, "train.metrics.accuracy: the task logs a metric of this name by itself"),
+        ({"train": {"metrics": ["f1"]}, "evaluate": {"metrics": ["f1"]}}, "evaluate.metrics has 'f1', which train.metrics has too"),
+        ({"train": {"metrics": ["f1"]}, "select": {"metric": "f1", "mode": "min"}}, "select.mode: is min, but for 'f1' higher is better"),
+        ({"select": {"metric": "auroc", "mode": "min"}}, "select.mode: is min, but for 'auroc' higher is better"),
+        ({"select": {"metric": "aurocs"}}, "select.metric: the task logs no 'aurocs'"),
+    ],
+)  # fmt: skip
+def test_errors_show_before_any_job(sections, words):
+    found = problems(**sections)
+    assert len(found) == 1 and words in found[0], found
+
+
+@pytest.mark.parametrize("metric", ["matthews_correlation", "f1", "auroc", "accuracy"])
+def test_a_short_name_can_select_the_checkpoint(metric):
+    assert problems(select={"metric": metric}) == []
+
+
+def settings_of(stage: str, **sections) -> dict[str, str]:
+    strings = Pipeline({"data": DATA} | sections, reads_files=False).strings(stage, "default")
+    return dict(string.split("=", 1) for string in strings if not string.startswith("code."))
+
+
+def test_results_from_before_there_were_such_metrics_are_not_stale():
+    for stage in ("train_model", "evaluate_model"):
+        assert not [name for name in settings_of(stage) if "metrics" in name]
+
+
+def test_the_training_logs_the_metric_that_selects_even_if_it_was_not_asked_to():
+    """And reruns only where it would not have been logged."""
+    plain = settings_of("train_model")
+    assert settings_of("train_model", select={"metric": "macro_f1"}) == plain
+    chosen = settings_of("train_model", select={"metric": "auroc"})
+    assert chosen == plain | {
+        "train.metrics.auroc.use": '"auroc"',
+        "train.metrics.auroc.arguments": "{}",
+        "train.metrics.auroc.mode": "null",
+    }
+    assert settings_of("train_model", train={"metrics": ["auroc"]}) == chosen
+    assert settings_of("train_model", train={"metrics": ["auroc"]}, select={"metric": "auroc"}) == chosen
+
+
+def test_code_of_custom_metrics_is_code_of_the_stages_that_compute_them(mine):
+    names = {
+        stage: Pipeline(
+            {"data": DATA, "train": {"metrics": {"a": "mine.py:Cost"}}} | more, reads_files=False
+        ).strings(stage, "default")
+        for stage, more in (("train_model", {}), ("evaluate_model", {}), ("select_checkpoint", {}))
+    }  # fmt: skip
+    with_code = {stage for stage, strings in names.items() if any(string.startswith("code.mine.py=") for string in strings)}
+    assert with_code == {"train_model", "evaluate_model"}
+    of_evaluation = {"data": DATA, "evaluate": {"metrics": {"a": "mine.py:Cost"}}}
+    pipeline = Pipeline(of_evaluation, reads_files=False)
+    assert any(string.startswith("code.mine.py=") for string in pipeline.strings("evaluate_model", "default"))
+    assert not any(string.startswith("code.mine.py=") for string in pipeline.strings("train_model", "default"))
