@@ -22,6 +22,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.module_task import ModuleSettings  # noqa: E402
+from snaketrain.config.schema.text_task import TextClassificationSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
@@ -52,6 +53,10 @@ def reference() -> str:
     parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]
     parts += ["# Arguments of the task `module`", table("train.task.arguments", ModuleSettings)]
     parts += [table(value.__name__, value) for value in inside(ModuleSettings) if value not in values]
+    parts += [
+        "# Arguments of the task `text_classification`",
+        table("train.task.arguments (text_classification)", TextClassificationSettings),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -77,7 +77,7 @@ def test_losses_are_bitwise_equal(finished, uri, name):
 
 def scale_loss(project: Path, factor: int) -> None:
     task = project / SCRIPTS / "snaketrain/tasks/text_classification.py"
-    plain = 'return self.head.losses(self.logits(modules, batch), batch["labels"]).sum()'
+    plain = 'return self.training_losses(self.logits(modules, batch), batch["labels"]).sum()'
     assert task.read_text().count(plain) == 1
     task.write_text(task.read_text().replace(plain, f"{plain} * {factor}"))
 

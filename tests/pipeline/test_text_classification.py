@@ -41,7 +41,12 @@ DATASETS = {
 SMALL_BUT_QUICK = {"initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 RUNS = {
     "pairs": {"data": "pairs", "select.metric": "matthews_correlation", "evaluate.metrics": ["auroc", "f1"]},
-    "topics": {"data": "topics", "select.metric": "micro_f1", "evaluate.metrics": ["auroc"]},
+    "topics": {
+        "data": "topics",
+        "select.metric": "micro_f1",
+        "evaluate.metrics": ["auroc"],
+        "train.task": {"use": "text_classification", "arguments": {"class_weights": "balanced", "label_smoothing": 0.02}},
+    },
     "grades": {
         "data": "grades",
         "select.metric": "close",
@@ -129,7 +134,7 @@ def test_several_classes_at_once(finished):
     assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert metrics["exact_match"] == pytest.approx(accuracy_score(labels, predicted))
     assert metrics["auroc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-4)
-    clipped = np.clip(probabilities, 1e-6, 1 - 1e-6)  # they are written with six digits
+    clipped = np.clip(probabilities, 1e-6, 1 - 1e-6)  # they are written with six digits; without weights and smoothing
     assert metrics["loss"] == pytest.approx(-np.log(np.where(labels, clipped, 1 - clipped)).mean(), rel=0.01)
     assert metrics["micro_f1"] > 0.93 and metrics["exact_match"] > 0.85
     assert max(baseline["micro_f1"] for baseline in results["baselines"].values()) < 0.75

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.config.schema import Data
+    from snaketrain.config.schema.text_task import TextClassificationSettings
     from snaketrain.runtime.json_types import Json, JsonObject
 
     Rows = dict[str, np.ndarray]  # what a task predicts, by name; a row for each example
     Sums = dict[str, Tensor]
+    Losses = Callable[[Tensor, Tensor], Tensor]  # a loss for each example, from logits and labels
+    ClassCounts = Callable[[], tuple[list[int], int]]  # examples of each class in the training data, and of all
 
 Cell = TypeVar("Cell")  # what is read from a cell of the raw data
 Label = TypeVar("Label")  # as in the prepared data
@@ -138,6 +141,12 @@ class Head(ABC):
 
     @abstractmethod
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+
+    def training_losses(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Losses:
+        """What is minimised, from logits and labels; `losses`, which evaluations report, unless a setting says otherwise."""
+        if given := [name for name, value in settings if value]:
+            raise SystemExit(f"train.task.arguments: {', '.join(given)}: is for classes, and this label kind has none. Remove it.")
+        return self.losses
 
     @abstractmethod
     def sums(self, logits: Tensor, labels: Tensor) -> Sums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from snaketrain.labels.base import BLUE, GREY, Head, Label, Report, Tally
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-    from snaketrain.labels.base import Rows
+    from snaketrain.config.schema.text_task import TextClassificationSettings
+    from snaketrain.labels.base import ClassCounts, Losses, Rows
     from snaketrain.runtime.json_types import JsonObject
 
 MOST_LOGGED = 10  # classes
@@ -45,10 +47,44 @@ class ClassHead(Head):
             "problem_type": self.problem_type,
         }
 
+    @abstractmethod
+    def balanced(self, count: int, examples: int, classes: int) -> float:
+        """The weight of a class with `count` of the training examples."""
+
+    @abstractmethod
+    def weighted_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None, settings: TextClassificationSettings) -> Tensor: ...
+
+    def training_losses(self, settings: TextClassificationSettings, names: list[str], counts: ClassCounts) -> Losses:
+        if not any(dict(settings).values()):
+            return self.losses
+        weights = self.class_weights(settings.class_weights, names, counts)
+        return lambda logits, labels: self.weighted_losses(logits, labels, None if weights is None else weights.to(logits.device), settings)
+
+    def class_weights(self, given: str | dict[str, float] | None, names: list[str], counts: ClassCounts) -> Tensor | None:
+        import torch
+
+        from snaketrain.config.errors import nearest
+
+        if not given:
+            return None
+        if isinstance(given, dict):
+            if unknown := next((name for name in given if name not in names), None):
+                raise SystemExit(
+                    f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
+                )
+            return torch.tensor([given.get(name, 1.0) for name in names])
+        of_class, examples = counts()
+        return torch.tensor([self.balanced(max(1, count), examples, len(names)) for count in of_class])
+
     @staticmethod
     def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
         """A class that neither occurs nor is predicted counts as 0, as in scikit-learn with zero_division=0."""
         return 2 * right / (predicted + true).clamp(min=1)
+
+
+def focal(losses: Tensor, plain: Tensor, gamma: float) -> Tensor:
+    """Losses times (1 - p) ** gamma, where p is the probability of the right answer and `plain` its negative logarithm."""
+    return losses * (1 - (-plain).exp()).clamp(min=1e-8) ** gamma if gamma else losses
 
 
 class ClassReport(Report):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, drawable, is_missing
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
+    from snaketrain.config.schema.text_task import TextClassificationSettings
     from snaketrain.labels.base import Rows, Sums
     from snaketrain.runtime.json_types import Json, JsonObject
 
@@ -81,6 +82,17 @@ class OneClassHead(ClassHead):
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(logits, labels, reduction="none", ignore_index=-100)
+
+    def weighted_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None, settings: TextClassificationSettings) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        weights = None if weights is None else weights.to(logits.dtype)
+        losses = cross_entropy(logits, labels, weights, reduction="none", label_smoothing=settings.label_smoothing)
+        return focal(losses, self.losses(logits, labels), settings.focal_gamma)
+
+    def balanced(self, count: int, examples: int, classes: int) -> float:
+        """1 on average over the training examples."""
+        return examples / (classes * count)
 
     def sums(self, logits: Tensor, labels: Tensor) -> Sums:
         from torch.nn.functional import one_hot

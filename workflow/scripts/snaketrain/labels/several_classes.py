@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
-from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally
+from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
+    from snaketrain.config.schema.text_task import TextClassificationSettings
     from snaketrain.labels.base import Rows, Sums
     from snaketrain.runtime.json_types import Json, JsonObject
 
@@ -103,6 +104,17 @@ class SeveralClassesHead(ClassHead):
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         return binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
+
+    def weighted_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None, settings: TextClassificationSettings) -> Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+        smoothed = labels * (1 - settings.label_smoothing) + settings.label_smoothing / 2
+        losses = cross_entropy(logits, smoothed, reduction="none", pos_weight=weights)
+        return focal(losses, cross_entropy(logits, labels, reduction="none"), settings.focal_gamma).mean(-1)
+
+    def balanced(self, count: int, examples: int, classes: int) -> float:
+        """Having the class weighs as much as not having it, over the training examples."""
+        return (examples - count) / count
 
     def sums(self, logits: Tensor, labels: Tensor) -> Sums:
         predicted, true = logits > 0, labels > 0.5  # a logit above 0 is a probability above one half

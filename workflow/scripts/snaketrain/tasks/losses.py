@@ -7,12 +7,38 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from snaketrain.config.references import load
+from snaketrain.labels.classes import focal
 from snaketrain.runtime.json_types import Json, JsonObject
 
 Parameters = Mapping[str, inspect.Parameter]
 Returned = TypeVar("Returned")
+
+
+class FocalLoss(nn.Module):
+    """Cross entropy times (1 - p) ** gamma, where p is the probability of the right answer: of classes, or of yes and no if targets are floats.
+
+    For the task `module`: `{use: snaketrain.tasks.losses.FocalLoss, arguments: {gamma: 2.0}}`.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, gamma: float = 2.0, weight: Tensor | None = None, reduction: str = "none"):
+        super().__init__()
+        if reduction != "none":
+            raise ValueError(f"the trainer sums over examples: `reduction` {reduction!r} is not supported")
+        self.gamma = gamma
+        self.register_buffer("weight", weight)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        if target.is_floating_point():
+            weighted = binary_cross_entropy_with_logits(logits, target, reduction="none", pos_weight=self.weight)
+            return focal(weighted, binary_cross_entropy_with_logits(logits, target, reduction="none"), self.gamma)
+        return focal(
+            cross_entropy(logits, target, self.weight, reduction="none"), cross_entropy(logits, target, reduction="none"), self.gamma
+        )
 
 
 class Summed:

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from snaketrain.config.schema.text_task import TextClassificationSettings
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -18,11 +19,15 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class TextClassification(Task):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
 
+    def __init__(self, **arguments: Json):
+        self.given = TextClassificationSettings.model_validate(arguments)
+
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.head = label_kind(data["label_kind"]).head
         labels = self.head.model_fields(data["label_names"])
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
+        self.training_losses = self.head.training_losses(self.given, data["label_names"], lambda: class_counts(data))
         text = {"vocab_size": data["vocab_size"], "pad_token_id": data["pad_token_id"]}
         built = make_model(model, folder, labels, text)
         known = inspect.signature(built.forward).parameters  # BART, for example, takes no token types
@@ -30,7 +35,7 @@ class TextClassification(Task):
         return {"model": built}
 
     def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return self.head.losses(self.logits(modules, batch), batch["labels"]).sum()
+        return self.training_losses(self.logits(modules, batch), batch["labels"]).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> Tensor:
         return self.logits(modules, batch).float()
@@ -55,3 +60,9 @@ class TextClassification(Task):
     def logits(self, modules: Modules, batch: Batch) -> Tensor:
         logits: Tensor = modules["model"](**{name: batch[name] for name in self.inputs if name in batch}).logits
         return logits
+
+
+def class_counts(data: JsonObject) -> tuple[list[int], int]:
+    """How many training examples each class has, and how many there are."""
+    train = data["splits"]["train"]
+    return train["label_counts"], train["examples"]

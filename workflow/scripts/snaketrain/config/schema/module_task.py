@@ -98,19 +98,20 @@ class ModuleSettings(Section):
             yield f"metrics: '{twice[0]}' is the name of a loss: call the metric something else"
 
 
-def problems(arguments: JsonObject) -> list[str]:
-    """All errors in the arguments, each with its path."""
+def problems(arguments: JsonObject, settings: type[Section] = ModuleSettings) -> list[str]:
+    """All errors in the arguments of a task, each with its path."""
     try:
-        ModuleSettings.model_validate(arguments)
+        settings.model_validate(arguments)
     except ValidationError as error:
-        return [_problem(item) for item in error.errors()]
+        return [_problem(item, settings) for item in error.errors()]
     return []
 
 
-def _problem(item: ErrorDetails) -> str:
+def _problem(item: ErrorDetails, settings: type[Section]) -> str:
     path = ".".join(["train.task.arguments", *map(str, item["loc"])])
     if item["type"] == "extra_forbidden":
-        known = {name for section in (ModuleSettings, Loss, Regulariser, Metric) for name in section.model_fields}
+        inner = (Loss, Regulariser, Metric) if settings is ModuleSettings else ()
+        known = {name for section in (settings, *inner) for name in section.model_fields}
         return f"{path}: no such argument{nearest(str(item['loc'][-1]), sorted(known))}"
     if item["type"] == "missing":
         return f"{path}: is missing."

@@ -8,8 +8,11 @@ from typing import NamedTuple
 from snaketrain.config.errors import nearest
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, module_task
+from snaketrain.config.schema.module_task import problems
+from snaketrain.config.schema.text_task import TextClassificationSettings
 from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS
 from snaketrain.data.sources.fetching import model_config, named_files
+from snaketrain.labels import label_kind
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
 from snaketrain.orchestration.inspection.signatures import Signature, argument_errors, signature_of
@@ -18,6 +21,7 @@ from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.tasks.metric_names import is_short, short_names
 
+CHECKED_BY_CLASS = ("module", "text_classification")  # tasks whose arguments are declared in config/schema
 TEXT_TASKS = ("text_classification", "causal_lm")  # their models are from transformers
 SET_BY_LABELS = dict.fromkeys(
     ("num_labels", "id2label", "label2id", "problem_type"), "the labels of the data (data.labels, data.label_kind)"
@@ -39,9 +43,11 @@ def reference_errors(run: Settings) -> Iterator[str]:
     module_settings = None
     complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "module":  # its arguments define it
-        problems = module_task.problems(run.train.task.arguments)
-        yield from problems
-        module_settings = None if problems else module_task.ModuleSettings(**run.train.task.arguments)
+        wrong = problems(run.train.task.arguments)
+        yield from wrong
+        module_settings = None if wrong else module_task.ModuleSettings(**run.train.task.arguments)
+    if run.train.task.use == "text_classification":
+        yield from loss_errors(run)
     for reference in references(run, module_settings):
         try:
             file, _ = definition_file(reference)
@@ -57,6 +63,14 @@ def reference_errors(run: Settings) -> Iterator[str]:
     yield from named_metric_errors(run)
     if complete or module_settings is None:
         yield from metric_errors(run)
+
+
+def loss_errors(run: Settings) -> Iterator[str]:
+    """Class weights and the like of a text classification."""
+    given = run.train.task.arguments
+    yield from (found := problems(given, TextClassificationSettings))
+    if not found and given and not label_kind(run.data.label_kind).has_classes:
+        yield f"train.task.arguments: {', '.join(sorted(given))}: is for classes, but data.label_kind is {run.data.label_kind}. Remove it."
 
 
 def definition_file(reference: Reference) -> tuple[Path | None, str]:
@@ -109,7 +123,7 @@ def named_metric_errors(run: Settings) -> Iterator[str]:
 
 def references(run: Settings, module_settings: module_task.ModuleSettings | None) -> Iterator[Reference]:
     train = run.train
-    yield Reference("train.task.use", train.task.use, "tasks", None if train.task.use == "module" else train.task.arguments)
+    yield Reference("train.task.use", train.task.use, "tasks", None if train.task.use in CHECKED_BY_CLASS else train.task.arguments)
     yield Reference("model.use", run.model.use, None, run.model.arguments)
     yield Reference("train.optimizer.use", train.optimizer.use, None, train.optimizer.arguments)
     yield Reference("train.schedule.use", train.schedule.use, "training.schedules", train.schedule.arguments)
