@@ -355,11 +355,15 @@ def of_the_schema() -> Iterator[tuple[str, str, dict]]:
         yield from ((where, what, put(base, (*arguments, *path), value)) for what, value in invalid_values(kind, limits))
 
 
+OF_GROUPS = {"optimizer": "torch.optim.SGD", "schedule": "cosine"}
+
+
 def prepared(path: tuple) -> dict:
     """A right configuration in which the section of the setting is given."""
     base = BASE
-    if path[-2:-1] == (0,):
-        base = put(base, path[:-2], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [{"match": "classifier.*"}])
+    if 0 in path:
+        group = {"match": "classifier.*"} | {name: {"use": use} for name, use in OF_GROUPS.items() if name in path[:-1]}
+        base = put(base, path[: path.index(0)], ["mine.py:Watch"] if path[:2] == ("train", "callbacks") else [group])
     if path[:2] in (("data", "dev"), ("data", "test")) and len(path) > 2:
         base = put(base, path[:2], {"path": f"{path[1]}.csv"})
     if path[:2] == ("model", "source") and len(path) > 2:

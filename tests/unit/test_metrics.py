@@ -217,6 +217,7 @@ def problems(**sections) -> list[str]:
         ({"train": {"metrics": ["f1"]}, "evaluate": {"metrics": ["f1"]}}, "evaluate.metrics has 'f1', which train.metrics has too"),
         ({"train": {"metrics": ["f1"]}, "select": {"metric": "f1", "mode": "min"}}, "select.mode: is min, but for 'f1' higher is better"),
         ({"select": {"metric": "auroc", "mode": "min"}}, "select.mode: is min, but for 'auroc' higher is better"),
+        ({"select": {"metric": "auroc"}, "evaluate": {"metrics": ["auroc"]}}, "evaluate.metrics.auroc: select.metric names it, so that it is logged and evaluated anyway"),
         ({"select": {"metric": "aurocs"}}, "select.metric: the task logs no 'aurocs'"),
     ],
 )  # fmt: skip

@@ -215,8 +215,8 @@ class Pipeline:
         if stage == "predict_inputs":
             return [s for each, inputs in sorted(run.predict.items()) for s in strings(f"predict.{each}", inputs)]
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
-        if stage == "train_model" and run.train.early_stopping:
-            sections += ("select",)  # which decides when it stops
+        if stage == "train_model" and run.train.depends_on_selection:
+            sections += ("select",)
         return [s for section in sections for s in strings(section, train_settings(run) if section == "train" else getattr(run, section))]
 
     def _code(self, stage: str, name: str) -> list[str]:
@@ -232,6 +232,8 @@ class Pipeline:
                 named += [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
+                named += [(group.optimizer.use, None) for group in run.train.groups if group.optimizer]
+                named += [(group.schedule.use, "training.schedules") for group in run.train.groups if group.schedule]
                 named += [(callback.use, None) for callback in run.train.callbacks]
             own = [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
         key: tuple[str | Path, ...] = (stage, *own)  # the points of a sweep run the same code

@@ -43,6 +43,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             train.strategy,
             train.optimizer,
             train.schedule,
+            train.groups,
             train.callbacks,
             train.metrics,
             run.evaluate.metrics,

@@ -11,6 +11,7 @@ from torch import nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric, Model, Train
+from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations
 from snaketrain.models.weight_files import load_weights
@@ -22,9 +23,12 @@ from snaketrain.tasks.base import Task
 from snaketrain.tasks.metric_modes import modes_of
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.initial_weights import start_from
 from snaketrain.training.optimizers import optimizer_of
 from snaketrain.training.parameters import check_groups, freeze, parameter_groups
+from snaketrain.training.plateau import ReduceOnPlateau
 from snaketrain.training.state import TrainState
 from snaketrain.training.weight_average import WeightAverage
 
@@ -60,6 +64,13 @@ def load_callbacks(train: Train) -> list[Callback]:
     if len([callback for callback in callbacks if isinstance(callback, WeightAverage)]) > 1:
         raise SystemExit("train.callbacks: two of them average the weights, and only one average can be evaluated. Keep one.")
     return callbacks
+
+
+def selection_callbacks(train: Train, selection: Selection) -> list[Callback]:
+    """What the selection metric decides while training."""
+    early, schedule = train.early_stopping, train.schedule
+    found: list[Callback] = [EarlyStopping(selection, early.patience, early.min_change)] if early else []
+    return found + ([ReduceOnPlateau(selection, schedule.arguments, train.learning_rate)] if schedule.use == PLATEAU else [])
 
 
 def make_task(train: Train, facts: JsonObject | None = None) -> Task:

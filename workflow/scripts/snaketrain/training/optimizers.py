@@ -1,5 +1,6 @@
 """Builds optimizers over groups of named parameters, in the fastest implementation that torch has."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,27 +11,58 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train
+from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train, Use
+from snaketrain.config.schema.train import NEEDS_CLOSURE
+from snaketrain.training.combined_optimizer import CombinedOptimizer
 from snaketrain.training.parameters import NamedGroup
 
+Sharded = Callable[..., Optimizer]
 Group = dict[str, Any]  # as optimizers take it: parameters and their options
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)  # on CPUs and GPUs alike
 
 
 def optimizer_of(
-    train: Train, groups: list[NamedGroup], parameters: dict[str, nn.Parameter], sharded: Callable[..., Optimizer] | None = None,
-    **options: object,
-) -> Optimizer:  # fmt: skip
+    train: Train, groups: list[NamedGroup], parameters: dict[str, nn.Parameter], sharded: Sharded | None = None, **options: object
+) -> Optimizer:
     """The optimizer of parameters under their names in the plain module; or `sharded`, which takes its groups, class and arguments."""
-    members: list[Group] = [{**group, "params": [parameters[key] for key in group["params"]]} for group in groups]
-    made, given = load(train.optimizer.use), train.optimizer.arguments
+    by_setting: dict[int | None, list[Group]] = {}
+    for group in groups:
+        number = group.get("setting")
+        own = number if number is not None and train.groups[number].optimizer else None
+        by_setting.setdefault(own, []).append({**group, "params": [parameters[key] for key in group["params"]]})
+    if sharded and len(by_setting) > 1:
+        raise SystemExit(
+            "train.groups: a strategy that shares one optimizer among the processes cannot use several for one module. Remove `optimizer` "
+            "from the groups, or use ddp or fsdp."
+        )
+    made = [one_optimizer(*named(train, number), members, train.learning_rate, sharded, options) for number, members in by_setting.items()]
+    return made[0] if len(made) == 1 else CombinedOptimizer(made)
+
+
+def named(train: Train, number: int | None) -> tuple[Use, str]:
+    """The setting of an optimizer, and its name."""
+    if number is not None and (own := train.groups[number].optimizer):
+        return own, f"train.groups.{number}.optimizer"
+    return train.optimizer, "train.optimizer"
+
+
+def one_optimizer(
+    setting: Use, where: str, members: list[Group], rate: float, sharded: Sharded | None, options: dict[str, object]
+) -> Optimizer:
+    made, given = load(setting.use), setting.arguments
     for name in ARGUMENTS_WITH_SETTINGS:
         if name in given:
-            raise SystemExit(f"train.optimizer.arguments.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead.")
-    arguments = {"lr": train.learning_rate, **given}
+            raise SystemExit(f"{where}.arguments.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead.")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise SystemExit(f"{where}.use: {setting.use} {NEEDS_CLOSURE}")
+    arguments = {"lr": rate, **given}
     if made in FUSED and not {"fused", "foreach"} & set(given):  # all parameters in one call, which torch by itself does not choose
         members, arguments = by_mesh(members), {"fused": True, **arguments}
-    optimizer: Optimizer = sharded(members, made, **arguments, **options) if sharded else made(members, **arguments)
+    try:
+        optimizer: Optimizer = sharded(members, made, **arguments, **options) if sharded else made(members, **arguments)
+    except ValueError as error:
+        raise SystemExit(f"{where}: {setting.use}: {error}. Correct its arguments, or the parameters that it gets.") from error
     return optimizer
 
 

@@ -5,11 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from torch.optim.lr_scheduler import LRScheduler
+
 from snaketrain.config.references import load
-from snaketrain.config.schema import Train
+from snaketrain.config.schema import Train, Use
+from snaketrain.config.schema.train import PLATEAU
 from snaketrain.data.loading.batches import Batches
 from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.training.torch_schedules import TorchSchedule
 
 Schedule = Callable[[int, int], float]
 
@@ -26,12 +30,14 @@ class Plan:
     warmup_steps: int
     learning_rate: float
     schedule: Schedule
+    group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
     open_ended: bool  # no step depends on the total number of steps
 
     @classmethod
     def of(cls, train: Train, lengths: Lengths) -> "Plan":
         batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
-        schedule = make_schedule(load(train.schedule.use, "training.schedules"), train.schedule.arguments)
+        schedule = schedule_of(train.schedule, train.learning_rate)
+        of_groups = {n: schedule_of(group.schedule, train.learning_rate) for n, group in enumerate(train.groups) if group.schedule}
         ends = [batches.count(0) if train.steps != 0 else 0]
         while (ends[-1] < train.steps) if train.steps is not None else (len(ends) < train.epochs):
             ends.append(ends[-1] + batches.count(len(ends)))
@@ -43,11 +49,14 @@ class Plan:
                 f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a fraction below 1."
             )
         open_ended = (
-            is_open_ended(schedule) and (train.warmup >= 1 or train.warmup == 0) and train.early_stopping is None and not train.callbacks
+            all(map(is_open_ended, (schedule, *of_groups.values())))
+            and (train.warmup >= 1 or train.warmup == 0)
+            and train.early_stopping is None
+            and not train.callbacks
         )
         return cls(
             batches, total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, train.save_every, train.save_every_minutes, warmup,
-            train.learning_rate, schedule, open_ended,
+            train.learning_rate, schedule, of_groups, open_ended,
         )  # fmt: skip
 
     def epoch_of(self, step: int) -> int:
@@ -83,10 +92,17 @@ class Plan:
 
     def learning_rate_at(self, step: int) -> float:
         """The rate of the update that leads to `step`: a linear warm-up, then the schedule."""
+        return self._rate(self.schedule, step)
+
+    def group_rates_at(self, step: int) -> dict[int, float]:
+        """The rates of the groups that have a schedule of their own."""
+        return {number: self._rate(schedule, step) for number, schedule in self.group_schedules.items()}
+
+    def _rate(self, schedule: Schedule, step: int) -> float:
         done = step - 1
         if done < self.warmup_steps:
             return self.learning_rate * done / self.warmup_steps
-        return self.learning_rate * self.schedule(done - self.warmup_steps, max(1, self.steps - self.warmup_steps))
+        return self.learning_rate * schedule(done - self.warmup_steps, max(1, self.steps - self.warmup_steps))
 
     def _bounds(self, step: int) -> tuple[int, int]:
         epoch = self.epoch_of(step)
@@ -96,6 +112,15 @@ class Plan:
 def folder_name(step: int) -> str:
     """The folder of a step's checkpoint; names sort by step."""
     return f"step-{step:08d}"
+
+
+def schedule_of(setting: Use, learning_rate: float) -> Schedule:
+    if setting.use == PLATEAU:
+        return lambda done, steps: 1.0  # which the evaluations lower, see plateau.py
+    found = load(setting.use, "training.schedules")
+    if isinstance(found, type) and issubclass(found, LRScheduler):
+        return TorchSchedule(found, setting.arguments, learning_rate)
+    return make_schedule(found, setting.arguments)
 
 
 def make_schedule(found: type[Schedule] | Callable[..., float], arguments: JsonObject) -> Schedule:

@@ -37,6 +37,7 @@ class TrainState:
     parameters: int = 0  # of the full model, however it is sharded
     step: int = 0
     averages: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by module: averaged weights, as this rank holds them
+    rate_scale: float = 1.0  # set by a callback to lower the learning rate below the plan's
     finished_early: str = ""  # set by a callback to end the training before its plan: the reason
 
     @property

@@ -1,6 +1,7 @@
 """One step of each optimizer, on this rank's microbatches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
@@ -15,14 +16,19 @@ from snaketrain.training.state import TrainState
 ForwardBackward: TypeAlias = Callable[[int, Objective], LossSums]  # of an objective and its number
 
 
-def train_step(state: TrainState, rate: float, forward_backward: ForwardBackward) -> tuple[LossSums, Tensor]:
-    """Compute gradients and update for each of the task's objectives; return this rank's losses and the norm of all gradients."""
+def train_step(
+    state: TrainState, rate: float, forward_backward: ForwardBackward, of_groups: Mapping[int, float] = MappingProxyType({})
+) -> tuple[LossSums, Tensor]:
+    """Compute gradients and update for each of the task's objectives; return this rank's losses and the norm of all gradients.
+
+    `of_groups`: the rates of parameter groups with a schedule of their own.
+    """
     strategy, norms = state.strategy, list[Tensor]()
     losses: LossSums = {}
     for name, module in state.modules.items():
         if not module.training:  # after an evaluation; `train()` visits every submodule, which takes as long as a small step
             module.train()
-        set_rate(state.optimizers[name], rate)
+        set_rate(state.optimizers[name], rate, of_groups)
     for number, objective in enumerate(state.objectives()):
         add_up(losses, forward_backward(number, objective))
         pairs = [(state.modules[name], state.optimizers[name]) for name in objective.learning]

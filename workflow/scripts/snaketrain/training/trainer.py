@@ -17,12 +17,11 @@ from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective
 from snaketrain.tasks.base import Task
-from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, start_strategy
+from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, selection_callbacks, start_strategy
 from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.formats import FormatName, make_format
 from snaketrain.training.checkpoints.store import Checkpoints
-from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
@@ -96,11 +95,9 @@ class Trainer:
             task.describe(modules, folder / "description")
             for module in modules.values():
                 describe_adapters(module, folder / "adapter")
-        if early := train.early_stopping:
-            callbacks = [*callbacks, EarlyStopping(selection, early.patience, early.min_change)]
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
-            callbacks=[*callbacks, *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
+            callbacks=[*callbacks, *selection_callbacks(train, selection), *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
             reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock,
         )  # fmt: skip
 
@@ -170,8 +167,9 @@ class Trainer:
                 microbatches=planned.microbatches,
             )
 
-        rate = self.plan.learning_rate_at(planned.step)
-        losses, norm = train_step(state, rate, forward_backward)
+        rate = self.plan.learning_rate_at(planned.step) * state.rate_scale
+        of_groups = {group: each * state.rate_scale for group, each in self.plan.group_rates_at(planned.step).items()}
+        losses, norm = train_step(state, rate, forward_backward, of_groups)
         self.settle()  # the step before, which the device has finished by now
         self.newest = StepOutcome(planned.step, planned.ids, losses, count, planned.counted_here, norm, rate)
 

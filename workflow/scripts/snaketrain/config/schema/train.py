@@ -9,6 +9,15 @@ from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Sectio
 from snaketrain.config.schema.metrics import Metrics
 
 ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
+NEEDS_CLOSURE = "computes the loss several times in a step, which is not supported: a step has one gradient, of the batches of all processes. Name another."
+SET_BY_LENGTH = ("total_steps", "T_max")  # arguments of torch's schedulers: the steps of the training after its warm-up, unless given
+TORCH_SCHEDULERS = "torch.optim.lr_scheduler."
+PLATEAU = f"{TORCH_SCHEDULERS}ReduceLROnPlateau"
+
+
+def is_none(value: object) -> bool:
+    """What is left out of the settings that are compared: results from before the setting existed are not stale."""
+    return value is None
 
 
 class EarlyStopping(Section):
@@ -24,6 +33,11 @@ class Group(Section):
     match: str = Field(description="a pattern of full parameter names, such as `encoder.embed*`", min_length=1)
     rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
+    dimensions: Positive | None = Field(
+        None, description="only parameters of so many dimensions: 2 for matrices, without biases and norms", exclude_if=is_none
+    )
+    optimizer: Use | None = Field(None, description="instead of `train.optimizer`", exclude_if=is_none)
+    schedule: Use | None = Field(None, description="instead of `train.schedule`, with the same warm-up", exclude_if=is_none)
 
 
 class Train(Section):
@@ -63,7 +77,7 @@ class Train(Section):
     )
     schedule: Use = Field(
         Use(use="linear"),
-        description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, `inverse_square_root`, or your own",
+        description="the learning rate over time: `linear`, `constant`, `cosine`, `warmup_stable_decay`, `inverse_square_root`, a class of `torch.optim.lr_scheduler`, or your own",
     )
     warmup: Annotated[float, Field(ge=0, le=LARGEST)] = Field(
         0.01, description="steps in which the learning rate rises from 0; a value below 1 is a share of all steps"
@@ -110,6 +124,11 @@ class Train(Section):
             raise ValueError(f"{value} is neither a share of the steps (below 1) nor a whole number of steps")
         return value
 
+    @property
+    def depends_on_selection(self) -> bool:
+        """Whether the selection metric changes how the training goes, or when it ends."""
+        return self.early_stopping is not None or self.schedule.use == PLATEAU
+
     def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
             yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more microbatches than it has examples: make `batch_size` larger"
@@ -119,8 +138,10 @@ class Train(Section):
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
         if self.steps and self.warmup >= self.steps:
             yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): use fewer warm-up steps, or a share below 1"
+        if self.warmup and self.schedule.use == f"{TORCH_SCHEDULERS}OneCycleLR":
+            yield f"`warmup` is {self.warmup:g}, and OneCycleLR has a warm-up of its own (`pct_start`): set `warmup` to 0"
         if twice := sorted({pattern for pattern in self.freeze if self.freeze.count(pattern) > 1}):
             yield f"`freeze` names {twice[0]!r} twice: name it once"
-        matches = [group.match for group in self.groups]
+        matches = [group.match for group in self.groups if group.dimensions is None]
         if twice := sorted({pattern for pattern in matches if matches.count(pattern) > 1}):
             yield f"`groups` has two of `match` {twice[0]!r}, of which only the first would apply: keep one"

@@ -5,21 +5,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from snaketrain.config.errors import nearest
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, module_task
 from snaketrain.config.schema.module_task import problems
-from snaketrain.config.schema.text_task import TextClassificationSettings
-from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS
 from snaketrain.data.sources.fetching import model_config, named_files
-from snaketrain.labels import label_kind
 from snaketrain.orchestration.code_digest import code_strings
+from snaketrain.orchestration.inspection.measuring_errors import loss_errors, metric_errors, named_metric_errors, named_metrics
 from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
-from snaketrain.orchestration.inspection.signatures import Signature, argument_errors, signature_of
-from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, known_here, logged_metrics, own_metrics, train_settings
+from snaketrain.orchestration.inspection.optimization_errors import optimizer_errors, schedule_errors
+from snaketrain.orchestration.inspection.signatures import argument_errors, signature_of_use
 from snaketrain.orchestration.own_files import uses_in
-from snaketrain.tasks.metric_modes import mode_of
-from snaketrain.tasks.metric_names import is_short, short_names
+from snaketrain.tasks.metric_names import is_short
 
 CHECKED_BY_CLASS = ("module", "text_classification")  # tasks whose arguments are declared in config/schema
 TEXT_TASKS = ("text_classification", "causal_lm")  # their models are from transformers
@@ -65,14 +61,6 @@ def reference_errors(run: Settings) -> Iterator[str]:
         yield from metric_errors(run)
 
 
-def loss_errors(run: Settings) -> Iterator[str]:
-    """Class weights and the like of a text classification."""
-    given = run.train.task.arguments
-    yield from (found := problems(given, TextClassificationSettings))
-    if not found and given and not label_kind(run.data.label_kind).has_classes:
-        yield f"train.task.arguments: {', '.join(sorted(given))}: is for classes, but data.label_kind is {run.data.label_kind}. Remove it."
-
-
 def definition_file(reference: Reference) -> tuple[Path | None, str]:
     """The file that defines what is referred to, None for a library's, and its name there."""
     use = reference.use
@@ -84,57 +72,24 @@ def definition_file(reference: Reference) -> tuple[Path | None, str]:
     return file, name
 
 
-def metric_errors(run: Settings) -> Iterator[str]:
-    """A `select.metric` that the training does not log, or a `select.mode` that it contradicts; two metrics of one name."""
-    try:
-        own = own_metrics(run) or {}
-        for section, given in (("train", run.train.metrics), ("evaluate", run.evaluate.metrics)):
-            for name in own.keys() & given.keys():
-                yield f"{section}.metrics.{name}: the task logs a metric of this name by itself. Remove it, or give yours another name."
-        metrics = logged_metrics(run.model_copy(update={"train": train_settings(run)}))
-        if metrics and metrics.get(run.select.metric) != UNKNOWN:
-            where = "" if run.data.label_kind == "class" else f" where data.label_kind is {run.data.label_kind}"
-            mode_of(run.select.metric, metrics, run.select.mode, where)
-    except SystemExit as error:
-        yield str(error)
-
-
-def named_metric_errors(run: Settings) -> Iterator[str]:
-    """Short names in `train.metrics` and `evaluate.metrics` that do not exist, and their arguments."""
-    for section, given in (("train.metrics", run.train.metrics), ("evaluate.metrics", run.evaluate.metrics)):
-        for name, metric in given.items():
-            where = f"{section}.{name}"
-            if not is_short(metric.use):
-                continue
-            known = known_here(run).get(metric.use)
-            if known is None:
-                names = known_here(run)
-                yield f"{where}.use: there is no metric `{metric.use}` here{nearest(metric.use, names)} {short_names(names)}"
-                continue
-            yield from (
-                f"{where}.arguments.{argument}: is missing. Give it a value."
-                for argument in known.required
-                if argument not in metric.arguments
-            )
-            signatures = [found for use in (known.use, known.of_two_classes) if use and (found := signature_of_use(use, None))]
-            wrong = [list(argument_errors(f"{where}.arguments", metric.arguments, each, complete=False)) for each in signatures]
-            yield from min(wrong, key=len, default=[])
-
-
 def references(run: Settings, module_settings: module_task.ModuleSettings | None) -> Iterator[Reference]:
     train = run.train
     yield Reference("train.task.use", train.task.use, "tasks", None if train.task.use in CHECKED_BY_CLASS else train.task.arguments)
     yield Reference("model.use", run.model.use, None, run.model.arguments)
     yield Reference("train.optimizer.use", train.optimizer.use, None, train.optimizer.arguments)
     yield Reference("train.schedule.use", train.schedule.use, "training.schedules", train.schedule.arguments)
+    for number, group in enumerate(train.groups):
+        if group.optimizer:
+            yield Reference(f"train.groups.{number}.optimizer.use", group.optimizer.use, None, group.optimizer.arguments)
+        if group.schedule:
+            yield Reference(f"train.groups.{number}.schedule.use", group.schedule.use, "training.schedules", group.schedule.arguments)
     for number, callback in enumerate(train.callbacks):
         yield Reference(f"train.callbacks.{number}.use", callback.use, None, callback.arguments)
     if train.strategy.use != "auto":
         yield Reference("train.strategy.use", train.strategy.use, "strategies", train.strategy.arguments)
-    for section, given in (("train", train.metrics), ("evaluate", run.evaluate.metrics)):
-        for name, metric in given.items():
-            if not is_short(metric.use):
-                yield Reference(f"{section}.metrics.{name}.use", metric.use, None, metric.arguments, complete=False)
+    for name, metric in named_metrics(run):
+        if not is_short(metric.use):
+            yield Reference(f"{name}.use", metric.use, None, metric.arguments, complete=False)
     for split in ("train", "dev", "test"):
         source = getattr(run.data, split)
         if source is not None and source.use is not None:
@@ -158,33 +113,17 @@ def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
         yield from model_argument_errors(setting, run)
         return
     signature = signature_of_use(reference.use, reference.short_names_in)
-    if reference.setting == "train.optimizer.use":
-        yield from optimizer_argument_errors(setting, reference, signature)
+    if reference.setting.endswith("optimizer.use"):
+        yield from optimizer_errors(reference.setting, reference.use, reference.arguments, signature)
         return
     if signature is None:
         return
-    if reference.short_names_in == "training.schedules" and is_function(reference.use):
-        signature = signature.without(signature.positional[:2])
+    if reference.short_names_in == "training.schedules":
+        yield from schedule_errors(reference.setting, reference.use, reference.arguments, signature)
+        return
     if reference.short_names_in == "strategies":
         signature = signature.without(("device", "precision"))
     yield from argument_errors(setting, reference.arguments, signature, reference.complete)
-
-
-def optimizer_argument_errors(setting: str, reference: Reference, signature: Signature | None) -> Iterator[str]:
-    """The trainer passes the parameters; learning rates and weight decay are settings of their own."""
-    arguments = reference.arguments or {}
-    yield from (
-        f"{setting}.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead."
-        for name in arguments
-        if name in ARGUMENTS_WITH_SETTINGS
-    )
-    if signature is None:
-        return
-    if "lr" not in signature.parameters:
-        yield f"{reference.setting}: `{reference.use}` takes no `lr`, as optimizers do. Name an optimizer's class such as torch.optim.AdamW."
-        return
-    others = {name: value for name, value in arguments.items() if name not in ARGUMENTS_WITH_SETTINGS}
-    yield from argument_errors(setting, others, signature.without((*signature.positional[:1], *ARGUMENTS_WITH_SETTINGS)))
 
 
 def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
@@ -213,25 +152,12 @@ def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
         yield from argument_errors(setting, model.arguments, signature)
 
 
-def signature_of_use(use: str, short_names_in: str | None) -> Signature | None:
-    file, name = find(use, short_names_in)
-    try:
-        file = file or module_file(use.rpartition(".")[0], use)
-    except NotFound:
-        return None
-    return signature_of(file.resolve(), name) if file else None
-
-
 @functools.cache
 def is_module(use: str) -> bool:
     try:
         return module_file(use, use) is not None
     except NotFound:
         return False
-
-
-def is_function(use: str) -> bool:
-    return use.rpartition(":")[2].rpartition(".")[2].islower()
 
 
 @functools.cache

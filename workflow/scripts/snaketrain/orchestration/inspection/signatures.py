@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snaketrain.config.errors import nearest, shown
+from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, definition_of
 
 # these decorators leave a function's signature as it is
@@ -83,6 +84,15 @@ def _union(members: list[ast.expr]) -> list[str] | None:
             return None
         names += found
     return names
+
+
+def signature_of_use(use: str, short_names_in: str | None) -> Signature | None:
+    file, name = find(use, short_names_in)
+    try:
+        file = file or module_file(use.rpartition(".")[0], use)
+    except NotFound:
+        return None
+    return signature_of(file.resolve(), name) if file else None
 
 
 @functools.cache
