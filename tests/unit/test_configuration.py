@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from snaketrain.config.runs import from_strings, read_runs, strings
-from snaketrain.config.schema import Data, Settings, Train
+from snaketrain.config.schema import Data, Section, Settings, Train
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
 
@@ -116,3 +116,19 @@ def test_callers_can_change_a_sections_strings():
     expected = [*first]
     first += ["model.use=x"]
     assert strings("train", Train()) == expected
+
+
+class Grown(Section):
+    """A section that got two settings in a later version."""
+
+    added_later = ("newer", "nested")
+    rate: float = 1.0
+    newer: int | None = None
+    nested: Train | None = None
+
+
+def test_a_setting_that_was_added_later_is_compared_only_where_it_is_given():
+    assert strings("grown", Grown()) == ["grown.rate=1.0"]
+    assert strings("grown", Grown(newer=3)) == ["grown.rate=1.0", "grown.newer=3"]
+    assert from_strings(strings("grown", Grown(newer=3))) == {"grown": {"rate": 1.0, "newer": 3}}
+    assert Grown().model_dump() == {"rate": 1.0, "newer": None, "nested": None}, "tasks get all of them"
