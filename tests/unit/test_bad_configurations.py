@@ -18,6 +18,8 @@ DATASET = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
 BASE = {"data": DATASET, "model": {"use": "transformers.BertForSequenceClassification"}}
 NAME = ("cannot be a name", "use only letters, digits and . _ - = +")
 
+SUMMARY = {"data/label": None, "data/target": "summary", "train/task": {"use": "seq2seq", "arguments": {}}}
+
 HEIRS = """
 import mine
 from snaketrain.tasks import base
@@ -132,6 +134,34 @@ BAD = [
     ({"compute/processes": 2, "train/strategy": "single"}, "train.strategy `single` runs in one process", "use `ddp` or `auto`"),
     ({"data/dev_fraction": 0.6, "data/test_fraction": 0.5}, "data: `dev_fraction` and `test_fraction` together leave nothing to train on"),
     ({"data/max_length": None}, "data: `max_length` is null, which is for language modelling", "give a number of tokens"),
+    ({"data/target": "summary"}, "data: `target` is for sequence to sequence, but `label` names a column (label)", "set `label: null`"),
+    ({"data/label": None, "data/target": "text"}, "data: `text` and `target` name the same column (text)", "name two columns"),
+    ({"data/label": None, "data/target": "summary", "data/text": ["a", "b"]}, "data: `target` is written from one text", "name one"),
+    ({"data/max_target_length": 9}, "data: `max_target_length` has no use without `target`", "name the column"),
+    ({"data/label": None, "data/target": "summary"}, "data.target (summary) is not read by train.task text_classification", "use seq2seq"),
+    ({"train/task": "seq2seq"}, "data.target is missing, and train.task seq2seq needs it", "name the column of the text to be written"),
+    (
+        {"data/label": None, "data/target": "summary", "train/task": "seq2seq", "train/packing": True},
+        "data.target is for sequence to sequence, but train.packing",
+        "remove one of them",
+    ),
+    ({"evaluate/generate": {}}, "evaluate.generate: train.task text_classification generates nothing", "Use one of causal_lm, seq2seq"),
+    ({**SUMMARY, "select/metric": "bleu"}, "select.metric: bleu is that of generated answers", "Set train.task.arguments.generate"),
+    ({**SUMMARY, "train/task/arguments": {"generate": {"beams": 2}}}, "train.task.arguments.generate.beams: no such setting"),
+    (
+        {**SUMMARY, "train/task/arguments": {"generate": {"num_beams": 0}}},
+        "train.task.arguments.generate.num_beams: expects a number greater than 0",
+    ),
+    (
+        {**SUMMARY, "evaluate/generate": {}, "train/strategy": "fairscale_fsdp", "compute/device": "cuda"},
+        "evaluate.generate: train.strategy fairscale_fsdp cannot generate",
+        "Use fsdp",
+    ),
+    (
+        {"data/label": None, "train/task": "causal_lm", "evaluate/generate": {}},
+        "evaluate.generate: the data marks no answers to be generated",
+        "Name the columns of prompt and answer in data.text",
+    ),
     ({"data/end_token": "[SEP]"}, "data: `end_token` is for language modelling, but `label` names a column (label): remove one"),
     ({"train/packing": True, "train/block_length": 4}, "train: `packing` keeps texts whole, and `block_length` cuts them: keep one"),
     ({"train/block_length": 4}, "train.block_length is for language models, but the data has labels (data.label: label)", "set data.label: null"),

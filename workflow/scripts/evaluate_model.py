@@ -92,7 +92,7 @@ def read_table(path: Path, examples: int) -> dict[str, list[Json]]:
     if not path.is_file():
         return {}
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    names = [name for name in ("text", "text_pair", "label") if name in table.column_names]
+    names = [name for name in ("text", "text_pair", "target", "label") if name in table.column_names]
     return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 
 
@@ -105,19 +105,19 @@ def score(
 
     import numpy as np
 
-    from snaketrain.data.loading.opening import open_split
+    from snaketrain.data.loading.opening import facts_of, open_split
     from snaketrain.evaluation.predicting import load_trained, predict
     from snaketrain.training.building import add_metrics, make_task, start_strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
     sections = from_strings(training.settings)
-    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
+    train, model = evaluate.applied_to(Train.model_validate(sections["train"])), Model.model_validate(sections["model"])
     strategy = start_strategy(train, args.device, training.facts["precision"])  # the training's, whatever `auto` would mean here
     watch = StallWatchdog(args.output.parent / "stalled", strategy.rank, strategy.world_size, args.stall_seconds)
     task = make_task(train, data.facts)
     add_metrics(task, evaluate.metrics, data.facts, train.task.use, "evaluate.metrics")
     weights = fetched.folder / "files" if fetched else None
-    state = load_trained(task, train, model, weights, data.facts, selection.folder / "model", strategy)
+    state = load_trained(task, train, model, weights, facts_of(data), selection.folder / "model", strategy)
     for split in SPLITS:
         examples = open_split(data, split, train)
         measured = len(examples) > 0 and not withheld(data.facts, split)
@@ -138,7 +138,7 @@ def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
     import torch
 
     try:
-        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items()})
+        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
     except Exception as error:  # such as a metric that is undefined for constant answers; the model's own results stand
         print(f"evaluate_model: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
         return {}

@@ -58,7 +58,7 @@ def _prepare(
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
-    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, len(data.text) == 2)]
+    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
     found, issues = prepare(data, files, root, folder, output, threads)
     facts: JsonObject = {
         "name": data.name,

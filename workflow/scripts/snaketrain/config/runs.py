@@ -13,7 +13,6 @@ from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
-from snaketrain.config.schema.base import COMPARED
 from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.credentials import conceal, reveal
 from snaketrain.runtime.json_types import Json, JsonObject
@@ -93,7 +92,7 @@ def _conflicting_alternatives(raw: JsonObject) -> list[str]:
 
 def strings(name: str, section: Section) -> list[str]:
     """A section as one `name.key=json` string per setting, without passwords: Snakemake compares them, stages receive them, MLflow records them."""
-    return list(_strings(name, json.dumps(section.model_dump(mode="json", context=COMPARED))))
+    return list(_strings(name, json.dumps(section.model_dump(mode="json"))))
 
 
 @functools.cache  # most runs of a sweep share most sections

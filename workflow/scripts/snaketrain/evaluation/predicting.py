@@ -16,7 +16,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Task
 from snaketrain.training.building import build, load_for_evaluation
 from snaketrain.training.evaluation import Measurements, compute_outputs
-from snaketrain.training.gathering import Rows, merged, on_cpu
+from snaketrain.training.gathering import Rows, as_array, merged
 from snaketrain.training.state import TrainState
 
 
@@ -51,7 +51,7 @@ def predict(
         if not microbatch.filler:
             columns["ids"].append(np.array(microbatch.ids, np.int64))
             for column, rows in predicted.items():
-                columns.setdefault(column, []).append(on_cpu(rows))
+                columns.setdefault(column, []).append(as_array(rows))
             bar.update(len(microbatch.ids) * strategy.data_parallel_size)
         beat()
 

@@ -38,7 +38,9 @@ def write_results(
     labels = report.labels(table["label"]) if report else np.empty(0)
     (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # left by another task before this one
     if len(rows) > ("ids" in rows):
-        columns = {name: table[name] for name in ("text", "text_pair") if name in table} | (report.columns(labels, rows) if report else {})
+        columns = {name: table[name] for name in ("text", "text_pair", "target") if name in table} | (
+            report.columns(labels, rows) if report else {}
+        )
         write_predictions(folder / f"{split}_predictions.csv", rows, columns, NOT_SHOWN if report else ())
     results: JsonObject = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"])}
     results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}

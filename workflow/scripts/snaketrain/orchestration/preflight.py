@@ -13,6 +13,7 @@ from snaketrain.data.sources.fetching import describe, misnamed_digests, named_f
 from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
+from snaketrain.orchestration.inspection.generation_settings import generation_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial
@@ -58,6 +59,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (reference_errors, named, follows_by_path),
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
+            (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (unlabelled, (run.data, run.predict), follows_by_path),
         ):

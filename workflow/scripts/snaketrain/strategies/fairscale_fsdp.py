@@ -21,6 +21,7 @@ class FairscaleFsdp(Distributed):
 
     devices = ("cuda",)  # it uses CUDA streams
     shards_model = True
+    generates = False
     dcp_compatible = False
     scaler_class = ShardedScaler
 

@@ -8,7 +8,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
@@ -79,6 +86,10 @@ class Fsdp(Distributed):
         for block in blocks(module):
             shard(block, reshard_after_forward=self.reshard_after_forward)
         shard(module)
+        if hasattr(module, "generate"):  # of transformers: it calls parts of the model by themselves
+            register_fsdp_forward_method(module, "generate")
+            # by which transformers knows that all ranks must run the model equally often
+            module._is_fsdp_managed_module = True  # type: ignore[assignment]  # torch expects tensors and modules
         return module
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:

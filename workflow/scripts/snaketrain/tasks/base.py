@@ -14,6 +14,7 @@ from snaketrain.tasks.metrics import Metric
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
 Outputs: TypeAlias = Any  # of the modules: any type that the methods of a task agree on
+Columns: TypeAlias = Mapping[str, Tensor | list[str]]  # numbers or texts; a row for each example
 Objective = tuple[Callable[[Modules, Batch], Losses], list[str]]  # a loss, and the modules that learn from it
 
 
@@ -71,9 +72,13 @@ class Task:
         """The prediction and the target that a metric of `train.metrics` or `evaluate.metrics` compares, with a row for each example."""
         raise NotImplementedError(f"{type(self).__name__} must say what `{metric}` compares: override `metric_inputs`")
 
-    def predict(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, outputs: Outputs, batch: Batch) -> Columns:
         """Columns by name, with a row for each example; none: the evaluation reports only metrics."""
         return {}
+
+    def samples(self) -> list[JsonObject]:
+        """Some examples of the last evaluation in words, to be shown in the log: such as what was asked and what was answered."""
+        return []
 
     def baselines(self, rows: dict[str, Tensor]) -> dict[str, JsonObject]:
         """Constant answers by name, from the rows of all examples: the `answer` as text, and its metrics."""

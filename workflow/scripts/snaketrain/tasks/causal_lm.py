@@ -1,25 +1,24 @@
 """Predicts each token of a text from those before it: pretraining on running text, or fine-tuning on prompts with their answers."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from snaketrain.models.pretrained import describe_model, make_model
+from snaketrain.models.pretrained import make_model
 from snaketrain.models.probing import sees_later_tokens, sees_other_texts, vocabulary_size
-from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.token_losses import NO_TARGET
 from snaketrain.models.without_memory import has_memory
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.base import Batch, Modules
+from snaketrain.tasks.generation import split_answer
+from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
 
 
-class CausalLm(Task):
-    metrics: Mapping[str, str] = {"loss": "min", "perplexity": "min", "accuracy": "max"}
-    counts = "tokens"
-
-    def __init__(self, learn_prompts: bool = False):
-        """If `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set."""
+class CausalLm(TokenPrediction):
+    def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None):
+        """If `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set. `generate`: see TokenPrediction."""
+        super().__init__(generate)
         self.learn_prompts = learn_prompts
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
@@ -37,44 +36,30 @@ class CausalLm(Task):
                 f"model.use: {self.use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
             )
         self.keeps_texts_apart = not (tries and sees_other_texts(module))
+        self.prepare_generation(module, data)
         return {"model": module}
-
-    def training_step(self, modules: Modules, batch: Batch) -> Tensor:
-        return token_losses(*self.predictions(modules, batch)).sum()
 
     def count(self, batch: Batch) -> int:
         self.check(batch)
         return int((self.targets(batch) != NO_TARGET).sum())
 
-    def outputs(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
+    def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
         self.check(batch)
-        return self.predictions(modules, batch)
+        return super().outputs(modules, batch)
 
-    def evaluation_step(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
-        logits, targets = outputs
-        right = logits.argmax(-1) == targets
-        return {"count": (targets != NO_TARGET).sum(), "loss": token_losses(logits, targets).sum(), "right": right.sum()}
-
-    def measure(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        loss = sums["loss"] / sums["count"]
-        return {"loss": float(loss), "perplexity": float(loss.exp()), "accuracy": float(sums["right"] / sums["count"])}
-
-    def metric_inputs(self, metric: str, outputs: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        """A row for each token that is predicted."""
-        logits, targets = outputs
-        learnt = targets != NO_TARGET
-        return logits[learnt], targets[learnt]
-
-    def predict(self, outputs: tuple[Tensor, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The mean loss of each text and its number of tokens; nothing in layouts whose rows are not single texts."""
-        if "labels" not in batch:
-            return {}
-        logits, targets = outputs
-        tokens = (targets != NO_TARGET).sum(1)
-        return {"loss": token_losses(logits, targets).sum(1) / tokens, "tokens": tokens}
-
-    def describe(self, modules: Modules, folder: Path) -> None:
-        describe_model(modules["model"], folder)
+    def questions(self, batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
+        """Each example's tokens before its last answer, and that answer."""
+        if "token_type_ids" not in batch or "position_ids" in batch:
+            raise SystemExit("train.task.arguments.generate: the data marks no answers. Name two columns in data.text: prompt and answer.")
+        rows = zip(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"] > 0, strict=True)
+        split = [split_answer(tokens[given].tolist(), types[given].tolist()) for tokens, types, given in rows]
+        most = max(len(prompt) for prompt, _ in split) + self.generation.settings.max_new_tokens if self.generation else 0
+        if self.longest is not None and most > self.longest:
+            raise SystemExit(
+                f"model.use: {self.use} has {self.longest} positions, but the longest prompt with an answer needs {most}: "
+                "make max_new_tokens or data.max_length smaller."
+            )
+        return [prompt for prompt, _ in split], [answer for _, answer in split]
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits at each position except the last, and the next tokens."""

@@ -6,7 +6,9 @@ import torch
 Rows = dict[str, np.ndarray]
 
 
-def on_cpu(rows: torch.Tensor) -> np.ndarray:
+def as_array(rows: torch.Tensor | list[str]) -> np.ndarray:
+    if isinstance(rows, list):
+        return np.array(rows, np.str_)
     rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # numpy has no bfloat16
     return rows.cpu().numpy()
 

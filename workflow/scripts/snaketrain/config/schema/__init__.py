@@ -62,6 +62,7 @@ class Settings(Section):
     def contradictions(self) -> Iterator[str]:
         yield from self._missing_splits()
         yield from self._layout_problems()
+        yield from self._target_problems()
         yield from self._device_problems()
         yield from self._step_problems()
         yield from self._weight_problems()
@@ -83,8 +84,18 @@ class Settings(Section):
         if name and (self.data.by_class or self.data.label is not None):
             kind = "a dataset class" if self.data.by_class else f"labels (data.label: {self.data.label})"
             yield f"train.{name} is for language models, but the data has {kind}: set data.label: null, or remove train.{name}"
-        if name == "block_length" and len(self.data.text) == 2:
+        if name == "block_length" and self.data.pair:
             yield "train.block_length would separate answers from their prompts (data.text names two columns): use train.packing, or one column"
+
+    def _target_problems(self) -> Iterator[str]:
+        """A task of the user's own may read targets, or write from other data."""
+        task, target = self.train.task.use, self.data.target
+        if target is None and task == "seq2seq" and not self.data.by_class:
+            yield "data.target is missing, and train.task seq2seq needs it: name the column of the text to be written, and set data.label: null"
+        if target is not None and task in ("text_classification", "causal_lm"):
+            yield f"data.target ({target}) is not read by train.task {task}: use seq2seq, or remove data.target"
+        if target is not None and (self.train.packing or self.train.block_length):
+            yield "data.target is for sequence to sequence, but train.packing and train.block_length are for language models: remove one of them"
 
     def _device_problems(self) -> Iterator[str]:
         """See also `strategy_errors` in orchestration/inspection."""

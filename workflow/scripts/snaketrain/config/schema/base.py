@@ -2,18 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -40,14 +37,10 @@ Arguments = Annotated[JsonObject, BeforeValidator(with_numbers)]
 
 
 CONTRADICTIONS_LATER = "contradictions later"
-COMPARED = "compared with the settings of earlier results"
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
-
-    # settings that were added after results were made: left at their default, they make none of those stale
-    added_later: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -56,15 +49,6 @@ class Section(BaseModel):
         if isinstance(value, bool) and "bool" not in str(cls.model_fields[str(info.field_name)].annotation):
             raise ValueError(f"{str(value).lower()} makes no sense here")
         return value
-
-    @model_serializer(mode="wrap")
-    def _as_earlier_results_record_it(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> JsonObject:
-        dumped: JsonObject = handler(self)
-        if info.context == COMPARED:
-            fields = type(self).model_fields
-            unused = [name for name in self.added_later if getattr(self, name) == fields[name].get_default(call_default_factory=True)]
-            dumped = {name: value for name, value in dumped.items() if name not in unused}
-        return dumped
 
     def contradictions(self) -> Iterator[str]:
         """Settings that contradict each other, each with what to do about it."""
@@ -86,6 +70,10 @@ def is_null(value: object) -> bool:
 
 def is_one(value: object) -> bool:
     return value == 1
+
+
+def is_empty(value: dict[str, object]) -> bool:
+    return not value
 
 
 class Use(Section):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
-from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed
+from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed, is_null
 from snaketrain.config.schema.sources import Examples, Source
 from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
@@ -38,7 +38,12 @@ class Data(Section):
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
-    label: str | None = Field("label", description="the column of the label; null for language modelling")
+    target: str | None = Field(
+        None,
+        exclude_if=is_null,
+        description="for sequence to sequence: the column of the text to be written, such as a summary of `text`; `label` is then null",
+    )
+    label: str | None = Field("label", description="the column of the label; null for language modelling and for sequence to sequence")
     label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
     label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
     labels: dict[str, str] | None = Field(
@@ -54,11 +59,13 @@ class Data(Section):
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
         128,
-        description="longest example in tokens; longer ones are truncated and counted; null (for language modelling only): nothing is truncated",
+        description="longest example in tokens; longer ones are truncated and counted; null (only where `label` is null): nothing is truncated",
     )
+    max_target_length: Positive | None = Field(128, exclude_if=lambda value: value == 128, description="the same for `target`")
     end_token: str | None = Field(
         None,
-        description="for language modelling: a token of the tokenizer's vocabulary that is appended to each text, such as `<|endoftext|>`",
+        description="where `label` is null: a token of the tokenizer's vocabulary that is appended to each text, or to each `target`, such as "
+        "`<|endoftext|>`",
     )
 
     fields: list[str] = Field(
@@ -74,6 +81,17 @@ class Data(Section):
     def sources(self) -> dict[str, Examples]:
         """Those that are given, by split."""
         return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))}
+
+    @property
+    def pair(self) -> bool:
+        """Whether two texts are joined in one sequence."""
+        return len(self.text) == 2
+
+    @property
+    def text_columns(self) -> dict[str, str]:
+        """The columns of the raw data that hold text, by their names in the prepared data."""
+        columns = dict(zip(("text", "text_pair"), self.text, strict=False))
+        return columns | ({"target": self.target} if self.target else {})
 
     @field_validator("text", mode="before")
     @classmethod
@@ -107,6 +125,7 @@ class Data(Section):
         if self.columns == []:
             yield "`columns` is empty: name each column of the file, or remove it where the file has a header line"
         yield from self._label_problems()
+        yield from self._target_problems()
         yield from self._split_problems()
         yield from self._language_modelling_problems()
 
@@ -123,6 +142,20 @@ class Data(Section):
             yield f"`text` and `label` name the same column ({self.label}): the text would contain the answer; name two columns"
         if self.text_unit != "line" and self.format not in ("auto", "text"):
             yield f"`text_unit` is for plain text, but `format` is {self.format}: remove one of them"
+
+    def _target_problems(self) -> Iterator[str]:
+        if self.target is None:
+            if self.max_target_length != 128:
+                yield "`max_target_length` has no use without `target`: name the column of the text to be written, or remove it"
+            return
+        if self.by_class:
+            yield "`target` names a column, but the examples come from a dataset class: remove one of them"
+        if self.label is not None:
+            yield f"`target` is for sequence to sequence, but `label` names a column ({self.label}): set `label: null`, or remove `target`"
+        if self.pair:
+            yield "`target` is written from one text, but `text` names two columns: name one"
+        if self.target in self.text:
+            yield f"`text` and `target` name the same column ({self.target}): the source would contain what is to be written; name two columns"
 
     def _split_problems(self) -> Iterator[str]:
         kinds = {split: "files" if source.use is None else "a dataset class" for split, source in self.sources.items()}

@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from snaketrain.config.schema.base import Positive, Section, is_one
+from snaketrain.config.schema.base import Positive, Section, is_empty, is_null, is_one
+from snaketrain.config.schema.generation import Generate
 from snaketrain.config.schema.metrics import Metrics
+from snaketrain.config.schema.train import Train
 
 
 class Select(Section):
@@ -33,7 +35,20 @@ class Evaluate(Section):
     metrics: Metrics = Field(
         {},
         description="metrics of the evaluation alone, besides those of the task and of `train.metrics`",
-        exclude_if=lambda value: not value,
+        exclude_if=is_empty,
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="confidence level of the interval around the accuracy")
+    generate: Generate | None = Field(
+        None,
+        exclude_if=is_null,
+        description="how answers are generated, to be compared with `data.target`, or with the answers of a language model's prompts; null: as "
+        "`train.task.arguments.generate` says, by which the evaluations of the training generate; where that is not given either, none are",
+    )
     bins: Positive = Field(10, description="number of bins of the reliability plot")
+
+    def applied_to(self, train: Train) -> Train:
+        """The settings of a training, with the generation of the evaluation in place of its own."""
+        if self.generate is None:
+            return train
+        arguments = train.task.arguments | {"generate": self.generate.model_dump()}
+        return train.model_copy(update={"task": train.task.model_copy(update={"arguments": arguments})})

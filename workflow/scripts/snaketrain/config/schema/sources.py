@@ -6,14 +6,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from snaketrain.config.schema.base import Arguments, Section
+from snaketrain.config.schema.base import Arguments, Section, is_null
 
 HUB_DEFAULTS = {"revision": None, "hub_type": "model", "config": None, "split": None}
-
-
-def is_none(value: object) -> bool:
-    """For settings that are left out of what Snakemake compares where they are not given, as if they did not exist."""
-    return value is None
 
 
 class Source(Section):
@@ -28,12 +23,12 @@ class Source(Section):
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
     config: str | None = Field(
         None,
-        exclude_if=is_none,
+        exclude_if=is_null,
         description="of a hub dataset: its configuration, such as `sst2` of `nyu-mll/glue`; null: the only or default one",
     )
     split: str | None = Field(
         None,
-        exclude_if=is_none,
+        exclude_if=is_null,
         description="of a hub dataset: the split whose files are fetched, such as `validation`; null: the files that `path` names, or all",
     )
     sha256: dict[str, str] = Field({}, description="expected digests by file name; a file with another digest stops the run")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section, Seed, Use
+from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section, Seed, Use, is_empty, is_null
 from snaketrain.config.schema.metrics import Metrics
 
 ARGUMENTS_WITH_SETTINGS = {"lr": "train.learning_rate", "weight_decay": "train.weight_decay"}  # arguments of optimizers that are settings
@@ -13,11 +13,6 @@ NEEDS_CLOSURE = "computes the loss several times in a step, which is not support
 SET_BY_LENGTH = ("total_steps", "T_max")  # arguments of torch's schedulers: the steps of the training after its warm-up, unless given
 TORCH_SCHEDULERS = "torch.optim.lr_scheduler."
 PLATEAU = f"{TORCH_SCHEDULERS}ReduceLROnPlateau"
-
-
-def is_none(value: object) -> bool:
-    """What is left out of the settings that are compared: results from before the setting existed are not stale."""
-    return value is None
 
 
 class EarlyStopping(Section):
@@ -34,10 +29,10 @@ class Group(Section):
     rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
     dimensions: Positive | None = Field(
-        None, description="only parameters of so many dimensions: 2 for matrices, without biases and norms", exclude_if=is_none
+        None, description="only parameters of so many dimensions: 2 for matrices, without biases and norms", exclude_if=is_null
     )
-    optimizer: Use | None = Field(None, description="instead of `train.optimizer`", exclude_if=is_none)
-    schedule: Use | None = Field(None, description="instead of `train.schedule`, with the same warm-up", exclude_if=is_none)
+    optimizer: Use | None = Field(None, description="instead of `train.optimizer`", exclude_if=is_null)
+    schedule: Use | None = Field(None, description="instead of `train.schedule`, with the same warm-up", exclude_if=is_null)
 
 
 class Train(Section):
@@ -85,7 +80,7 @@ class Train(Section):
     metrics: Metrics = Field(
         {},
         description="further metrics of the development set, by name: `[matthews_correlation, f1]`, or classes with arguments; `select.metric` can name them",
-        exclude_if=lambda value: not value,  # as if it did not exist, so that results from before it are not stale
+        exclude_if=is_empty,
     )
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         1.0, description="gradients with a larger norm are scaled down to it; null: never"

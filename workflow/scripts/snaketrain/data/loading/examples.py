@@ -11,19 +11,22 @@ import torch
 
 from snaketrain.data.loading.training_data import Batch
 
+NO_TARGET = -100
+
 
 class ListLengths:
-    """The lengths of a column's lists, read from the file where they are asked for."""
+    """The lengths of the lists of a row, of one column or several together, read from the file where they are asked for."""
 
-    def __init__(self, column: pa.ChunkedArray):
-        self.column = column
+    def __init__(self, *columns: pa.ChunkedArray):
+        self.columns = columns
 
     def __len__(self) -> int:
-        return len(self.column)
+        return len(self.columns[0])
 
     def __getitem__(self, examples: slice, /) -> np.ndarray:
         start, stop, _ = examples.indices(len(self))
-        lengths: np.ndarray = pyarrow.compute.list_value_length(self.column.slice(start, stop - start)).to_numpy()
+        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in self.columns]
+        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
         return lengths
 
 
@@ -34,7 +37,7 @@ class TextExamples:
         self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lengths = ListLengths(self.table["input_ids"])
+        self.lengths = ListLengths(*(self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -43,11 +46,14 @@ class TextExamples:
         """The examples side by side, padded to the longest of them.
 
         `labels` are classes, a row of zeros and ones with one entry per class, or numbers; -100 or NaN where there is none.
+        `target_ids`, for sequence to sequence, are padded with -100, which PyTorch's losses ignore.
         """
         tokens = self.rows("input_ids", ids)
         batch = {"input_ids": padded(tokens, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, tokens)), 0)}
         if self.pairs:
             batch["token_type_ids"] = padded(self.rows("token_type_ids", ids), 0)
+        if "target_ids" in self.table.column_names:
+            batch["target_ids"] = padded(self.rows("target_ids", ids), NO_TARGET)
         return batch | {"labels": self._labels(ids), "ids": torch.tensor(ids)}
 
     @property

@@ -21,7 +21,13 @@ class Splits:
 
 
 def open_splits(data: Manifest, train: Train) -> Splits:
-    return Splits(open_split(data, "train", train), open_split(data, "dev", train), data.facts)
+    return Splits(open_split(data, "train", train), open_split(data, "dev", train), facts_of(data))
+
+
+def facts_of(data: Manifest) -> JsonObject:
+    """What is known of prepared data, and the folder of its tokenizer."""
+    folder = data.folder / "tokenizer"
+    return data.facts | ({"tokenizer_folder": str(folder)} if folder.is_dir() else {})
 
 
 def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
@@ -30,7 +36,8 @@ def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
         return open_items(data, split, train.seed)
     examples = TextExamples(data.file(f"{split}.arrow"), data.facts["pad_token_id"])
     if train.block_length is None or not len(examples):
-        return Packed(examples) if train.packing else examples
+        generates = split != "train" and train.task.arguments.get("generate") is not None  # which needs each prompt in a row of its own
+        return Packed(examples) if train.packing and not generates else examples
     blocks = Blocks(examples, train.block_length)
     if not len(blocks):
         raise SystemExit(f"data.{split}: has {blocks.tokens} tokens, too few to predict one from another. Give it more text.")

@@ -20,7 +20,7 @@ DESCRIPTIONS = {  # written to report.json
     "duplicate": "training examples whose text occurred before",
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",
-    "truncated": "examples truncated to `data.max_length` tokens",
+    "truncated": "examples truncated to `data.max_length` tokens, or targets to `data.max_target_length`",
 }
 
 

@@ -38,7 +38,7 @@ def rows(files: list[Path], data: Data, issues: DataIssues, root: Path | None = 
 def _every_row(
     files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = ()
 ) -> Iterator[RawRow]:
-    needed = {*data.text, *data.where, *further} | ({data.label} if data.label else set())
+    needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         for line, values in read_rows(file, kind, data, issues, name, needed):
@@ -92,7 +92,7 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
 
 
 def _check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
-    needed = [("data.text", column) for column in data.text] + [("data.where", column) for column in data.where]
+    needed = [(setting_of(name), column) for name, column in data.text_columns.items()] + [("data.where", column) for column in data.where]
     if data.label and split != "test":  # a test set may come without labels
         needed.append(("data.label", data.label))
     for file, kind in files[:PREVIEW_FILES]:
@@ -166,15 +166,20 @@ class Preview:
             seen[cell("where", row, column, as_text)] += 1
         if not _matches(self.data, row):
             return False
-        for column in self.data.text:
+        for name, column in self.data.text_columns.items():
             if not isinstance(row.values.get(column), str):
-                cell("text", row, column, as_text)
+                cell(setting_of(name).removeprefix("data."), row, column, as_text)
         if self.data.label:
             label = cell("label", row, self.data.label, self.parser.parse)
             self.labels[label] += 1
             if self.split != "train" and self.known is not None:
                 refuse_unknown_classes(self.data, self.split, row.location, self.parser.unknown_classes(label, self.known), self.known)
         return True
+
+
+def setting_of(name: str) -> str:
+    """The setting that names the column of a text, by its name in the prepared data."""
+    return "data.text" if name == "text_pair" else f"data.{name}"
 
 
 def refuse_unknown_classes(data: Data, split: str, location: str, unknown: list[str], known: set[str]) -> None:

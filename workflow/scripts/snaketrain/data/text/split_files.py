@@ -11,6 +11,7 @@ import pyarrow.compute
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.text.spooling import cases
+from snaketrain.data.tokenization.tokenizer import token_schema
 from snaketrain.labels import label_kind
 from snaketrain.runtime.json_types import JsonObject
 
@@ -25,8 +26,8 @@ class SplitWriter:
         # some rows alone do not show how many classes there are
         fields += [pyarrow.field("label", self.parser.prepared_type(), metadata={"classes": str(len(names))})]
         fields += [("text", pyarrow.string()), ("line", pyarrow.int64())]
-        if len(data.text) == 2:
-            fields += [("text_pair", pyarrow.string()), ("token_type_ids", pyarrow.list_(pyarrow.int8()))]
+        fields += [(name, pyarrow.string()) for name in list(data.text_columns)[1:]]
+        fields += [field for field in token_schema(data) if field.name not in ("input_ids", "truncated")]
         self.schema = pyarrow.schema(fields)
         self.counts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
@@ -56,5 +57,9 @@ class SplitWriter:
         self.counts["examples"] += len(batch)
         self.counts["tokens"] += pyarrow.compute.sum(lengths).as_py()
         self.counts["longest"] = max(self.counts["longest"], pyarrow.compute.max(lengths).as_py())
+        if "target_ids" in batch.schema.names:
+            targets = pyarrow.compute.list_value_length(batch["target_ids"])
+            self.counts["target_tokens"] += pyarrow.compute.sum(targets).as_py()
+            self.counts["longest_target"] = max(self.counts["longest_target"], pyarrow.compute.max(targets).as_py())
         self.counts["truncated"] += len(cut)
         issues.add_all("truncated", len(cut), cases(cut.slice(0, DataIssues.SHOWN)))

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def row_schema(data: Data) -> pyarrow.Schema:
-    texts = [(name, pyarrow.string()) for name in ("text", "text_pair")[: len(data.text)]]
+    texts = [(name, pyarrow.string()) for name in data.text_columns]
     label = label_kind(data.label_kind).parser(data).raw_type()
     return pyarrow.schema([("file", pyarrow.string()), ("line", pyarrow.int64()), ("label", label), *texts])
 

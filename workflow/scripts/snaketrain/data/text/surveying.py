@@ -134,7 +134,7 @@ def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> I
     """The rows with a text."""
     parser = label_kind(data.label_kind).parser(data)
     for row in rows(files, data, issues, root):
-        texts = tuple([decodable(row, column, issues) for column in data.text])
+        texts = tuple([decodable(row, column, issues) for column in data.text_columns.values()])
         if all(map(str.strip, texts)):
             yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:

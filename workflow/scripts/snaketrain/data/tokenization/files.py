@@ -62,7 +62,7 @@ def load_library_tokenizer(folder: Path, data: Data) -> LibraryTokenizer:
     library.no_truncation()
     if data.end_token is not None and library.token_to_id(data.end_token) is None:
         raise BadData(f"data.end_token: the vocabulary has no token {data.end_token!r}. {_near(data.end_token, folder)}")
-    added = library.num_special_tokens_to_add(len(data.text) == 2) + (data.end_token is not None)
+    added = library.num_special_tokens_to_add(data.pair) + (data.end_token is not None)
     if data.max_length is not None and data.max_length <= added:
         raise BadData(
             f"data.max_length: {data.max_length} leaves no room for text, since {added} special tokens are added to each. Make it larger."

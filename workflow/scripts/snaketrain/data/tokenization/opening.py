@@ -9,6 +9,7 @@ from snaketrain.data.tokenization.fast import FastTokenizer
 from snaketrain.data.tokenization.files import load_library_tokenizer
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
 from snaketrain.data.tokenization.plain import PlainTokenizer
+from snaketrain.data.tokenization.targets import TargetTokenizer, source_and_target
 from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer
 
 
@@ -18,5 +19,7 @@ def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False
 
 def make_tokenizer(folder: Path, data: Data, plain: bool = False) -> BatchTokenizer:
     """A fast one where the tokenizer allows it, unless `plain`."""
+    if data.target:
+        return TargetTokenizer(*(make_tokenizer(folder, each, plain) for each in source_and_target(data)))
     tokenizer = PlainTokenizer(load_library_tokenizer(folder, data), data)
     return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer

@@ -22,7 +22,7 @@ class PlainTokenizer(BatchTokenizer):
 
     def __init__(self, library: LibraryTokenizer, data: Data):
         """`library` neither truncates nor pads."""
-        self.library, self.schema, self.pair = library, token_schema(data), len(data.text) == 2
+        self.library, self.schema, self.pair = library, token_schema(data), data.pair
         self.marks_answers = data.label is None  # by token types, since not every tokenizer distinguishes prompt and answer
         end = None if data.end_token is None else library.token_to_id(data.end_token)
         self.end = [] if end is None else [end]

@@ -16,11 +16,12 @@ import pyarrow
 from snaketrain.config.schema import Data
 
 TOKENS, TYPES = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.int8())
+TEXTS = ("text", "text_pair", "target")
 
 
 class Tokenizer(Protocol):
     def encode(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        """The batches in order, each with the columns of `token_schema` appended, made from `text` and perhaps `text_pair`."""
+        """The batches in order, each with the columns of `token_schema` appended, made from the columns of TEXTS."""
         ...
 
 
@@ -40,12 +41,12 @@ class BatchTokenizer(ABC):
 
 
 def token_schema(data: Data) -> pyarrow.Schema:
-    types = [("token_type_ids", TYPES)] if len(data.text) == 2 else []
-    return pyarrow.schema([("input_ids", TOKENS), *types, ("truncated", pyarrow.bool_())])
+    more = [("token_type_ids", TYPES)] if data.pair else [("target_ids", TOKENS)] if data.target else []
+    return pyarrow.schema([("input_ids", TOKENS), *more, ("truncated", pyarrow.bool_())])
 
 
 def texts_of(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    return batch.select([name for name in batch.schema.names if name.startswith("text")])
+    return batch.select([name for name in batch.schema.names if name in TEXTS])
 
 
 def with_columns(batch: pyarrow.RecordBatch, columns: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

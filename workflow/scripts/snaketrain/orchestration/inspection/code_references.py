@@ -18,7 +18,7 @@ from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_names import is_short
 
 CHECKED_BY_CLASS = ("module", "text_classification")  # tasks whose arguments are declared in config/schema
-TEXT_TASKS = ("text_classification", "causal_lm")  # their models are from transformers
+TEXT_TASKS = ("text_classification", "causal_lm", "seq2seq")  # their models are from transformers
 SET_BY_LABELS = dict.fromkeys(
     ("num_labels", "id2label", "label2id", "problem_type"), "the labels of the data (data.labels, data.label_kind)"
 )

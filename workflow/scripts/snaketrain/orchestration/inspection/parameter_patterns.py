@@ -24,7 +24,7 @@ from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, write_text
 
-TASKS = ("text_classification", "causal_lm", "module")  # those that train the model named in the settings and nothing else
+TASKS = ("text_classification", "causal_lm", "seq2seq", "module")  # those that train the model named in the settings and nothing else
 STORE = Path(".snakemake/snaketrain-parameters.json")
 TIMEOUT_SECONDS = 120
 SHOWN = 6

@@ -28,6 +28,7 @@ class StrategyInfo(BaseModel):
     data_parallel_arguments: tuple[str, ...] = ()
     shards_model: StrictBool = False
     trains_adapters: StrictBool = True
+    generates: StrictBool = True
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""

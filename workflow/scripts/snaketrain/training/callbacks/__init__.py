@@ -16,6 +16,7 @@ def default_callbacks(
     from snaketrain.training.callbacks.machine_load import MachineLoad
     from snaketrain.training.callbacks.profiler import Profiler
     from snaketrain.training.callbacks.progress import Progress
+    from snaketrain.training.callbacks.samples import Samples
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
     from snaketrain.training.callbacks.tensorboard import TensorBoard
 
@@ -24,6 +25,7 @@ def default_callbacks(
         Progress(run, steps, shows=strategy.rank == 0),
         TensorBoard(folder / "tensorboard"),
         MachineLoad(journal),
+        Samples(journal),
     ]
     if profile:
         first, number = map(int, profile.split(":"))

@@ -1,0 +1,25 @@
+"""How text is generated where a model's answers are compared with references."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+
+Penalty = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+
+# the metrics of generated texts, and which direction is better
+TEXT_METRICS = {"exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge2": "max", "rougeL": "max", "bleu": "max"}
+
+
+class Generate(Section):
+    """Greedy decoding or beam search: nothing is drawn at random, so that a result can be repeated. null: as the model's own configuration says."""
+
+    max_new_tokens: Positive = Field(128, description="longest answer in tokens; one that has not ended by then is cut off")
+    num_beams: Positive = Field(1, description="beams of the search; 1 is greedy decoding")
+    min_new_tokens: NotNegative | None = Field(None, description="shortest answer in tokens")
+    length_penalty: Penalty | None = Field(None, description="of beam search: above 0 longer answers are preferred, below 0 shorter ones")
+    repetition_penalty: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
+        None, description="above 1 tokens that occurred become less likely"
+    )
+    no_repeat_ngram_size: NotNegative | None = Field(None, description="no sequence of so many tokens occurs twice in an answer")

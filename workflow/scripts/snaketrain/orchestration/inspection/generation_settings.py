@@ -1,0 +1,65 @@
+"""Whether what a run generates can be generated: by its task and strategy, and from its data."""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from snaketrain.config.errors import expectation, nearest
+from snaketrain.config.references import NotFound
+from snaketrain.config.schema import Settings
+from snaketrain.config.schema.generation import TEXT_METRICS, Generate
+from snaketrain.orchestration.inspection.code_references import signature_of_use
+from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
+from snaketrain.runtime.json_types import Json
+
+ARGUMENT = "train.task.arguments.generate"
+TASKS = ("causal_lm", "seq2seq")
+
+
+def generation_errors(run: Settings) -> Iterator[str]:
+    task, in_training = run.train.task.use, run.train.task.arguments.get("generate")
+    if task in TASKS and in_training is not None:
+        yield from setting_errors(in_training)
+    if task in TASKS and run.select.metric in TEXT_METRICS and in_training is None:
+        yield (
+            f"select.metric: {run.select.metric} is that of generated answers, and the evaluations of the training generate none. "
+            f"Set {ARGUMENT}, such as {{max_new_tokens: 64}}, or name another metric."
+        )
+    given = "evaluate.generate" if run.evaluate.generate else ARGUMENT if task in TASKS and in_training is not None else None
+    if given is None:
+        return
+    if not takes_generate(task):
+        yield f"{given}: train.task {task} generates nothing. Use one of {', '.join(TASKS)}, or remove it."
+    if task == "causal_lm" and not (run.data.pair or run.data.by_class):
+        yield f"{given}: the data marks no answers to be generated. Name the columns of prompt and answer in data.text, or remove it."
+    if not generates(run.train.strategy.use):
+        yield f"{given}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
+
+
+def setting_errors(value: Json) -> Iterator[str]:
+    """Errors in the settings of a generation that are an argument of a task, each with its place."""
+    try:
+        Generate.model_validate(value)
+    except ValidationError as error:
+        for item in error.errors():
+            place = ".".join([ARGUMENT, *map(str, item["loc"])])
+            if item["type"] == "extra_forbidden":
+                yield f"{place}: no such setting{nearest(str(item['loc'][-1]), sorted(Generate.model_fields))}"
+            else:
+                yield f"{place}: {expectation(item)}."
+
+
+def takes_generate(task: str) -> bool:
+    """Whether the task can be told to generate; a class of a user's may, too."""
+    try:
+        signature = signature_of_use(task, "tasks")
+    except NotFound:  # reported with the other names
+        return True
+    return signature is None or "generate" in signature.parameters
+
+
+def generates(strategy: str) -> bool:
+    try:
+        return strategy_info(strategy).generates
+    except InvalidDeclaration:  # reported with the strategies
+        return True
