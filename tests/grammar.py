@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
@@ -35,10 +36,11 @@ def write_texts(path: Path, count: int, seed: int = 0) -> None:
     path.write_text("".join(f"{text}\n" for text in texts(count, seed)[0]), encoding="utf-8")
 
 
-def write_word_tokenizer(folder: Path) -> None:
+def write_word_tokenizer(folder: Path, more: Sequence[str] = ()) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate([END, *WORDS, "[UNK]"])}, unk_token="[UNK]"))
+    words = {word: number for number, word in enumerate([END, *WORDS, "[UNK]", *more])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -62,6 +62,37 @@ def write_answers(folder: Path) -> None:
     write_word_tokenizer(folder / "models/SmolLM2-135M")
 
 
+def write_summaries(folder: Path) -> None:
+    """Sources of three random words, and targets that reverse them."""
+    write_answers(folder)
+    rows = [json.loads(line) for line in (folder / "data/answers/reversed.jsonl").read_text().splitlines()]
+    (folder / "data/summaries").mkdir()
+    lines = [json.dumps({"article": row["prompt"], "summary": row["answer"]}) + "\n" for row in rows]
+    (folder / "data/summaries/reversed.jsonl").write_text("".join(lines))
+    write_word_tokenizer(folder / "models/t5-small")
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|> ' + message['role'] + ' ' + message['content'] + ' <|im_end|> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|> assistant ' }}{% endif %}"
+)
+
+
+def write_chats(folder: Path) -> None:
+    """Chats of two turns, in each of which the assistant reverses the user's two words."""
+    draw = random.Random(0)
+    (folder / "data/chats").mkdir(parents=True)
+    lines = []
+    for _ in range(800):
+        turns = [draw.choices(WORDS, k=2) for _ in range(2)]
+        said = [(("user", words), ("assistant", words[::-1])) for words in turns]
+        messages = [{"role": role, "content": " ".join(words)} for turn in said for role, words in turn]
+        lines.append(json.dumps({"messages": messages}) + "\n")
+    (folder / "data/chats/reversed.jsonl").write_text("".join(lines))
+    write_word_tokenizer(folder / "models/SmolLM2-135M-Instruct", more=("<|im_start|>", "<|im_end|>", "user", "assistant"))
+    (folder / "models/SmolLM2-135M-Instruct/chat_template.jinja").write_text(CHAT_TEMPLATE)
+
+
 TESTED = (300, 2)
 PERPLEXITY = texts(*TESTED)[1]  # about 3.4; looking at one word only makes 6.8, at none 8.7
 
@@ -110,6 +141,8 @@ SMALL_BART |= {
 SMALL_BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "initializer_range": 0.2}
 SMALL_BERT |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
+SMALL_T5 = {"d_model": 48, "d_kv": 24, "d_ff": 96, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+
 CASES = {
     "image_classification": Case(copy_code, {}, {"accuracy": (0.93, 1)}),  # the largest class makes 0.1
     "segmentation": Case(
@@ -156,11 +189,40 @@ CASES = {
                 "arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2},
             },
             "train": {"epochs": 8, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
+            "evaluate": {"generate": {"max_new_tokens": 5}},
         },
-        {"perplexity": (1, 1.3)},  # with the prompts it could not be less than 2.5
+        {"perplexity": (1, 1.3), "exact_match": (0.8, 1)},  # with the prompts the perplexity could not be less than 2.5
+    ),
+    "summaries": Case(
+        write_summaries,
+        {
+            "data": {"end_token": "<|endoftext|>"},  # the tokenizer of T5 writes one by itself
+            "model": {"source": None, "arguments": SMALL_T5},
+            "train": {
+                "task": {"arguments": {"generate": {"max_new_tokens": 5}}},
+                "epochs": 8,
+                "learning_rate": 6e-3,
+            },
+            "evaluate": {"generate": {"max_new_tokens": 5, "num_beams": 2}},
+        },
+        {"exact_match": (0.8, 1), "rougeL": (0.9, 1)},  # a guess is right once in 512
+    ),
+    "chats": Case(
+        write_chats,
+        {
+            "model": {
+                "use": "transformers.LlamaForCausalLM",
+                "source": None,
+                "arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2},
+            },
+            "train": {"epochs": 5, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
+            "evaluate": {"generate": {"max_new_tokens": 5}},
+        },
+        {"perplexity": (1, 1.3), "exact_match": (0.9, 1)},
     ),
 }
 
+GENERATING = ["answers", "summaries", "chats"]
 OF_CLASSES = [name for name, case in CASES.items() if case.write is copy_code]
 
 
@@ -191,7 +253,7 @@ def assert_it_has_learnt(name: str, folder: Path, run: str) -> None:
         assert least <= results["metrics"][metric] <= most, metric
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_CLASSES])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*OF_CLASSES, *GENERATING)])
 def test_the_example_trains_a_model_that_has_learnt(name, tmp_path):
     CASES[name].write(tmp_path)
     config = configuration(name)
@@ -216,17 +278,45 @@ def assert_it_predicts_unlabelled_pairs(folder: Path) -> None:
     assert re.search(r"\npredict_inputs +1\n", planned.stdout + planned.stderr) and "evaluate_model" not in planned.stdout
 
 
-@pytest.fixture(scope="module")
-def trained_together(tmp_path_factory) -> Path:
-    """The examples of dataset classes as runs of one workflow, two at a time: most of their time goes by in starting processes."""
-    folder, runs = tmp_path_factory.mktemp("together"), {}
-    copy_code(folder)
-    for name in OF_CLASSES:
+def run_together(folder: Path, names: list[str]) -> Path:
+    """Several examples as runs of one workflow, two at a time: most of their time goes by in starting processes."""
+    runs: dict[str, Any] = {}
+    for name in names:
         sections = configuration(name)
         changes = sections.pop("runs")
         runs |= {f"{name}-{run}": sections | change for run, change in changes.items()}
     run_all(folder, {"runs": runs})
     return folder
+
+
+@pytest.fixture(scope="module")
+def trained_together(tmp_path_factory) -> Path:
+    """The examples of dataset classes."""
+    folder = tmp_path_factory.mktemp("together")
+    copy_code(folder)
+    return run_together(folder, OF_CLASSES)
+
+
+@pytest.fixture(scope="module")
+def generated_together(tmp_path_factory) -> Path:
+    """The examples that generate text."""
+    folder = tmp_path_factory.mktemp("generated")
+    write_summaries(folder)  # with the answers
+    write_chats(folder)
+    return run_together(folder, GENERATING)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_the_example_generates_what_it_has_learnt(name, generated_together):
+    for run in configuration(name)["runs"]:
+        assert_it_has_learnt(name, generated_together, f"{name}-{run}")
+        folder = generated_together / f"results/runs/{name}-{run}/evaluation"
+        with open(folder / "test_predictions.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        metrics = json.loads((folder / "test_results.json").read_text())["metrics"]
+        wanted = [row.get("target") or row.get("text_pair") or json.loads(row["text"])[-1]["content"] for row in rows]
+        exact = sum(row["generated"] == text for row, text in zip(rows, wanted, strict=True))
+        assert metrics["exact_match"] == pytest.approx(exact / len(rows))
 
 
 def test_predictions_are_beside_their_targets_and_metrics_beside_a_constant_answer(trained_together):

@@ -98,6 +98,7 @@ def sources(run: Settings) -> Iterator[str]:
         if source and not source.hub and getattr(source, "use", None) is None:
             yield from (f"{setting}: {problem}" for problem in files(setting, source))
     yield from shared_files(data)
+    yield from without_chat_template(data)
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class to initialise randomly, "
@@ -114,6 +115,21 @@ def unlabelled(run: Settings) -> Iterator[str]:
         if not problems:
             problems = check_inputs(inputs.reading(run.data), source_files(inputs.source), [inputs.id] if inputs.id else [])
         yield from (f"predict.{name}: {problem}" for problem in problems)
+
+
+def without_chat_template(data: Data) -> Iterator[str]:
+    """A local tokenizer that cannot write chats."""
+    if data.messages is None or data.tokenizer is None or data.tokenizer.hub:
+        return
+    try:
+        found = {file.name: file for file in named_files(data.tokenizer).values()}
+    except ValueError:  # reported with the other sources
+        return
+    config = found.get("tokenizer_config.json")
+    if "chat_template.jinja" not in found and not (config and '"chat_template"' in config.read_text(encoding="utf-8", errors="replace")):
+        yield (
+            f"data.messages: {describe(data.tokenizer)} has no chat template. Name a tokenizer that has a chat_template.jinja, or write one into its folder."
+        )
 
 
 def shared_files(data: Data) -> Iterator[str]:

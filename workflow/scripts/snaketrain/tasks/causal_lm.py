@@ -17,7 +17,7 @@ from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
 
 class CausalLm(TokenPrediction):
     def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None):
-        """If `data.text` names two columns, only the second is learnt, unless `learn_prompts` is set. `generate`: see TokenPrediction."""
+        """Of prompts with answers, and of chats, only the answers are learnt, unless `learn_prompts` is set. `generate`: see TokenPrediction."""
         super().__init__(generate)
         self.learn_prompts = learn_prompts
 
@@ -50,7 +50,9 @@ class CausalLm(TokenPrediction):
     def questions(self, batch: Batch) -> tuple[list[list[int]], list[list[int]]]:
         """Each example's tokens before its last answer, and that answer."""
         if "token_type_ids" not in batch or "position_ids" in batch:
-            raise SystemExit("train.task.arguments.generate: the data marks no answers. Name two columns in data.text: prompt and answer.")
+            raise SystemExit(
+                "train.task.arguments.generate: the data marks no answers. Name two columns in data.text, prompt and answer, or data.messages."
+            )
         rows = zip(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"] > 0, strict=True)
         split = [split_answer(tokens[given].tolist(), types[given].tolist()) for tokens, types, given in rows]
         most = max(len(prompt) for prompt, _ in split) + self.generation.settings.max_new_tokens if self.generation else 0

@@ -84,8 +84,9 @@ class Settings(Section):
         if name and (self.data.by_class or self.data.label is not None):
             kind = "a dataset class" if self.data.by_class else f"labels (data.label: {self.data.label})"
             yield f"train.{name} is for language models, but the data has {kind}: set data.label: null, or remove train.{name}"
-        if name == "block_length" and self.data.pair:
-            yield "train.block_length would separate answers from their prompts (data.text names two columns): use train.packing, or one column"
+        if name == "block_length" and self.data.has_token_types:
+            which = "data.messages" if self.data.messages else "data.text names two columns"
+            yield f"train.block_length would separate answers from their prompts ({which}): use train.packing, or one column"
 
     def _target_problems(self) -> Iterator[str]:
         """A task of the user's own may read targets, or write from other data."""
@@ -94,6 +95,8 @@ class Settings(Section):
             yield "data.target is missing, and train.task seq2seq needs it: name the column of the text to be written, and set data.label: null"
         if target is not None and task in ("text_classification", "causal_lm"):
             yield f"data.target ({target}) is not read by train.task {task}: use seq2seq, or remove data.target"
+        if self.data.messages is not None and task in ("text_classification", "seq2seq"):
+            yield f"data.messages ({self.data.messages}) is not read by train.task {task}: use causal_lm, or remove data.messages"
         if target is not None and (self.train.packing or self.train.block_length):
             yield "data.target is for sequence to sequence, but train.packing and train.block_length are for language models: remove one of them"
 

@@ -38,6 +38,12 @@ class Data(Section):
     encoding: str = Field("utf-8", description="of the text files")
     columns: list[str] | None = Field(None, description="column names, for CSV and TSV files without a header line")
     text: list[str] = Field(["text"], description="the column of the text; two of them for pairs of sentences", min_length=1, max_length=2)
+    messages: str | None = Field(
+        None,
+        exclude_if=is_null,
+        description="for chats, instead of `text`: the column of the lists of messages, each with a `role` and a `content`, which the tokenizer's chat "
+        "template writes; only what the assistant says is learnt, and `label` is null",
+    )
     target: str | None = Field(
         None,
         exclude_if=is_null,
@@ -65,7 +71,7 @@ class Data(Section):
     end_token: str | None = Field(
         None,
         description="where `label` is null: a token of the tokenizer's vocabulary that is appended to each text, or to each `target`, such as "
-        "`<|endoftext|>`",
+        "`<|endoftext|>`; with `messages` the token by which the template ends an answer, such as `<|im_end|>`",
     )
 
     fields: list[str] = Field(
@@ -90,8 +96,19 @@ class Data(Section):
     @property
     def text_columns(self) -> dict[str, str]:
         """The columns of the raw data that hold text, by their names in the prepared data."""
+        if self.messages:
+            return {"text": self.messages}
         columns = dict(zip(("text", "text_pair"), self.text, strict=False))
         return columns | ({"target": self.target} if self.target else {})
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the tokens of an example are of two types, such as those of a prompt and of its answer."""
+        return self.pair or self.messages is not None
+
+    def setting_of(self, name: str) -> str:
+        """The setting that names the column of a text, by its name in the prepared data."""
+        return "target" if name == "target" else "messages" if self.messages else "text"
 
     @field_validator("text", mode="before")
     @classmethod
@@ -126,6 +143,7 @@ class Data(Section):
             yield "`columns` is empty: name each column of the file, or remove it where the file has a header line"
         yield from self._label_problems()
         yield from self._target_problems()
+        yield from self._message_problems()
         yield from self._split_problems()
         yield from self._language_modelling_problems()
 
@@ -156,6 +174,20 @@ class Data(Section):
             yield "`target` is written from one text, but `text` names two columns: name one"
         if self.target in self.text:
             yield f"`text` and `target` name the same column ({self.target}): the source would contain what is to be written; name two columns"
+
+    def _message_problems(self) -> Iterator[str]:
+        if self.messages is None:
+            return
+        if self.text != ["text"]:
+            yield f"`messages` ({self.messages}) and `text` ({', '.join(self.text)}) both name what is learnt: keep one of them"
+        if self.target is not None:
+            yield "`messages` holds the answers as well, so `target` has no use: remove one of them"
+        if self.by_class:
+            yield "`messages` names a column, but the examples come from a dataset class: remove one of them"
+        if self.label is not None:
+            yield f"`messages` is for language models, but `label` names a column ({self.label}): set `label: null`, or remove `messages`"
+        if self.format not in ("auto", "jsonl", "parquet"):
+            yield f"`messages` are lists, which only JSON and Parquet files hold, but `format` is {self.format}: write such a file"
 
     def _split_problems(self) -> Iterator[str]:
         kinds = {split: "files" if source.use is None else "a dataset class" for split, source in self.sources.items()}

@@ -12,6 +12,7 @@ DESCRIPTIONS = {  # written to report.json
     "long_row": "rows with more fields than the header, for example because of an unquoted comma; dropped",
     "joined_rows": "rows that span several lines, each of which could be a row: a quote may be missing or superfluous",
     "empty_text": "rows without text; dropped",
+    "no_answer": "chats in which the assistant says nothing; dropped",
     "missing_label": "rows without a label; dropped",
     "unknown_label": "rows whose label is not among the classes; dropped",
     "not_a_number": "rows whose label is not a number; dropped",

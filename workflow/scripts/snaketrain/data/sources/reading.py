@@ -11,6 +11,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
+from snaketrain.data.sources.messages import as_messages
 from snaketrain.labels import label_kind
 from snaketrain.runtime.json_types import JsonObject
 
@@ -57,6 +58,8 @@ def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -
         advice = "Name another column, or write the part you need into a column of its own."
         if setting == "label" and isinstance(row.values[column], list):
             advice = "If it names classes, set `data.label_kind: classes`."
+        if setting == "messages":
+            advice = "Write a list of objects, each with a text as its `role` and one as its `content`."
         raise BadData(f"data.{setting}: {row.location} has in column {column!r} {error}. {advice}") from None
 
 
@@ -92,7 +95,9 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
 
 
 def _check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
-    needed = [(setting_of(name), column) for name, column in data.text_columns.items()] + [("data.where", column) for column in data.where]
+    needed = [(f"data.{data.setting_of(name)}", column) for name, column in data.text_columns.items()] + [
+        ("data.where", column) for column in data.where
+    ]
     if data.label and split != "test":  # a test set may come without labels
         needed.append(("data.label", data.label))
     for file, kind in files[:PREVIEW_FILES]:
@@ -167,8 +172,9 @@ class Preview:
         if not _matches(self.data, row):
             return False
         for name, column in self.data.text_columns.items():
-            if not isinstance(row.values.get(column), str):
-                cell(setting_of(name).removeprefix("data."), row, column, as_text)
+            setting = self.data.setting_of(name)
+            if setting == "messages" or not isinstance(row.values.get(column), str):
+                cell(setting, row, column, parser_of(setting))
         if self.data.label:
             label = cell("label", row, self.data.label, self.parser.parse)
             self.labels[label] += 1
@@ -177,9 +183,8 @@ class Preview:
         return True
 
 
-def setting_of(name: str) -> str:
-    """The setting that names the column of a text, by its name in the prepared data."""
-    return "data.text" if name == "text_pair" else f"data.{name}"
+def parser_of(setting: str) -> Callable[[object], str]:
+    return as_messages if setting == "messages" else as_text
 
 
 def refuse_unknown_classes(data: Data, split: str, location: str, unknown: list[str], known: set[str]) -> None:

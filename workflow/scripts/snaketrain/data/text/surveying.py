@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import RawRow, cell, refuse_unknown_classes, rows
+from snaketrain.data.sources.messages import is_answered
+from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes, rows
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
 
@@ -82,7 +82,7 @@ class Surveyor:
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == VALID).any()
         states[states == WITHHELD] = MISSING if withheld else VALID
-        rows = len(states) + self.issues.counts["empty_text"]
+        rows = len(states) + self.issues.counts["empty_text"] + self.issues.counts["no_answer"]
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
         if not found.usable.any():
             reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.issues.counts.items()) or "none kept by `where`"
@@ -134,8 +134,10 @@ def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> I
     """The rows with a text."""
     parser = label_kind(data.label_kind).parser(data)
     for row in rows(files, data, issues, root):
-        texts = tuple([decodable(row, column, issues) for column in data.text_columns.values()])
-        if all(map(str.strip, texts)):
+        texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
+        if data.messages and texts[0] and not is_answered(texts[0]):
+            issues.add("no_answer", row.location, texts[0])
+        elif all(map(str.strip, texts)):
             yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:
             issues.add("empty_text", row.location)
@@ -164,10 +166,10 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
         return 1, 0.0, label
 
 
-def decodable(row: RawRow, column: str, issues: DataIssues) -> str:
+def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str:
     """JSON can contain lone surrogates, which neither UTF-8 nor a tokenizer accepts."""
     value = row.values.get(column)
-    text = value if isinstance(value, str) else cell("text", row, column, as_text)
+    text = value if isinstance(value, str) and setting != "messages" else cell(setting, row, column, parser_of(setting))
     try:
         text.encode()
     except UnicodeEncodeError:

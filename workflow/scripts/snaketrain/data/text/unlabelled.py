@@ -28,7 +28,7 @@ class UnlabelledRows:
     def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
         further = {self.id_column} if self.id_column else set()
         for number, row in enumerate(rows(files, self.reading, self.issues, root, further)):
-            texts = tuple([decodable(row, column, self.issues) for column in self.reading.text])
+            texts = tuple([decodable(row, "text", column, self.issues) for column in self.reading.text])
             if not all(map(str.strip, texts)):
                 self.issues.add("empty_text", row.location)
                 continue

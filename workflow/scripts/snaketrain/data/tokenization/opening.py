@@ -5,8 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Data
+from snaketrain.data.tokenization.chats import ChatTokenizer
 from snaketrain.data.tokenization.fast import FastTokenizer
-from snaketrain.data.tokenization.files import load_library_tokenizer
+from snaketrain.data.tokenization.files import end_token_id, load_library_tokenizer
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
 from snaketrain.data.tokenization.plain import PlainTokenizer
 from snaketrain.data.tokenization.targets import TargetTokenizer, source_and_target
@@ -21,5 +22,8 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False) -> BatchTokeni
     """A fast one where the tokenizer allows it, unless `plain`."""
     if data.target:
         return TargetTokenizer(*(make_tokenizer(folder, each, plain) for each in source_and_target(data)))
-    tokenizer = PlainTokenizer(load_library_tokenizer(folder, data), data)
+    library = load_library_tokenizer(folder, data)
+    if data.messages:
+        return ChatTokenizer(folder, data, end_token_id(folder, data))
+    tokenizer = PlainTokenizer(library, data)
     return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer

@@ -41,7 +41,7 @@ class BatchTokenizer(ABC):
 
 
 def token_schema(data: Data) -> pyarrow.Schema:
-    more = [("token_type_ids", TYPES)] if data.pair else [("target_ids", TOKENS)] if data.target else []
+    more = [("token_type_ids", TYPES)] if data.has_token_types else [("target_ids", TOKENS)] if data.target else []
     return pyarrow.schema([("input_ids", TOKENS), *more, ("truncated", pyarrow.bool_())])
 
 

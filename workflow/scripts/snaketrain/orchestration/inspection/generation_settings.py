@@ -30,7 +30,7 @@ def generation_errors(run: Settings) -> Iterator[str]:
         return
     if not takes_generate(task):
         yield f"{given}: train.task {task} generates nothing. Use one of {', '.join(TASKS)}, or remove it."
-    if task == "causal_lm" and not (run.data.pair or run.data.by_class):
+    if task == "causal_lm" and not (run.data.has_token_types or run.data.by_class):
         yield f"{given}: the data marks no answers to be generated. Name the columns of prompt and answer in data.text, or remove it."
     if not generates(run.train.strategy.use):
         yield f"{given}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
