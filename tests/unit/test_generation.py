@@ -7,6 +7,7 @@ import torch
 from grammar import WORDS, write_word_tokenizer
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
+from transformers import GenerationConfig
 
 from snaketrain.config.schema.generation import TEXT_METRICS
 from snaketrain.data.loading.examples import NO_TARGET, padded
@@ -116,6 +117,19 @@ def test_a_model_that_is_not_told_where_to_stop(tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"answers in the data end with '<|endoftext|>', but the model stops at {WORDS[0]!r}: its answers may never end. Set data.end_token."
     ]
+
+
+def test_the_exported_model_stops_where_the_answers_of_the_data_end(tmp_path):
+    task, state = make(tmp_path, "T5ForConditionalGeneration", end=None)
+    assert state.modules["model"].generation_config.eos_token_id == 1
+    published = tmp_path / "published"
+    state.modules["model"].save_pretrained(published)
+    facts = {"vocab_size": 2 + len(WORDS), "pad_token_id": PAD, "end_token_id": 7}
+    modules = task.build(
+        {"use": "transformers.AutoModelForSeq2SeqLM", "arguments": {}}, published, facts | {"tokenizer_folder": str(tmp_path)}
+    )
+    task.describe(modules, tmp_path)
+    assert GenerationConfig.from_pretrained(tmp_path).eos_token_id == [1, 7]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,10 @@ class Task:
     def __init__(self, strength: float):
         pass
 """
-ACCEPTED = {"train.task.arguments.regularisers.0.weight: negative"}  # it may be intended, to maximise something
+ACCEPTED = {
+    "train.task.arguments.regularisers.0.weight: negative",  # it may be intended, to maximise something
+    "evaluate.generate.length_penalty: negative",  # shorter answers are preferred
+}
 ACCEPTED_BY_HAND = {"train.optimizer os.system"}  # builtin functions have no readable source
 
 
@@ -370,6 +373,10 @@ def prepared(path: tuple) -> dict:
         base = put(put(base, path[:2], {"path": "weights"}), ("model", "arguments"), {})
     if path[:2] == ("model", "initial_weights") and len(path) > 2:
         base = put(base, path[:2], {"source": {"path": "weights"}})
+    if path[:2] == ("evaluate", "generate") and len(path) > 2:
+        writes = {("data", "label"): None, ("data", "target"): "label", ("train", "task"): "seq2seq", ("model", "arguments"): {}}
+        for place, value in (writes | {("model", "use"): "transformers.T5ForConditionalGeneration"}).items():
+            base = put(base, place, value)
     return base
 
 

@@ -1,5 +1,6 @@
 """Creates transformers models, from pretrained weights or randomly initialised, and writes their configuration."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,8 +71,13 @@ def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
 
 
 def describe_model(model: nn.Module, folder: Path) -> None:
-    """Write the model's config.json, so that `from_pretrained` can load the trained weights."""
-    config = getattr(model, "config", None)
+    """Write the model's config.json, so that `from_pretrained` can load the trained weights, and its generation_config.json."""
+    config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
     if config is not None:
         config.architectures = [type(model).__name__]
         config.save_pretrained(folder)
+    if generation is not None:
+        try:
+            generation.save_pretrained(folder)
+        except ValueError as error:  # some published ones contradict themselves, which transformers refuses to write
+            logging.warning("generation_config.json is not written, so set its options when you use the model: %s", error)

@@ -32,13 +32,15 @@ class Generates(Protocol):
 
 
 class Generation:
-    def __init__(self, settings: JsonObject, module: nn.Module, data: JsonObject):
-        """`data`: its facts, with the folder of its tokenizer."""
+    def __init__(self, settings: JsonObject, module: nn.Module, ends: list[int], data: JsonObject):
+        """`ends`: the tokens at which an answer ends. `data`: its facts, with the folder of its tokenizer."""
         from tokenizers import Tokenizer
 
         self.settings = Generate.model_validate(settings)
         self.tokenizer = Tokenizer.from_file(str(Path(data["tokenizer_folder"]) / "tokenizer.json"))
-        self.pad, self.ends = data["pad_token_id"], _end_tokens(module, data)
+        self.pad, self.ends = data["pad_token_id"], ends
+        if not ends:
+            raise SystemExit("data.end_token: is missing, and the model names no end token: nothing says where an answer ends. Set it.")
         self.written = bool(getattr(module.config, "is_encoder_decoder", False))  # by a decoder of its own, rather than after the prompt
         self.checked = False
 
@@ -85,13 +87,14 @@ class Generation:
         self.checked = True
 
 
-def _end_tokens(module: nn.Module, data: JsonObject) -> list[int]:
-    """The tokens at which an answer ends: that of the data, and those of the model."""
-    own: int | list[int] | None = module.generation_config.eos_token_id  # type: ignore[union-attr, assignment]  # of transformers
-    ends = {data.get("end_token_id"), *(own if isinstance(own, list) else [own])} - {None}
-    if not ends:
-        raise SystemExit("data.end_token: is missing, and the model names no end token: nothing says where an answer ends. Set it.")
-    return sorted(ends)
+def stop_at_end(module: nn.Module, data: JsonObject) -> list[int]:
+    """The tokens at which an answer ends: those of the model, and that of the data, at which the model then stops wherever it is used."""
+    config: GenerationConfig | None = getattr(module, "generation_config", None)
+    own: int | list[int] | None = config.eos_token_id if config else None
+    ends = sorted({data.get("end_token_id"), *(own if isinstance(own, list) else [own])} - {None})
+    if config and ends:
+        config.eos_token_id = ends if len(ends) > 1 else ends[0]
+    return ends
 
 
 def split_answer(tokens: list[int], types: list[int]) -> tuple[list[int], list[int]]:

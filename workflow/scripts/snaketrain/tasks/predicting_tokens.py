@@ -11,7 +11,7 @@ from snaketrain.models.pretrained import describe_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.base import Batch, Columns, Modules, Task
-from snaketrain.tasks.generation import Answers, Generation
+from snaketrain.tasks.generation import Answers, Generation, stop_at_end
 
 SAMPLES = 4  # examples that are shown with their answers after an evaluation
 
@@ -40,7 +40,8 @@ class TokenPrediction(Task):
 
     def prepare_generation(self, module: nn.Module, data: JsonObject) -> None:
         """To be called where the model is built."""
-        self.generation = None if self.generate is None else Generation(self.generate, module, data)
+        ends = stop_at_end(module, data)
+        self.generation = None if self.generate is None else Generation(self.generate, module, ends, data)
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits and the targets of a batch."""
