@@ -54,7 +54,7 @@ def test_answers_are_those_of_one_process(tmp_path, task):
     model, columns, strategy = CASES[task]
     data = prepare(tmp_path, columns)
     use = {"use": task, "arguments": {"generate": {"max_new_tokens": 5}}}
-    settings = {"model": model, "task": use, "strategy": strategy, "batch_size": 12, "epochs": 3, "evaluations_per_epoch": 1}
+    settings = {"model": model, "task": use, "strategy": strategy, "batch_size": 12, "epochs": 2, "evaluations_per_epoch": 1}
     train(data, tmp_path / "training", 2, **settings)
     assert {"exact_match", "bleu"} <= evaluations(tmp_path / "training")[-1].keys()
     run(tmp_path, "select_checkpoint", "selection", ["--training", "training/manifest.json", "--data", str(data)], ['select.metric="loss"'])
@@ -62,6 +62,6 @@ def test_answers_are_those_of_one_process(tmp_path, task):
     assert two == generated(tmp_path, data, 1)
     assert len(set(map(len, two))) > 1, "some ranks generate longer than others"
     shown = [line for line in read_events(tmp_path / "training/journal.jsonl")[0] if line["event"] == "samples"]
-    assert [line["step"] for line in shown] == [0, 4, 8, 12]
+    assert [line["step"] for line in shown] == [0, 4, 8]
     assert shown[-1]["samples"][0].keys() == {"prompt", "reference", "generated"}
     assert "reference" in (tmp_path / "training/logs/rank-0.log").read_text()

@@ -106,6 +106,19 @@ def test_without_settings_nothing_is_generated(tmp_path):
     assert list(metrics) == list(task.metrics) == ["loss", "perplexity", "accuracy"] and set(rows) == {"ids", "loss", "tokens"}
 
 
+class Forgetful(Seq2seq):
+    """A task of a user's own that builds its model in another way."""
+
+    def prepare_generation(self, *_: object) -> None: ...
+
+
+def test_a_task_that_was_to_generate_and_cannot_says_so(tmp_path):
+    _, state = make(tmp_path, "T5ForConditionalGeneration")
+    task = Forgetful(generate={})
+    with pytest.raises(SystemExit, match="Forgetful: is to generate, so its `build` must call `prepare_generation`"):
+        super(Seq2seq, task).outputs(state.modules, {})
+
+
 def test_a_model_that_is_not_told_where_to_stop(tmp_path, caplog):
     with pytest.raises(SystemExit, match="nothing says where an answer ends"):
         make(tmp_path, "LlamaForCausalLM", end=None)

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 
 from snaketrain.config.schema import Data
 from snaketrain.data.loading.examples import NO_TARGET, TextExamples
+from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.tokenization.files import copy_tokenizer
 
@@ -49,6 +50,11 @@ def test_each_is_truncated_to_a_length_of_its_own_and_only_targets_get_the_end_t
     assert splits["train"][1]["target_ids"] == [*ids("not bad at"), end]
     assert [len(row["target_ids"]) for row in splits["train"]] == [5, 6, 4]
     assert facts["splits"]["train"]["truncated"] == 2
+
+
+def test_a_length_without_room_for_a_target(prepared):
+    with pytest.raises(BadData, match="data.max_target_length: 2 leaves no room for text"):
+        prepared(as_jsonl(ROWS), ending="jsonl", max_target_length=2, **SETTINGS)
 
 
 def test_a_batch_pads_targets_with_what_losses_ignore(tiny_tokenizer, tmp_path, ids):

@@ -31,12 +31,14 @@ class TokenPrediction(Task):
         "exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge2": "max", "rougeL": "max", "bleu": "max",
     }  # fmt: skip
     counts = "tokens"
+    generate: JsonObject | None = None
+    generation: Generation | None = None
+    kept: Mapping[int, JsonObject] = {}  # by the numbers of the examples
 
     def __init__(self, generate: JsonObject | None = None):
         """`generate`: the settings by which each evaluation generates answers; none: it does not."""
-        self.generate, self.kept = generate, dict[int, JsonObject]()
+        self.generate = generate
         self.metrics = {name: mode for name, mode in self.metrics.items() if generate is not None or name not in TEXT_METRICS}
-        self.generation: Generation | None = None
 
     def prepare_generation(self, module: nn.Module, data: JsonObject) -> None:
         """To be called where the model is built."""
@@ -55,6 +57,8 @@ class TokenPrediction(Task):
         return token_losses(*self.predictions(modules, batch)).sum()
 
     def outputs(self, modules: Modules, batch: Batch) -> TokenOutputs:
+        if self.generate is not None and self.generation is None:
+            raise SystemExit(f"{type(self).__name__}: is to generate, so its `build` must call `prepare_generation`.")
         answers = self.generation.answers(modules["model"], *self.questions(batch)) if self.generation else None
         return TokenOutputs(*self.predictions(modules, batch), answers)
 
@@ -104,7 +108,7 @@ class TokenPrediction(Task):
             int(number): {"prompt": prompt, "reference": reference, "generated": generated}
             for number, (prompt, reference, generated) in zip(batch["ids"], rows, strict=True)
         }
-        self.kept = dict(sorted((self.kept | found).items())[:SAMPLES])
+        self.kept = dict(sorted({**self.kept, **found}.items())[:SAMPLES])
 
     def samples(self) -> list[JsonObject]:
         return list(self.kept.values())

@@ -55,8 +55,8 @@ def copy_tokenizer(source: Path, target: Path, pair: bool = False) -> list[str]:
     return sorted(path.name for path in target.iterdir())
 
 
-def load_library_tokenizer(folder: Path, data: Data) -> LibraryTokenizer:
-    """A copied tokenizer that neither truncates nor pads, checked against `data`."""
+def load_library_tokenizer(folder: Path, data: Data, length: str = "data.max_length") -> LibraryTokenizer:
+    """A copied tokenizer that neither truncates nor pads, checked against `data`; `length`: the setting that `data.max_length` comes from."""
     library = _load(folder)
     library.no_padding()
     library.no_truncation()
@@ -65,7 +65,7 @@ def load_library_tokenizer(folder: Path, data: Data) -> LibraryTokenizer:
     added = library.num_special_tokens_to_add(data.pair) + (data.end_token is not None)
     if data.max_length is not None and data.max_length <= added:
         raise BadData(
-            f"data.max_length: {data.max_length} leaves no room for text, since {added} special tokens are added to each. Make it larger."
+            f"{length}: {data.max_length} leaves no room for text, since {added} special tokens are added to each. Make it larger."
         )
     return library
 

@@ -18,11 +18,12 @@ def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False
     return ParallelTokenizer(partial(make_tokenizer, folder, data, plain), cores)
 
 
-def make_tokenizer(folder: Path, data: Data, plain: bool = False) -> BatchTokenizer:
+def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = "data.max_length") -> BatchTokenizer:
     """A fast one where the tokenizer allows it, unless `plain`."""
     if data.target:
-        return TargetTokenizer(*(make_tokenizer(folder, each, plain) for each in source_and_target(data)))
-    library = load_library_tokenizer(folder, data)
+        source, target = source_and_target(data)
+        return TargetTokenizer(make_tokenizer(folder, source, plain), make_tokenizer(folder, target, plain, "data.max_target_length"))
+    library = load_library_tokenizer(folder, data, length)
     if data.messages:
         return ChatTokenizer(folder, data, end_token_id(folder, data))
     tokenizer = PlainTokenizer(library, data)
