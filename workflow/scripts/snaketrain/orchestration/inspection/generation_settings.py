@@ -8,7 +8,7 @@ from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.generation import TEXT_METRICS, Generate
-from snaketrain.orchestration.inspection.code_references import signature_of_use
+from snaketrain.orchestration.inspection.signatures import signature_of_use
 from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.runtime.json_types import Json
 
