@@ -1,7 +1,6 @@
 """The comparison of runs, against figures computed by hand."""
 
 import math
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from workspace import make_workspace
 from snaketrain.evaluation import comparing
 from snaketrain.evaluation.curves import curves, seconds_training
 from snaketrain.evaluation.differences import differing_settings
-from snaketrain.evaluation.verdicts import verdict
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
@@ -29,14 +27,6 @@ def script(results: Path, *runs: str) -> list:
     settings = settings_words(results / "comparison", "compare_runs", [])
     output = ["--output", results / "comparison/manifest.json", *settings]
     return [sys.executable, SCRIPT, *output, "--runs-root", results / "runs", "--runs", *runs]
-
-
-def group(name: str, accuracies: list[float], half: float = 0.01, mode: str = "max") -> dict:
-    members = [{"test_low": a - half, "test_high": a + half, "dev_low": 0, "dev_high": 0} for a in accuracies]
-    deviation = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-    mean = statistics.fmean(accuracies)
-    return {"run": name, "data": "d", "members": members, "selected_by": "accuracy", "mode": mode, "selected_value": mean, "dev_accuracy": mean,
-            "test_accuracy": mean, "test_accuracy_deviation": deviation, "dev_accuracy_deviation": deviation}  # fmt: skip
 
 
 def test_row_of_a_run(tmp_path):
@@ -99,32 +89,6 @@ def test_seeds_are_grouped(tmp_path):
     assert [g["test_accuracy_deviation"] for g in groups if g["runs"] == ["other"]] == [None]
 
 
-def test_verdict():
-    assert "is better than b" in verdict([group("b", [0.80]), group("a", [0.82])])  # 0.02 > sqrt(0.01² + 0.01²)
-    assert "not clearly better than b" in verdict([group("b", [0.80]), group("a", [0.812])])
-    assert "the spread over seeds" in verdict([group("b", [0.70, 0.80]), group("a", [0.75, 0.85])])
-    assert "nothing to compare" in verdict([group("a", [0.8])])
-    behind = group("a", [0.7]) | {"selected_value": 0.9}
-    assert "behind by 0.100" in verdict([group("b", [0.8]), behind])
-
-
-def test_other_metrics_are_compared_by_their_seeds():
-    def group(run: str, losses: list[float]) -> dict:
-        deviation = {"test_mae_deviation": statistics.stdev(losses)} if len(losses) > 1 else {}
-        mean = statistics.fmean(losses)
-        members = [{"test_mae": loss, "test_low": None} for loss in losses]
-        return {"run": run, "data": "d", "members": members, "selected_by": "mae", "mode": "min", "selected_value": mean,
-                "dev_mae": mean, "test_mae": mean} | deviation  # fmt: skip
-
-    assert "a is better than b: test mae 0.300 against 0.500" in verdict([group("b", [0.49, 0.51]), group("a", [0.29, 0.31])])
-    assert "not clearly better than b" in verdict([group("b", [0.2, 0.8]), group("a", [0.1, 0.7])])
-    assert "a is ahead of b: test mae 0.300 against 0.500. One seed each does not tell" in verdict([group("b", [0.5]), group("a", [0.3])])
-    behind = group("a", [0.6]) | {"selected_value": 0.1}
-    assert "a was ahead on the development set, but is not better than b" in verdict([group("b", [0.5]), behind])
-    level = group("a", [0.6]) | {"selected_value": 0.5}
-    assert "a was level on the development set, and is not better than b" in verdict([group("b", [0.5]), level])
-
-
 def test_runs_of_different_tasks_are_compared(tmp_path):
     changes = {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "m": {"kind": "number", "skill": 0.6}, "n": {"kind": "number", "skill": 0.8}}
     changes = {name: change | {"train.batch_size": number} for number, (name, change) in enumerate(changes.items(), 1)}
@@ -133,12 +97,10 @@ def test_runs_of_different_tasks_are_compared(tmp_path):
     assert [line["run"] for line in rows] == ["b", "a", "n", "m"]
     assert comparing.metrics_of(runs) == ["accuracy", "mae", "macro_f1", "loss"]
     assert [line["test_baseline"] is not None and line["test_baseline"] > 0 for line in rows] == [True] * 4
-    reported = verdict(comparing.seed_groups(runs, rows))
-    assert "On phrases, by accuracy: b is better than a" in reported
-    assert "On scores, by mae: n is ahead of m" in reported
     done = subprocess.run(script(results, *changes), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert reported in done.stdout
+    assert "On phrases, by accuracy: b is ahead of a: test accuracy 0.900 against 0.700. The gap is 0.200" in done.stdout
+    assert "On scores, by mae: n is ahead of m" in done.stdout and "paired bootstrap over the same examples" in done.stdout
     page = (results / "comparison/index.html").read_text()
     assert 'class="best"' not in page, "of two tasks none is the best"
     assert '<th scope="col">mae</th>' in page and '<th scope="col">macro F1</th>' in page
@@ -170,11 +132,12 @@ def test_the_script(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].split()[:3] == ["good", "0.950", "0.950"] and lines[2].split()[:4] == ["bad<b>", "0.600", "–", "–"]
-    assert "good is better than bad<b>: dev accuracy 0.950 against 0.600" in done.stdout
+    assert "good is ahead of bad<b>: dev accuracy 0.950 against 0.600" in done.stdout
     page = (results / "comparison/index.html").read_text()
     assert page.count('class="best"') == 1
     assert "bad&lt;b&gt;" in page and "bad<b>" not in page
     assert "http" not in page and "<script" not in page, "the page must work offline"
+    assert "Hardest examples" in page and "text, &#34;" in page
     assert (results / "comparison/manifest.json").is_file()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import compare_runs
+from snaketrain.evaluation import learning_curves
 from snaketrain.evaluation.drawing import plt
 from snaketrain.evaluation.plots import draw
 from snaketrain.labels.base import drawable
@@ -31,10 +31,24 @@ def test_plots_with_unusual_names(tmp_path, kind):
 
 
 def test_curves_with_unusual_metrics_and_runs(tmp_path):
-    runs = [{"run": name, "curves": {"train/loss": [(1, 0.5), (2, 0.25)], f"eval/{ODD}": [(2, 0.5)]}} for name in (ODD, "plain")]
-    rows = [{"run": run["run"], "selected_by": ODD} for run in runs]
-    compare_runs.draw_curves(tmp_path / "curves.png", runs, rows)
+    curves = {name: {"train/loss": [(1, 0.5), (2, 0.25)], f"eval/{ODD}": [(2, 0.5)]} for name in (ODD, "plain")}
+    groups = [{"run": name, "members": [{"run": name, "selected_step": 2}]} for name in curves]
+    learning_curves.draw_file(tmp_path / "curves.png", groups, curves, [ODD])
     assert (tmp_path / "curves.png").stat().st_size > 5000
+
+
+def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
+    curves = {"a-0": {"eval/f1": [(1, 0.2), (2, 0.4), (3, 0.9)]}, "a-1": {"eval/f1": [(1, 0.4), (2, 0.6)]}, "b": {}}
+    members = [{"run": "a-0", "selected_step": 3}, {"run": "a-1", "selected_step": 2}]
+    groups = [{"run": "a", "members": members}, {"run": "b", "members": [{"run": "b", "selected_step": 7}]}]
+    figure, axes = plt.subplots()
+    learning_curves.draw_panel(axes, "eval/f1", groups, curves)
+    mean, empty = axes.get_lines()
+    assert [list(mean.get_xdata()), list(mean.get_ydata())] == [[1, 2], pytest.approx([0.3, 0.5])] and not len(empty.get_xdata())
+    band, stars, _ = axes.collections
+    assert band.get_paths()[0].get_extents().extents.tolist() == pytest.approx([1, 0.2, 2, 0.6])
+    assert stars.get_offsets().tolist() == [[3, 0.9], [2, 0.6]]
+    plt.close(figure)
 
 
 def test_names_are_drawn_literally():

@@ -89,9 +89,9 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
 
 def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) -> dict:
     """The arguments of `write_results` for a classifier of this skill."""
+    labels = np.random.default_rng(0).integers(0, 2, examples)  # all runs see the same examples
     random = np.random.default_rng(seed)
-    labels = random.integers(0, 2, examples)
-    right = np.arange(examples) < skill * examples
+    right = random.permutation(examples) < round(skill * examples)
     sure = random.uniform(0.55, 0.99, examples)
     positive = np.where((labels == 1) == right, sure, 1 - sure)
     probabilities = np.stack([1 - positive, positive], axis=1)
@@ -114,8 +114,8 @@ def predictions(skill: float, seed: int, labelled: bool, examples: int = 200) ->
 
 def numbers(skill: float, seed: int, examples: int = 200) -> dict:
     """The same for a regression: of `skill` 1 it is exactly right."""
-    random = np.random.default_rng(seed)
-    labels = random.normal(3, 1, examples)
+    labels = np.random.default_rng(0).normal(3, 1, examples)
+    random = np.random.default_rng(seed + 1)
     predicted = labels + (1 - skill) * random.normal(0, 2, examples)
     metrics = {"loss": np.square(predicted - labels).mean(), "mae": np.abs(predicted - labels).mean()}
     facts = {"label_kind": "number", "label_names": [], "splits": {"train": {"examples": 80, "labelled": True, "label_mean": 3.0}}}

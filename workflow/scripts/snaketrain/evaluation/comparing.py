@@ -4,11 +4,12 @@ import json
 import math
 import statistics
 from pathlib import Path
-from typing import TypedDict, TypeGuard
+from typing import TypedDict
 
 import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
+from snaketrain.evaluation.rounding import is_number
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import by_key
@@ -82,6 +83,11 @@ def baseline(baselines: dict[str, JsonObject], metric: str, mode: str) -> float 
     """The metric of the best constant answer."""
     values = [each[metric] for each in baselines.values() if is_number(each.get(metric))]
     return (max if mode == "max" else min)(values) if values else None
+
+
+def chosen_by(rows: list[Row]) -> list[str]:
+    """The metrics that chose the checkpoints; usually one."""
+    return list(dict.fromkeys(line["selected_by"] for line in rows))
 
 
 def metrics_of(runs: list[FinishedRun]) -> list[str]:
@@ -159,7 +165,3 @@ def group_name(names: list[str]) -> str:
         return names[0]
     common = [parts[0] for parts in zip(*(name.split("-") for name in names), strict=False) if len(set(parts)) == 1]
     return "-".join(common) or ", ".join(names)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

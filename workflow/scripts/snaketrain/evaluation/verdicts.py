@@ -1,66 +1,101 @@
-"""States in a sentence whether the best of several runs beats the next by more than chance."""
+"""States in a few sentences which configuration is best, by how much, and whether that is more than chance."""
 
-import math
-import statistics
+from collections.abc import Callable
 
-from snaketrain.evaluation.comparing import SeedGroup, best_first, comparable, dev_value, is_number
+from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, comparable, dev_value
+from snaketrain.evaluation.paired import Contender, Difference, difference
+from snaketrain.evaluation.predictions import Predictions
+from snaketrain.evaluation.rounding import is_number, rounded, spoken
+
+Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
+MOST_NAMED = 5  # runs in a warning
 
 
-def verdict(groups: list[SeedGroup]) -> str:
+def verdict(groups: list[SeedGroup], predicted: Predicted) -> str:
     """One or two sentences for each set of runs that can be compared."""
-    found = {by: gap_between_the_best(here, *by[1:]) for by, here in comparable(groups).items() if len(here) > 1}
+    found = {by: gap_between_the_best(here, *by[1:], predicted) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is one configuration only: nothing to compare it with."
     if not found:
         return "Each configuration has data or a metric of its own: nothing to compare it with."
     if len(comparable(groups)) == 1:
         return next(iter(found.values()))
-    return " ".join(f"On {data}, by {metric}: {words}" for (data, metric, _), words in found.items())
+    return " ".join(f"On {data}, by {spoken(metric)}: {words}" for (data, metric, _), words in found.items())
 
 
-def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str) -> str:
-    best, following = best_first(groups, metric, mode)[:2]
-    split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, following)) else "dev"
-    ours, theirs = best.get(f"{split}_{metric}"), following.get(f"{split}_{metric}")
+def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted) -> str:
+    best, second = best_first(groups, metric, mode)[:2]
+    split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, second)) else "dev"
+    ours, theirs = best.get(f"{split}_{metric}"), second.get(f"{split}_{metric}")
     if not (is_number(ours) and is_number(theirs)):
-        return f"{best['run']} is best on the development set; without its {metric} it cannot be said by how much."
+        return f"{best['run']} is best on the development set; without its {spoken(metric)} it cannot be said by how much."
+    figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of(best, second)}"
+    contenders = [contender(group, split, metric, predicted) for group in (best, second)]
+    higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage
+    tested = difference(metric, *higher_first)
     gap = ours - theirs if mode == "max" else theirs - ours
-    figures = f"{split} {metric} {shown(ours)} against {shown(theirs)}"
-    margin, source = margin_of(best, following, split, metric)
-    if margin is None:
-        ahead = "is ahead of" if gap > 0 else f"{standing(best, following, metric)} is not better than"
-        return f"{best['run']} {ahead} {following['run']}: {figures}. One seed each does not tell whether that is chance: sweep train.seed."
-    if gap > margin:
+    one_seed_each = len(best["runs"]) == len(second["runs"]) == 1
+    if gap > 0:
+        return advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
+    return f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
+
+
+def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -> Contender:
+    members = [member for member in group["members"] if is_number(member.get(f"{split}_{metric}"))]
+    return Contender([member[f"{split}_{metric}"] for member in members], [predicted(member["run"], split) for member in members])
+
+
+def seeds_of(best: SeedGroup, second: SeedGroup) -> str:
+    ours, theirs = len(best["runs"]), len(second["runs"])
+    if ours == theirs:
+        return f" ({ours} seeds each)" if ours > 1 else ""
+    return f" (means over {ours} and {theirs} seeds)"
+
+
+def advantage(best: str, second: str, figures: str, gap: float, tested: Difference | None, one_seed_each: bool) -> str:
+    if tested is None:
+        return f"{best} is ahead of {second}: {figures}. One seed each does not tell whether that is chance: sweep train.seed."
+    words = f"{figures}. The gap is {rounded(gap)} ({interval(tested)})"
+    if not tested.significant:
+        return f"{best} is not clearly better than {second}: {words}: it may be chance. More seeds or more examples would tell."
+    if one_seed_each:
         return (
-            f"{best['run']} is better than {following['run']}: {figures}. The gap of {shown(gap)} is larger than {source}, {shown(margin)}."
+            f"{best} is ahead of {second}: {words}. These two models differ by more than chance; whether their settings do, "
+            "more seeds would tell: sweep train.seed."
         )
-    chance = f"The gap of {shown(gap)} is within {source}, {shown(margin)}: it may be chance. "
-    if gap < 0:
-        chance = f"It is behind by {shown(-gap)} there ({source}: {shown(margin)}). "
+    return f"{best} is better than {second}: {words}."
+
+
+def standing(best: SeedGroup, second: SeedGroup, metric: str) -> str:
+    level = dev_value(best, metric) == dev_value(second, metric)
     return (
-        f"{best['run']} {standing(best, following, metric)} is not clearly better than {following['run']}: {figures}. {chance}"
-        "More seeds or more examples would tell."
+        "was level on the development set, and is not better than" if level else "was ahead on the development set, but is not better than"
     )
 
 
-def standing(best: SeedGroup, following: SeedGroup, metric: str) -> str:
-    level = dev_value(best, metric) == dev_value(following, metric)
-    return "was level on the development set, and" if level else "was ahead on the development set, but"
+def behind(gap: float, tested: Difference | None) -> str:
+    found = f" ({interval(tested)})" if tested else ""
+    return f". It is behind by {rounded(-gap)} there{found}" if gap < 0 else found
 
 
-def margin_of(best: SeedGroup, following: SeedGroup, split: str, metric: str) -> tuple[float | None, str]:
-    """The gap that other seeds or, for an accuracy, other examples may cause, whichever is larger, and its name. None: unknown."""
-    margins = []
-    deviations = [g.get(f"{split}_{metric}_deviation") for g in (best, following)]
-    if known := [d for d in deviations if d is not None]:
-        # a single run's spread is unknown: assume the other's
-        margins.append((math.hypot(*(max(known) if d is None else d for d in deviations)), "the spread over seeds"))
-    members = best["members"] + following["members"]
-    if metric == "accuracy" and all(is_number(m.get(f"{split}_low")) for m in members):
-        halves = [statistics.fmean((m[f"{split}_high"] - m[f"{split}_low"]) / 2 for m in g["members"]) for g in (best, following)]
-        margins.append((math.hypot(*halves), "the uncertainty of both intervals"))
-    return max(margins, default=(None, ""), key=lambda margin: margin[0])
+def interval(tested: Difference) -> str:
+    return f"95 % interval {rounded(tested.low)} to {rounded(tested.high)}; {tested.test}"
 
 
-def shown(value: float) -> str:
-    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 10_000 else f"{value:.3g}"
+def below_baseline(rows: list[Row]) -> dict[str, str]:
+    """Runs that a constant answer equals or beats, each with its figures."""
+    found = {}
+    for row in rows:
+        metric, split = row["selected_by"], "test" if is_number(row.get("test_baseline")) else "dev"
+        value, baseline = row.get(f"{split}_{metric}"), row.get(f"{split}_baseline")
+        if is_number(value) and is_number(baseline) and (value <= baseline if row["mode"] == "max" else value >= baseline):
+            found[row["run"]] = f"{split} {spoken(metric)} {rounded(value)} against {rounded(baseline)}"
+    return found
+
+
+def warnings(rows: list[Row]) -> list[str]:
+    found = [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]
+    if not found:
+        return []
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return [f"Warning: no better than their baseline, the best constant answer: {', '.join(found[:MOST_NAMED])}{more}."]

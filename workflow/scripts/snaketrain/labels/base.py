@@ -228,4 +228,4 @@ def drawable(name: object, most: int = 100) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-BLUE, GREY, MOST_CHARACTERS = "#1f5fa8", "#767676", 40  # in plots
+BLUE, GREY, MOST_CHARACTERS = "C0", "C6", 40  # in plots: the first and the last colour of their theme

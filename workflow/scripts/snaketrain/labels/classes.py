@@ -88,7 +88,7 @@ def focal(losses: Tensor, plain: Tensor, gamma: float) -> Tensor:
 
 
 class ClassReport(Report):
-    probability_of, share_that_is = "probability of a class", "share of that class"  # axes of the calibration curve
+    probability_of, share_that_is = "predicted probability of a class", "fraction of examples that have it"  # axes of the reliability plot
     margin = 0.0  # left of 0 on the x axis
 
     def fits(self, rows: Rows) -> bool:
@@ -126,7 +126,7 @@ class ClassReport(Report):
         return {"calibration_error": error, "reliability": found}
 
     @classmethod
-    def draw_calibration(cls, axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
+    def draw_reliability(cls, axes: Axes, results: JsonObject, labels: np.ndarray | None = None, rows: Rows | None = None) -> None:
         points = results["reliability"]
         probabilities, shares, counts = ([point[key] for point in points] for key in ("probability", "accuracy", "examples"))
         axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfectly calibrated")
@@ -137,8 +137,8 @@ class ClassReport(Report):
             ylim=(-0.02, 1.02),
             xlabel=cls.probability_of,
             ylabel=cls.share_that_is,
-            title=f"calibration error {results['calibration_error']:.3f}",
+            title=f"expected calibration error (ECE) {results['calibration_error']:.3f}",
         )
         axes.plot([], [], "o-", color=BLUE, label="predictions (larger: more of them)")
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower right")
         axes.grid(alpha=0.3)

@@ -114,7 +114,7 @@ class OneClassHead(ClassHead):
 
 
 class OneClassReport(ClassReport):
-    probability_of, share_that_is = "probability of the predicted class", "accuracy"
+    probability_of, share_that_is = "confidence: probability of the predicted class", "fraction correct"
 
     def labels(self, column: list[Json]) -> np.ndarray:
         import numpy as np
@@ -170,7 +170,7 @@ class OneClassReport(ClassReport):
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
         side = max(4.0, 1.6 + 0.7 * min(len(results["classes"]), 60))
-        return [Panel(cls.draw_confusion_matrix, side + 0.8, side), Panel(cls.draw_calibration)]
+        return [Panel(cls.draw_confusion_matrix, side + 0.8, side), Panel(cls.draw_reliability)]
 
     @staticmethod
     def draw_confusion_matrix(axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
@@ -179,7 +179,7 @@ class OneClassReport(ClassReport):
         names, counts = [drawable(name, MOST_CHARACTERS) for name in results["classes"]], np.array(results["confusion"])
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix")
+        axes.set(xlabel="predicted", ylabel="true", title="confusion matrix")
         crowded = len(names) > 3
         axes.set_xticks(range(len(names)), names, rotation=45 if crowded else 0, ha="right" if crowded else "center")
         axes.set_yticks(range(len(names)), names)

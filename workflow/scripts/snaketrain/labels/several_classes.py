@@ -189,7 +189,7 @@ class SeveralClassesReport(ClassReport):
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
         height = max(4.6, 1 + 0.45 * min(len(results["classes"]), MOST_BARS))
-        return [Panel(cls.draw_class_bars, 5.5, height), Panel(cls.draw_calibration)]
+        return [Panel(cls.draw_class_bars, 5.5, height), Panel(cls.draw_reliability)]
 
     @staticmethod
     def draw_class_bars(axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:

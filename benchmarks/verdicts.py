@@ -1,0 +1,108 @@
+"""How often the comparison calls one of two equal configurations better than the other: at most 5 % is the promise.
+
+Examples are easy or hard for all models; seeds make a model better or worse as a whole, and on each example. The verdict reads the same
+predictions as on the page. `power`: how often it finds a difference that is there.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+from snaketrain.evaluation.predictions import Predictions  # noqa: E402
+from snaketrain.evaluation.verdicts import verdict  # noqa: E402
+
+GOAL = 0.05
+
+
+@dataclass(frozen=True)
+class Population:
+    examples: int = 500  # of the test set; the development set has half as many
+    configurations: int = 2
+    of_examples: float = 1.5  # standard deviations, as logits
+    of_seeds: float = 0.1
+    of_both: float = 1.0
+    advantage: float = 0.0  # of the first configuration
+    metric: str = "accuracy"
+
+
+def draw(population: Population, seeds: int, generator: np.random.Generator) -> tuple[list[dict], dict[tuple[str, str], Predictions]]:
+    """Groups of runs as the comparison makes them, and their predictions."""
+    saved, groups = {}, []
+    effects = generator.normal(0, population.of_seeds, (population.configurations, seeds))
+    for split, examples in (("dev", population.examples // 2), ("test", population.examples)):
+        ease, labels = generator.normal(1.2, population.of_examples, examples), generator.integers(0, 2, examples)
+        for number, seed in np.ndindex(effects.shape):
+            logits = ease + effects[number, seed] + generator.normal(0, population.of_both, examples)
+            correct = logits + (population.advantage if number == 0 else 0) > 0
+            saved[f"c{number}-{seed}", split] = of_answers(labels, np.where(correct, labels, 1 - labels))
+    for number in range(population.configurations):
+        names = [f"c{number}-{seed}" for seed in range(seeds)]
+        keys = [(split, name) for split in ("dev", "test") for name in ("accuracy", "macro_f1")]
+        members = [{"run": name} | {f"{split}_{key}": saved[name, split].metrics[key] for split, key in keys} for name in names]
+        means = {key: float(np.mean([member[key] for member in members])) for key in members[0] if key != "run"}
+        facts = {"selected_by": population.metric, "mode": "max", "selected_value": means[f"dev_{population.metric}"]}
+        groups.append({"run": f"c{number}", "runs": names, "members": members, "data": "d"} | means | facts)
+    return groups, saved
+
+
+def of_answers(labels: np.ndarray, predicted: np.ndarray) -> Predictions:
+    f1 = [2 * ((labels == c) & (predicted == c)).sum() / max(1, (labels == c).sum() + (predicted == c).sum()) for c in (0, 1)]
+    metrics = {"accuracy": float((labels == predicted).mean()), "macro_f1": float(np.mean(f1))}
+    return Predictions("class", ["0", "1"], metrics, pd.DataFrame({"label": labels, "predicted": predicted}).astype(str))
+
+
+def rate(seeds: int, population: Population, repeats: int, found: Callable[[str], bool] = lambda words: "is better than" in words) -> float:
+    """The share of draws in which the verdict says so."""
+    generator = np.random.default_rng(seeds)
+    hits = 0
+    for _ in range(repeats):
+        groups, saved = draw(population, seeds, generator)
+        hits += found(verdict(groups, lambda run, split, saved=saved: saved[run, split]))
+    return hits / repeats
+
+
+def cases() -> dict[str, tuple[Population, tuple[int, ...]]]:
+    """Populations by name, with the numbers of seeds to draw."""
+    plain, several = Population(), (2, 3, 5)
+    return {
+        "equal": (plain, several),
+        "equal, seeds matter much": (replace(plain, of_seeds=0.4), several),
+        "equal, seeds do not matter": (replace(plain, of_seeds=0.0), several),
+        "equal, five configurations": (replace(plain, configurations=5), several),
+        "equal, 100 examples": (replace(plain, examples=100), several),
+        "equal, by macro F1": (replace(plain, metric="macro_f1"), (3,)),
+        "power: 0.5 logits better": (replace(plain, advantage=0.5), several),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=1000, help="draws of each case; their standard error is 0.7 points at 1,000")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/verdicts.json", help="file for the rates")
+    args = parser.parse_args()
+    rates: dict[str, dict[str, float]] = {}
+    for name, (population, numbers) in cases().items():
+        repeats = args.repeats // 10 if population.metric == "macro_f1" else args.repeats  # the bootstrap takes long
+        rates[name] = {str(seeds): rate(seeds, population, repeats) for seeds in numbers}
+        print(f"{name:32}", "  ".join(f"{seeds} seeds {share:6.1%}" for seeds, share in rates[name].items()), flush=True)
+    models = rate(1, replace(Population(), of_seeds=0.0), args.repeats, lambda words: "more than chance" in words)
+    print(f"{'one seed each, equal models':32} {models:6.1%} are said to differ by more than chance")
+    rates["one seed each, equal models"] = {"1": models}
+    content = {"repeats": args.repeats, "population": asdict(Population()), "rates": rates}
+    args.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    worst = max(share for name, found in rates.items() if name.startswith("equal") for share in found.values())
+    print(f"Of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}.")
+    sys.exit(worst > GOAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The comparison's page in a real browser, wide and narrow, light and dark; and what it says of the models' mistakes."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import limits
+import numpy as np
+import pandas as pd
+import pytest
+from workspace import make_workspace
+
+import compare_runs
+from snaketrain.evaluation import comparing
+from snaketrain.evaluation.mistakes import hardest, mistakes_of
+from snaketrain.evaluation.page import page
+from snaketrain.evaluation.predictions import Predictions
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (1200, 390)
+
+# each frame tells what axe finds in it; an answer that is missing would not be seen as an empty list
+REPORT = """
+addEventListener("load", async () => {
+  document.querySelectorAll("details").forEach(each => each.open = true);
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  const root = document.documentElement;
+  parent.report({
+    width: innerWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches, ground: getComputedStyle(document.body).backgroundColor,
+    beyond: root.scrollWidth - root.clientWidth,
+    pictures: [...document.images].map(each => [each.currentSrc === each.src, each.naturalWidth, each.getBoundingClientRect().right <= innerWidth]),
+    left: [...document.images].map(each => Math.round(each.getBoundingClientRect().left)),
+    violations: found.violations.map(each => [each.impact, each.id, each.nodes[0].html]), passes: found.passes.length,
+  });
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    """Of two configurations of three seeds, one run that is worse than a constant answer, and one that failed."""
+    runs = {f"rate=1e-3-seed={seed}": {"skill": 0.9 + seed / 100, "train.seed": seed} for seed in range(3)}
+    runs |= {f"rate=1e-4-seed={seed}": {"skill": 0.8, "train.seed": seed, "train.learning_rate": 1e-4} for seed in range(3)}
+    results = make_workspace(tmp_path_factory.mktemp("page"), runs | {"poor<b>": {"skill": 0.3, "train.learning_rate": 1.0}})
+    return made_page(results, {"failed": "train_model failed: <b>"})
+
+
+def made_page(results: Path, unfinished: dict[str, str]) -> str:
+    runs = [comparing.read_run(folder) for folder in sorted((results / "runs").iterdir())]
+    return page(compare_runs.compare(runs, results / "runs", unfinished))
+
+
+@pytest.fixture(scope="module")
+def seen(text, tmp_path_factory) -> dict[tuple[int, str], dict]:
+    """What the browser reports, by width and theme."""
+    folder = tmp_path_factory.mktemp("browser")
+    axe = Path(find_spec("axe_playwright_python").submodule_search_locations[0], "axe.min.js").read_text(encoding="utf-8")
+    inner = html.escape(text.replace("</body>", f"<script>{axe}</script><script>{REPORT}</script></body>"))
+    frames = "".join(f'<iframe style="width: {width}px; height: 900px" srcdoc="{inner}"></iframe>' for width in WIDTHS)
+    collect = "const all = []; function report(one) { all.push(one); found.textContent = JSON.stringify(all); }"
+    (folder / "frames.html").write_text(f'<!doctype html><pre id="found"></pre><script>{collect}</script>{frames}', encoding="utf-8")
+    return {
+        (each["width"], name): each
+        for name, number in (("dark", 0), ("light", 1))
+        for each in reported(folder / "frames.html", f"--blink-settings=preferredColorScheme={number}")
+    }
+
+
+def reported(file: Path, *options: str) -> list[dict]:
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--window-size=1300,1000"]
+    for _ in range(3):  # on a busy machine the browser may give up before
+        done = subprocess.run(
+            [*command, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=limits.seconds(120)
+        )
+        answer = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+        if answer and len(found := json.loads(html.unescape(answer[1]) or "[]")) == len(WIDTHS):
+            return found
+    raise AssertionError(f"the browser reported nothing: {done.stderr[-2000:]}")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing(seen, width, theme):
+    found = seen[width, theme]
+    assert found["dark"] == (theme == "dark") and found["ground"] == ("rgb(21, 24, 28)" if theme == "dark" else "rgb(255, 255, 255)")
+    assert found["violations"] == [] and found["passes"] > 20
+    assert found["beyond"] == 0, "the page itself is not scrolled sideways"
+    assert len(found["pictures"]) == 6 and all(loaded and whole for _, loaded, whole in found["pictures"])
+    if width == 390:
+        assert len(set(found["left"])) == 1, "panels are stacked"
+    else:
+        assert len(set(found["left"][:3])) == 3, "panels are side by side"
+    assert {light for light, *_ in found["pictures"]} == {theme == "light"}, "each theme has pictures of its own"
+
+
+def test_first_of_all_it_says_which_is_best_and_what_is_wrong(text):
+    assert text.index("rate=1e-3 is better than rate=1e-4: test accuracy 0.910 against 0.800 (3 seeds each).") < text.index("<h2>")
+    assert text.index("Warning: no better than their baseline, the best constant answer: poor&lt;b&gt; (test accuracy 0.300") < text.index(
+        "<h2>"
+    )
+    assert "<b>" not in text
+    legend = re.findall(r"var\(--c(\d)\); border-top-style: solid\"></span>([^<]*)</li>", text)
+    assert legend == [("0", "rate=1e-3 (3 seeds)"), ("1", "rate=1e-4 (3 seeds)"), ("2", "poor&lt;b&gt;")]
+
+
+def test_mistakes_of_the_best_run_are_open(text):
+    best, *others = re.findall(r"<details( open)?>\s*<summary>([^<]*)</summary>", text)
+    assert best == (" open", "rate=1e-3-seed=2, on the test set") and [name for _, name in others] == [
+        "rate=1e-4-seed=0, on the test set",
+        "poor&lt;b&gt;, on the test set",
+    ]
+    cells = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    assert "predicted true negative positive" in cells and "class precision recall F1 examples" in cells
+
+
+def test_many_settings_are_listed_below_each_other(tmp_path):
+    changes = {f"model.arguments.size_{n}": n for n in range(4)}
+    wide = made_page(make_workspace(tmp_path, {"one": {}, "two": changes}), {})
+    table = wide[wide.index("Settings that differ") :]
+    assert re.findall(r'<th scope="col" class="text">([^<]*)</th>', table) == ["setting", "one", "two"]
+    assert re.findall(r'<th scope="row" class="run">([^<]*)</th>', table) == list(changes)
+
+
+def test_hardest_examples_are_the_most_confident_mistakes():
+    columns = {
+        "id": "0123",
+        "text": ["a", "b" * 400, "c", "d"],
+        "label": "xyxy",
+        "predicted": "xxyx",
+        "probability": ["0.99", "0.6", "0.8", "0.7"],
+    }
+    table = pd.DataFrame({name: list(values) for name, values in columns.items()})
+    cells, _ = hardest(Predictions("class", ["x", "y"], {}, table))
+    assert [cell["id"] for cell in cells] == ["2", "3", "1"] and cells[0] == {
+        "id": "2", "text": "c", "true": "x", "predicted": "y", "probability": "0.800"
+    }  # fmt: skip
+    assert cells[2]["text"] == "b" * 299 + "…"
+
+
+def test_hardest_examples_of_other_kinds():
+    numbers = pd.DataFrame({"id": ["0", "1", "2"], "label": ["1", "2", "3"], "predicted": ["1", "4", "2.5"]})
+    cells, _ = hardest(Predictions("number", [], {}, numbers))
+    assert [(cell["id"], cell["error"]) for cell in cells] == [("1", "2.000"), ("2", "0.500")]
+    several = pd.DataFrame({"id": ["0", "1"], "label": ["a|b", ""], "predicted": ["a", "b"], "p_a": ["0.9", "0.1"], "p_b": ["0.2", "0.95"]})
+    cells, _ = hardest(Predictions("classes", ["a", "b"], {}, several))
+    assert [(cell["id"], cell["error"]) for cell in cells] == [("1", "0.950"), ("0", "0.800")]
+    losses = pd.DataFrame({"id": ["0", "1"], "loss": ["0.5", "2.5"]})
+    assert [cell["loss"] for cell in hardest(Predictions(None, [], {}, losses))[0]] == ["2.500", "0.500"]
+    assert hardest(Predictions(None, [], {}, losses[["id"]]))[0] == []
+
+
+def test_of_many_classes_the_most_confused_are_listed():
+    names, counts = [f"c{n}" for n in range(50)], np.diag(np.full(50, 5))
+    counts[3, 7], counts[20, 1] = 4, 2
+    classes = {name: {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": n} for n, name in enumerate(names)}
+    found = mistakes_of("r", {"kind": None, "split": "test", "classes": classes, "confusion": counts.tolist()}, None)
+    assert found.confusion is None and found.confused == [("c3", "c7", 4), ("c20", "c1", 2)]
+    assert len(found.classes) == 40 and next(iter(found.classes)) == "c49" and found.rarer == 10
+    assert mistakes_of("r", {"kind": None, "split": "test"}, None) is None

@@ -1,0 +1,232 @@
+"""The verdict, its tests and intervals, against scipy, scikit-learn and counts by hand; and how often it is wrong."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn import metrics as reference
+
+from snaketrain.evaluation.paired import Contender, bootstrap, difference, mcnemar_test, over_seeds
+from snaketrain.evaluation.predictions import Predictions, read_predictions
+from snaketrain.evaluation.rounding import rounded
+from snaketrain.evaluation.verdicts import verdict, warnings
+from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import verdicts as simulation
+
+
+def of_answers(correct: np.ndarray) -> Predictions:
+    """Of a classifier of two classes that is right on some examples."""
+    labels = np.arange(len(correct)) % 2
+    predicted = np.where(correct, labels, 1 - labels)
+    table = pd.DataFrame({"label": labels, "predicted": predicted}).astype(str)
+    return Predictions("class", ["0", "1"], {"accuracy": float(np.mean(correct))}, table)
+
+
+def group(name: str, answers: list[np.ndarray], **changes) -> dict:
+    members = [{"run": f"{name}-{seed}", "test_accuracy": float(np.mean(each))} for seed, each in enumerate(answers)]
+    mean = float(np.mean(answers))
+    return {"run": name, "data": "d", "runs": [member["run"] for member in members], "members": members, "selected_by": "accuracy",
+            "mode": "max", "selected_value": mean, "dev_accuracy": mean, "test_accuracy": mean} | changes  # fmt: skip
+
+
+def said(*configurations: tuple[str, list[np.ndarray]], **changes) -> str:
+    """The verdict; `changes` are those of the last configuration."""
+    *others, last = configurations
+    saved = {f"{name}-{seed}": of_answers(each) for name, answers in configurations for seed, each in enumerate(answers)}
+    return verdict([*(group(*each) for each in others), group(*last, **changes)], lambda run, split: saved[run])
+
+
+def answers(right: int, examples: int = 200, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(examples) < right
+
+
+def test_of_one_seed_each_the_models_are_tested_not_the_settings():
+    found = said(("b", [answers(120)]), ("a", [answers(180)]))
+    assert found.startswith("a is ahead of b: test accuracy 0.900 against 0.600. The gap is 0.300 (95 % interval ")
+    assert "McNemar's test on the same 200 examples, p < 0.001" in found and "sweep train.seed" in found and "is better" not in found
+    found = said(("b", [answers(120)]), ("a", [answers(121, seed=1)]))
+    assert found.startswith("a is not clearly better than b") and "it may be chance" in found
+
+
+def test_over_seeds_it_may_say_better():
+    found = said(("b", [answers(120 + n, seed=n) for n in range(3)]), ("a", [answers(180 + n, seed=n) for n in range(3)]))
+    assert found.startswith("a is better than b: test accuracy 0.905 against 0.605 (3 seeds each). The gap is 0.300")
+    found = said(("b", [answers(n, seed=n) for n in (100, 140)]), ("a", [answers(n, seed=n) for n in (120, 150)]))
+    assert "a is not clearly better than b" in found and "Welch's t over seeds and the same examples" in found
+    found = said(("b", [answers(120)]), ("a", [answers(180 + n, seed=n) for n in range(3)]))
+    assert found.startswith("a is better than b: test accuracy 0.905 against 0.600 (means over 3 and 1 seeds)")
+
+
+def test_the_best_on_the_development_set_may_be_behind():
+    found = said(("b", [answers(180)]), ("a", [answers(140)]), selected_value=0.99)
+    assert found.startswith("a was ahead on the development set, but is not better than b") and "behind by 0.200 there" in found
+    assert "nothing to compare" in said(("a", [answers(140)]))
+
+
+def test_without_predictions_one_seed_each_tells_nothing():
+    both = [group("b", [answers(120)]), group("a", [answers(180)])]
+    found = verdict(both, lambda run, split: None)
+    assert (
+        found == "a is ahead of b: test accuracy 0.900 against 0.600. One seed each does not tell whether that is chance: sweep train.seed."
+    )
+
+
+def test_a_lower_loss_is_better():
+    def of_losses(losses: list[float]) -> Predictions:
+        return Predictions(None, [], {"loss": float(np.mean(losses))}, pd.DataFrame({"loss": losses}).astype(str))
+
+    saved = {"a-0": of_losses([0.1, 0.2, 0.3, 0.2] * 20), "b-0": of_losses([0.5, 0.5, 0.6, 0.7] * 20)}
+    groups = [
+        group(name, [np.zeros(1)], selected_by="loss", mode="min", selected_value=loss, test_loss=loss)
+        | {"members": [{"run": f"{name}-0", "test_loss": loss}]}
+        for name, loss in (("b", 0.575), ("a", 0.2))
+    ]
+    found = verdict(groups, lambda run, split: saved[run])
+    assert found.startswith("a is ahead of b: test loss 0.200 against 0.575. The gap is 0.375 (95 % interval 0.3")
+    assert "paired bootstrap over the same examples" in found
+
+
+def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
+    ours, theirs = np.array([1] * 14 + [0] * 4 + [1] * 30), np.array([0] * 14 + [1] * 4 + [1] * 30)
+    found = mcnemar_test(np.stack([ours, theirs], 1).astype(float))
+    p = stats.binomtest(4, 18).pvalue
+    assert found.test.endswith(f"p = {p:.2g}") and found.significant == (p < 0.05)
+    assert (found.low + found.high) / 2 == pytest.approx(10 / 48)
+    same = mcnemar_test(np.ones((20, 2)))
+    assert not same.significant and same.low == same.high == 0
+
+
+def test_over_seeds_alone_it_is_the_interval_of_welch():
+    ours, theirs = [0.82, 0.85, 0.80], [0.78, 0.77]
+    found = over_seeds(ours, theirs, None)
+    expected = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    single = over_seeds(ours, [0.7], None)  # as for a new observation from the same distribution
+    half = stats.t.ppf(0.975, 2) * np.std(ours, ddof=1) * math.sqrt(1 / 3 + 1)
+    assert single.high - single.low == pytest.approx(2 * half)
+
+
+def test_the_variance_over_examples_is_added():
+    """Seeds that agree say little of other examples: without them the interval would be of length 0."""
+    ours, theirs = answers(130).astype(float), answers(120, seed=1).astype(float)
+    contenders = [Contender([float(each.mean())] * 3, [of_answers(each > 0)] * 3) for each in (ours, theirs)]
+    found = difference("accuracy", *contenders)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * np.std(ours - theirs, ddof=1) / math.sqrt(200), rel=0.01)
+
+
+def test_the_bootstrap_agrees_with_the_variance_of_a_mean():
+    values = np.random.default_rng(0).normal(size=(400, 2))
+    tables = [pd.DataFrame({"loss": column}) for column in values.T]
+    both = [Predictions(None, [], {"loss": float(column.mean())}, table) for column, table in zip(values.T, tables, strict=True)]
+    found = difference("loss", *(Contender([each.metrics["loss"]], [each]) for each in both))
+    gaps = values[:, 0] - values[:, 1]
+    assert found.high - found.low == pytest.approx(2 * 1.96 * gaps.std() / 20, rel=0.1)
+    assert (found.low + found.high) / 2 == pytest.approx(gaps.mean(), abs=0.02)
+    assert bootstrap(np.array([[1.0, 0.5]] * 20)).significant
+
+
+def test_examples_that_differ_are_not_paired():
+    ours, theirs = of_answers(answers(180)), of_answers(answers(120))
+    other = Predictions("class", ["0", "1"], theirs.metrics, theirs.table.assign(text="another"))
+    assert difference("accuracy", Contender([0.9], [ours]), Contender([0.6], [theirs])) is not None
+    assert difference("accuracy", Contender([0.9], [other]), Contender([0.6], [theirs])) is None
+
+
+LABELS = np.random.default_rng(1).integers(0, 3, 60)
+GUESSES = np.where(np.random.default_rng(2).random(60) < 0.7, LABELS, (LABELS + 1) % 3)
+SETS = np.random.default_rng(3).random((60, 3)) < 0.5
+FOUND = SETS ^ (np.random.default_rng(4).random((60, 3)) < 0.2)
+NUMBERS = np.random.default_rng(5).normal(size=(2, 60))
+WEIGHTS = np.random.default_rng(6).integers(0, 4, 60)
+
+
+def by_reference(form: str, name: str, rows: np.ndarray) -> float:
+    """On some rows, some of them several times."""
+    labels, guesses, (x, y) = LABELS[rows], GUESSES[rows], NUMBERS[:, rows]
+    f1 = {"labels": range(3), "zero_division": 0}
+    return {
+        ("class", "accuracy"): lambda: reference.accuracy_score(labels, guesses),
+        ("class", "macro_f1"): lambda: reference.f1_score(labels, guesses, average="macro", **f1),
+        ("class", "loss"): lambda: reference.log_loss(labels, probabilities()[rows], labels=range(3)),
+        ("classes", "exact_match"): lambda: reference.accuracy_score(SETS[rows], FOUND[rows]),
+        ("classes", "macro_f1"): lambda: reference.f1_score(SETS[rows], FOUND[rows], average="macro", zero_division=0),
+        ("classes", "micro_f1"): lambda: reference.f1_score(SETS[rows], FOUND[rows], average="micro", zero_division=0),
+        ("number", "loss"): lambda: reference.mean_squared_error(x, y),
+        ("number", "mae"): lambda: reference.mean_absolute_error(x, y),
+        ("number", "pearson"): lambda: np.corrcoef(x, y)[0, 1],
+        ("number", "r2"): lambda: reference.r2_score(x, y),
+    }[form, name]()
+
+
+def probabilities() -> np.ndarray:
+    given = np.random.default_rng(7).dirichlet([1, 1, 1], 60)
+    return given
+
+
+def saved(form: str, metrics: dict[str, float]) -> Predictions:
+    names = ["a", "b", "c"]
+    if form == "class":
+        columns = {"label": [names[n] for n in LABELS], "predicted": [names[n] for n in GUESSES]}
+        columns |= {f"p_{name}": [f"{p:.6f}" for p in column] for name, column in zip(names, probabilities().T, strict=True)}
+    elif form == "classes":
+        joined = [["|".join(n for n, here in zip(names, row, strict=True) if here) for row in rows] for rows in (SETS, FOUND)]
+        columns = dict(zip(("label", "predicted"), joined, strict=True))
+    else:
+        columns = {name: [f"{value:.9g}" for value in row] for name, row in zip(("label", "predicted"), NUMBERS, strict=True)}
+    return Predictions(form, names if form != "number" else [], metrics, pd.DataFrame(columns))
+
+
+@pytest.mark.parametrize(("form", "name"), METRICS)
+def test_weighted_metrics_are_those_of_repeated_examples(form, name):
+    whole = by_reference(form, name, np.arange(60))
+    metric = metric_of(name, saved(form, {name: whole}))
+    assert metric is not None and metric(np.ones(60)) == pytest.approx(whole, rel=1e-4)
+    assert metric(WEIGHTS.astype(float)) == pytest.approx(by_reference(form, name, np.repeat(np.arange(60), WEIGHTS)), rel=1e-4)
+    assert metric_of(name, saved(form, {name: whole + 0.1})) is None, "a task's own metric of the same name"
+    assert metric_of("unheard_of", saved(form, {"unheard_of": 1.0})) is None
+
+
+def test_a_loss_over_tokens_is_weighted_by_them():
+    table = pd.DataFrame({"loss": ["1.0", "3.0"], "tokens": ["30", "10"]})
+    predictions = Predictions(None, [], {"loss": 1.5, "perplexity": math.exp(1.5)}, table)
+    assert metric_of("loss", predictions)(np.ones(2)) == 1.5
+    assert metric_of("perplexity", predictions)(np.array([0.0, 1.0])) == pytest.approx(math.exp(3))
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation/test_predictions.csv").write_text('id,text,label,predicted\n0,"a\nb",NA,NA\n1,c,,NA\n', encoding="utf-8")
+    results = {"kind": "class", "examples": 1, "metrics": {"accuracy": 1.0}, "classes": {"NA": {}}, "confusion": [[1]]}
+    found = read_predictions(tmp_path, "test", results)
+    assert found.table["text"].tolist() == ["a\nb"] and found.table["label"].tolist() == ["NA"]
+    assert read_predictions(tmp_path, "test", results | {"examples": 2}) is None
+    assert read_predictions(tmp_path, "test", results | {"metrics": {}}) is None
+    assert read_predictions(tmp_path, "dev", results) is None
+
+
+def test_runs_below_their_baseline_are_named():
+    def row(run, value, mode="max"):
+        return {"run": run, "selected_by": "f1", "mode": mode, "test_f1": value, "test_baseline": 0.5}
+
+    assert warnings([row("good", 0.6), row("low", 0.4, "min")]) == []
+    (found,) = warnings([row("good", 0.6), row("equal", 0.5), row("high", 0.61, "min")])
+    assert "equal (test F1 0.500 against 0.500), high (test F1 0.610 against 0.500)." in found and "good" not in found
+    (found,) = warnings([row(f"run{n}", 0.1) for n in range(7)])
+    assert found.endswith("and 2 more.")
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_equal_configurations_are_seldom_called_better(seeds):
+    assert simulation.rate(seeds, simulation.Population(), repeats=200) <= 0.05
+
+
+def test_figures_are_rounded_as_people_do():
+    assert rounded(0.7975) == "0.798" and rounded(319 / 400) == "0.798" and rounded(-0.0025) == "-0.003" and rounded(2.5, 0) == "3"
+    assert rounded(0.00012345) == "0.00012" and rounded(1234567.0, 0) == "1,234,567" and rounded(0.0) == "0.000"
+    assert rounded(None) == rounded(math.nan) == rounded(True) == "–"

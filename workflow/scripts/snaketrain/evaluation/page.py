@@ -1,0 +1,64 @@
+"""The page that compares all runs: one file, which needs neither network nor server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from snaketrain.evaluation import learning_curves
+from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
+from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, chosen_by, comparable, metrics_of
+from snaketrain.evaluation.differences import differing_settings
+from snaketrain.evaluation.mistakes import Mistakes
+from snaketrain.evaluation.rounding import rounded, spoken
+
+MOST_CHARACTERS = 60  # of a setting
+
+
+@dataclass(frozen=True)
+class Comparison:
+    runs: list[FinishedRun]
+    rows: list[Row]  # best first
+    groups: list[SeedGroup]
+    verdict: str
+    warnings: Sequence[str]
+    below_baseline: Sequence[str]  # names of runs
+    mistakes: Sequence[Mistakes]  # of the best runs
+    unfinished: dict[str, str]  # why runs have no result
+
+
+def page(made: Comparison) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": rounded, "setting": setting, "spoken": spoken}
+    chosen, rows, runs = chosen_by(made.rows), made.rows, made.runs
+    metrics, scored = metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
+    settings = differing_settings([run["settings"] for run in runs])
+    return environment.get_template("comparison.html.jinja").render(
+        made=made,
+        rows=rows,
+        several_seeds=[group for group in made.groups if len(group["runs"]) > 1],
+        settings=settings,
+        settings_below_each_other=len(settings) > len(rows),
+        comparable=len(comparable(rows)) == 1,
+        chosen_by=chosen,
+        metrics=metrics,
+        scored=scored,
+        columns={"test": metrics if scored == "test" else [], "dev": chosen if scored == "test" else metrics},
+        confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
+        curves=learning_curves.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
+        colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
+    )
+
+
+def setting(value: object) -> str:
+    text = "–" if value is None or value == {} else str(value)
+    if all(part.isidentifier() for part in text.split(".")):
+        text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -1,0 +1,123 @@
+"""Tests whether two configurations differ by more than chance: on the same examples, and over their seeds.
+
+One seed each: McNemar's test for a metric that is right or wrong on each example, otherwise a paired bootstrap. They tell whether these
+two models differ. More seeds: an interval like Welch's, whose variance is that between the seeds and, added to it, that of the examples,
+which all seeds share.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+from statsmodels.stats.contingency_tables import mcnemar
+
+from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
+from snaketrain.evaluation.weighted_metrics import Metric, metric_of, right
+
+ERROR_RATE = 0.05  # how often equal configurations may be called different
+RIGHT_OR_WRONG = ("accuracy", "exact_match")
+DRAWS, MOST_DRAWN = 1000, 200_000_000  # resamples, and the examples of all of them together
+
+
+@dataclass(frozen=True)
+class Contender:
+    """The runs of a configuration, one for each seed."""
+
+    values: Sequence[float]  # of the metric, on the whole split
+    predictions: Sequence[Predictions | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    low: float  # of its 95 % interval
+    high: float
+    significant: bool
+    test: str  # by which it was tested, in words
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Values with a column for each run, whose variance is, up to a factor, that of the metric over other examples."""
+
+    values: np.ndarray
+    scale: float
+
+    def variance(self, values: np.ndarray) -> float:
+        return self.scale * float(np.nanvar(values, axis=0, ddof=1).sum())
+
+
+def difference(metric: str, ours: Contender, theirs: Contender) -> Difference | None:
+    """The first one's metric minus the second one's; None if there is nothing to test it by."""
+    everyone = [*ours.predictions, *theirs.predictions]
+    rows = rows_of(metric, [each for each in everyone if each is not None]) if None not in everyone else None
+    if len(everyone) > 2:
+        return over_seeds(ours.values, theirs.values, rows)
+    if rows is None:
+        return None
+    return mcnemar_test(rows.values) if metric in RIGHT_OR_WRONG else bootstrap(rows.values)
+
+
+def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
+    """The examples' own values, or where the metric is not right or wrong on each, its values on resampled examples."""
+    metrics = [found for each in predictions if (found := metric_of(metric, each)) is not None]
+    if len(metrics) < len(predictions) or not of_the_same_examples(predictions):
+        return None
+    examples = len(predictions[0].table)
+    if metric in RIGHT_OR_WRONG:
+        return Rows(np.stack([right(each) for each in predictions], axis=1), 1 / examples)
+    return Rows(resampled(metrics, examples), 1.0)
+
+
+def resampled(metrics: list[Metric], examples: int) -> np.ndarray:
+    """A row for each resample; equal examples are resampled equally, so that rows are paired."""
+    generator = np.random.default_rng(0)
+    draws = max(200, min(DRAWS, MOST_DRAWN // examples))
+    weights = (np.bincount(generator.integers(0, examples, examples), minlength=examples).astype(float) for _ in range(draws))
+    return np.array([[metric(drawn) for metric in metrics] for drawn in weights])
+
+
+def mcnemar_test(correct: np.ndarray) -> Difference:
+    gaps = correct[:, 0] - correct[:, 1]
+    table = np.histogram2d(correct[:, 0], correct[:, 1], bins=2, range=[[0, 1], [0, 1]])[0]
+    p = float(mcnemar(table, exact=True).pvalue)
+    half = float(1.96 * gaps.std() / math.sqrt(len(gaps)))
+    shown = f"= {p:.2g}" if p >= 0.001 else "< 0.001"
+    test = f"McNemar's test on the same {len(gaps):,} examples, p {shown}"
+    return Difference(float(gaps.mean()) - half, float(gaps.mean()) + half, p < ERROR_RATE, test)
+
+
+def bootstrap(drawn: np.ndarray) -> Difference:
+    low, high = map(float, np.nanquantile(drawn[:, 0] - drawn[:, 1], [ERROR_RATE / 2, 1 - ERROR_RATE / 2]))
+    return Difference(low, high, low > 0 or high < 0, "paired bootstrap over the same examples")
+
+
+def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None) -> Difference:
+    """An interval for the gap between the means; a single run is taken to vary over seeds as much as the other configuration."""
+    gap = float(np.mean(ours) - np.mean(theirs))
+    several = [values for values in (ours, theirs) if len(values) > 1]
+    if len(several) == 2:
+        parts = [(float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in several]
+    else:
+        parts = [(float(np.var(several[0], ddof=1)) * (1 / len(ours) + 1 / len(theirs)), len(several[0]) - 1)]
+    test = "Welch's t over seeds"
+    if rows is not None:
+        parts.append((variance_over_examples(rows, len(ours)), max(DRAWS, 1)))
+        test += " and the same examples"
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else 1.0
+    half = float(student.ppf(1 - ERROR_RATE / 2, freedom)) * math.sqrt(variance)
+    return Difference(gap - half, gap + half, abs(gap) > half, test)
+
+
+def variance_over_examples(rows: Rows, ours: int) -> float:
+    """What other examples would change in the gap, without what differs between seeds, which the variance over seeds contains."""
+    groups = [rows.values[:, :ours], rows.values[:, ours:]]
+    total = rows.variance((groups[0].mean(1) - groups[1].mean(1))[:, None])
+    of_seeds = [
+        rows.variance(group - group.mean(1, keepdims=True)) / (group.shape[1] - 1) if group.shape[1] > 1 else None for group in groups
+    ]
+    known = [part for part in of_seeds if part is not None]
+    interaction: float = sum((known[0] if part is None else part) / group.shape[1] for part, group in zip(of_seeds, groups, strict=True))
+    return max(0.0, total - interaction)

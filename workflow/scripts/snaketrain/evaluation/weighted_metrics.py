@@ -1,0 +1,135 @@
+"""Metrics of saved predictions as functions of the examples' weights, so that a bootstrap can resample the examples."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from snaketrain.evaluation.predictions import Predictions
+
+Metric = Callable[[np.ndarray], float]  # of the examples' weights
+
+
+def metric_of(name: str, predictions: Predictions) -> Metric | None:
+    """None if it cannot be computed from what was saved, or comes out differently: a task may define another metric of this name."""
+    make = METRICS.get((predictions.form, name))
+    metric = make(predictions) if make else own_column(name, predictions)
+    reported = predictions.metrics.get(name)
+    if metric is None or reported is None:
+        return None
+    return metric if math.isclose(metric(np.ones(len(predictions.table))), reported, rel_tol=1e-3, abs_tol=1e-4) else None
+
+
+def right(predictions: Predictions) -> np.ndarray:
+    return (predictions.table["label"] == predictions.table["predicted"]).to_numpy(float)
+
+
+def accuracy(predictions: Predictions) -> Metric:
+    return mean(right(predictions))
+
+
+def mean(values: np.ndarray) -> Metric:
+    return lambda weights: float(values @ weights / weights.sum())
+
+
+def own_column(name: str, predictions: Predictions) -> Metric | None:
+    """The mean of a column called like the metric; of language models weighted by the `tokens` of each text."""
+    column = "loss" if name == "perplexity" else name
+    if column not in predictions.table:
+        return None
+    values = predictions.numbers(column).to_numpy(float)
+    sizes = predictions.numbers("tokens").to_numpy(float) if "tokens" in predictions.table else np.ones(len(values))
+    average: Metric = lambda weights: float(values @ (weights * sizes) / (weights @ sizes))  # noqa: E731
+    return (lambda weights: math.exp(average(weights))) if name == "perplexity" else average
+
+
+def class_loss(predictions: Predictions) -> Metric | None:
+    columns = [f"p_{name}" for name in predictions.classes]
+    if not predictions.classes or not set(columns) <= set(predictions.table):
+        return None
+    probabilities = predictions.table[columns].to_numpy(float)
+    true = predictions.table["label"].map({name: number for number, name in enumerate(predictions.classes)})
+    return mean(-np.log(np.clip(probabilities[np.arange(len(true)), true], 5e-7, None)))  # six digits were saved
+
+
+def macro_f1(predictions: Predictions) -> Metric:
+    number = {name: index for index, name in enumerate(predictions.classes)}
+    size = len(number)
+    cells = (predictions.table["label"].map(number) * size + predictions.table["predicted"].map(number)).to_numpy(int)
+
+    def metric(weights: np.ndarray) -> float:
+        confusion = np.bincount(cells, weights, size * size).reshape(size, size)
+        return float(f1(confusion.diagonal(), confusion.sum(0), confusion.sum(1)).mean())
+
+    return metric
+
+
+def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """A class that neither occurs nor is predicted counts as 0, as in the evaluation."""
+    scores: np.ndarray = 2 * hits / np.maximum(predicted + true, 1)
+    return scores
+
+
+def several_macro_f1(predictions: Predictions) -> Metric:
+    true, predicted = (named(predictions, column) for column in ("label", "predicted"))
+    hits = true * predicted
+    return lambda weights: float(f1(weights @ hits, weights @ predicted, weights @ true).mean())
+
+
+def micro_f1(predictions: Predictions) -> Metric:
+    true, predicted = (named(predictions, column) for column in ("label", "predicted"))
+    hits, both = (true * predicted).sum(1), (true + predicted).sum(1)
+    return lambda weights: float(2 * (weights @ hits) / max(weights @ both, 1))
+
+
+def named(predictions: Predictions, column: str) -> np.ndarray:
+    """Whether each class is among those that a cell names: a row for each example."""
+    cells = [set(cell.split("|")) for cell in predictions.table[column]]
+    return np.array([[name in cell for name in predictions.classes] for cell in cells], float)
+
+
+def absolute_error(predictions: Predictions) -> Metric:
+    return mean(np.abs(errors(predictions)))
+
+
+def squared_error(predictions: Predictions) -> Metric:
+    return mean(np.square(errors(predictions)))
+
+
+def errors(predictions: Predictions) -> np.ndarray:
+    return (predictions.numbers("predicted") - predictions.numbers("label")).to_numpy(float)
+
+
+def pearson(predictions: Predictions) -> Metric:
+    values = predictions.table[["label", "predicted"]].to_numpy(float).T
+
+    def metric(weights: np.ndarray) -> float:
+        (x, xy), (_, y) = np.cov(values, aweights=weights, ddof=0)
+        return float(xy / math.sqrt(x * y)) if x * y > 0 else math.nan
+
+    return metric
+
+
+def r2(predictions: Predictions) -> Metric:
+    labels, squares = predictions.numbers("label").to_numpy(float), np.square(errors(predictions))
+
+    def metric(weights: np.ndarray) -> float:
+        spread = weights @ np.square(labels - np.average(labels, weights=weights))
+        return float(1 - weights @ squares / spread) if spread > 0 else math.nan
+
+    return metric
+
+
+# by the form of the predictions and the name of the metric
+METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = {
+    ("class", "accuracy"): accuracy,
+    ("class", "macro_f1"): macro_f1,
+    ("class", "loss"): class_loss,
+    ("classes", "exact_match"): accuracy,
+    ("classes", "macro_f1"): several_macro_f1,
+    ("classes", "micro_f1"): micro_f1,
+    ("number", "loss"): squared_error,
+    ("number", "mae"): absolute_error,
+    ("number", "pearson"): pearson,
+    ("number", "r2"): r2,
+}
