@@ -49,6 +49,21 @@ def test_transformers_loads_the_selected_model(workspace, predictions):
         assert found["score"] == pytest.approx(float(row["probability"]), abs=1e-4)
 
 
+def test_the_model_card_has_the_results_and_says_how_to_load_it(workspace, monkeypatch):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(workspace / RUN / "selection/model/README.md")
+    found = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
+    for split in ("dev", "test"):
+        results = json.loads((workspace / RUN / f"evaluation/{split}_results.json").read_text())
+        assert {name: found[split, name] for name in results["metrics"]} == results["metrics"]
+    assert card.data.pipeline_tag == "text-classification" and "| train.learning\\_rate | 0.001 |" in card.text
+    monkeypatch.chdir(workspace)
+    loaded: dict = {}
+    exec(card.text.split("```python\n")[1].split("```")[0], loaded)
+    assert loaded["model"].config.id2label == {0: "unkind", 1: "kind"} and loaded["tokenizer"]("good film")["input_ids"]
+
+
 @pytest.mark.parametrize(("processes", "launcher"), [(2, "torchrun"), (3, "forked")])
 def test_evaluated_by_several_processes_every_example_counts_once(workspace, tmp_path, processes, launcher):
     """The splits divide evenly neither by the processes nor by the batch size."""

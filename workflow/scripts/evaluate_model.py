@@ -18,6 +18,7 @@ from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_failures import report_failure
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
 from snaketrain.runtime.ranks import Ranks
@@ -76,6 +77,7 @@ def main(args: Namespace) -> None:
         files += [f"{split}_{name}" for name in ("results.json", "plots.png")]
         files += [f"{split}_predictions.csv"] if len(rows) > 1 else []
     job.finish({"selection": selection.content, "data": data.content}, files, {"run": args.run_name}, started)
+    write_card(training, data, selection)
 
 
 def scores_key(given: JobSettings, device: str, training: Manifest, selection: Manifest, data: Manifest, model: Manifest | None) -> str:

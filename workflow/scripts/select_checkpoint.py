@@ -14,6 +14,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.model_card import write_card
 from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.training.checkpoints.exported import AVERAGED, exported_files
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
@@ -68,6 +69,7 @@ def main(args: Namespace) -> None:
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
     inputs = {"training": training.content} | ({"model": fetched.content} if fetched else {})
     job.finish(inputs, ["selection.json", *files], facts, started)
+    write_card(training, data, read_manifest(args.output))
     print(f"{training.facts['run']}: {why}")
 
 

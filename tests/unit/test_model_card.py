@@ -1,0 +1,113 @@
+"""The model card: a Hugging Face card whose figures are those of the evaluation, and which no name can break."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest
+from snaketrain.runtime.model_card import plain, write_card
+
+SETTINGS = [
+    'model.use="transformers.AutoModelForSequenceClassification"', 'model.source.hub="owner/base"', 'model.source.sha256={"a": "b"}',
+    "train.learning_rate=0.001", "train.steps=null", "train.seed=0", "train.clip_norm=1.0", "train.freeze=[]",
+]  # fmt: skip
+DATA = ['data.name="phrases"', 'data.train.path="raw/*.csv"', "data.dev=null", 'data.text="text"']
+ODD = "<b>|*x*: [a](b)\n---"
+FACTS = {
+    "name": "phrases", "label_names": ["bad", ODD], "max_length": 16, "odd": {"duplicate": 3},
+    "splits": {"train": {"examples": 80, "label_counts": [50, 30], "truncated": 2}, "test": {"examples": 20, "label_counts": [8, 12]}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run whose checkpoint was selected, and its data."""
+    folder = tmp_path / "run"
+    write(folder / "training", "train_model", SETTINGS, {}, {"run": ODD})
+    write(tmp_path / "data", "prepare_data", DATA, {}, FACTS)
+    write_json(folder / "selection/model/config.json", {"architectures": ["BertForSequenceClassification"]})
+    write_json(folder / "selection/model/tokenizer.json", {})
+    write_json(folder / "selection/selection.json", {"why": "step 6 has the highest accuracy", "winner": {"metrics": {"accuracy": 0.75}}})
+    write(folder / "selection", "select_checkpoint", [], {}, {"step": 6})
+    return folder
+
+
+def write(folder: Path, stage: str, settings: list[str], inputs: dict[str, str], facts: dict, files: dict | None = None) -> None:
+    write_manifest(folder / "manifest.json", Manifest(stage, "1", settings, inputs, files or {}, facts))
+
+
+def evaluate(run: Path, selection: str) -> None:
+    classes = {"bad": {"f1": 0.5, "examples": 8}, ODD: {"f1": 0.25, "examples": 12}}
+    results = {
+        "split": "test",
+        "metrics": {"accuracy": 0.7975, "loss": 0.5},
+        "interval": [0.7, 0.9],
+        "confidence": 0.95,
+        "classes": classes,
+    }
+    results |= {"baselines": {"majority": {"answer": f"always {ODD}", "accuracy": 0.6}}, "calibration_error": 0.125}
+    write_json(run / "evaluation/test_results.json", results)
+    files = {"test_results.json": "0", "test_plots.png": "0"}
+    write(run / "evaluation", "evaluate_model", [], {"selection": selection}, {}, files)
+
+
+def card(run: Path) -> ModelCard:
+    manifests = [run / "training/manifest.json", run.parent / "data/manifest.json", run / "selection/manifest.json"]
+    write_card(*map(read_manifest, manifests))
+    return ModelCard.load(run / "selection/model/README.md")
+
+
+def test_the_hub_reads_it(run):
+    evaluate(run, read_manifest(run / "selection/manifest.json").content)
+    found = card(run).data
+    assert (found.library_name, found.pipeline_tag, found.base_model) == ("transformers", "text-classification", "owner/base")
+    assert found.model_name == ODD and found.metrics == ["accuracy", "loss"]
+    accuracy, loss = found.eval_results
+    assert (accuracy.metric_type, accuracy.metric_value, accuracy.dataset_name, accuracy.dataset_split) == (
+        "accuracy",
+        0.7975,
+        "phrases",
+        "test",
+    )
+    assert accuracy.task_type == "text-classification" and loss.metric_value == 0.5
+
+
+def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
+    evaluate(run, read_manifest(run / "selection/manifest.json").content)
+    text = card(run).text
+    assert (
+        f"| test | accuracy | 0.7975 | 0.7000 to 0.9000 | 0.6000 (always {plain(ODD)}) |" in text
+        and "| test | loss | 0.5000 |  |  |" in text
+    )
+    assert f"| train | 80 | bad 50, {plain(ODD)} 30 |" in text and "fine-tuned from owner/base" in text
+    assert f"weakest class on the test set is {plain(ODD)}: F1 0.2500 of 12" in text and "error).\n" in text
+    assert "longer than 16 tokens are cut (2 of the training" in text and "duplicate 3" in text
+    assert "| train.learning\\_rate | 0.001 |" in text and "| train.seed | 0 |" in text
+    assert "sha256" not in text and "train.steps" not in text and "clip" not in text and "train.freeze" not in text
+    assert "AutoModelForSequenceClassification.from_pretrained(" in text
+
+
+def test_before_an_evaluation_and_after_one_of_other_weights_it_has_the_metrics_of_the_training(run):
+    before = card(run)
+    assert (
+        "| development | accuracy | 0.7500 |  |  |" in before.text
+        and "Not evaluated yet" in before.text
+        and before.data.eval_results is None
+    )
+    evaluate(run, "another selection")
+    assert card(run).content == before.content
+
+
+def test_no_name_is_markup(run):
+    text = card(run).text
+    assert "<b>" not in text and plain(ODD) == "&lt;b&gt;\\|\\*x\\*: \\[a\\](b) ---"
+    assert yaml.safe_load(card(run).content.split("---\n")[1])["tags"] == ["snaketrain"]
+
+
+def test_another_module_is_loaded_by_its_weights(run):
+    (run / "selection/model/config.json").unlink()
+    found = card(run)
+    assert "load_file(" in found.text and "transformers" not in json.dumps(found.data.to_dict())

@@ -1,0 +1,187 @@
+"""Writes the model card, `README.md` beside the selected model: data, settings, metrics, limits, and how to load it.
+
+The Hugging Face hub reads its first block. `select_checkpoint` writes the card, and `evaluate_model` writes it again with the results.
+It is in no manifest: it adds nothing to what these have, and a card of other words makes nothing stale.
+"""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
+from snaketrain.runtime.setting_strings import by_key
+
+# the settings that a reader asks for first, with those below them
+MATTER = (
+    *("model.use", "model.source", "model.arguments", "model.initial_weights", "model.adapters", "train.task.use", "train.strategy.use"),
+    *("train.batch_size", "train.batch_tokens", "train.epochs", "train.steps", "train.optimizer.use", "train.learning_rate"),
+    *("train.weight_decay", "train.schedule.use", "train.warmup", "train.freeze", "train.early_stopping", "train.seed"),
+)
+PIPELINES = {"ForSequenceClassification": "text-classification", "ForCausalLM": "text-generation"}
+SPLITS = {"dev": "development", "test": "test"}
+MOST_CLASSES = 30
+LOAD = """from transformers import {auto}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}")"""
+LOAD_WEIGHTS = """from safetensors.torch import load_file
+
+# build the module as in the training, from the setting `model`, then:
+module.load_state_dict(load_file("{folder}/model.safetensors"))"""
+
+
+def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
+    """With the results of an evaluation, if there is one of this very selection."""
+    chosen = json.loads((selection.folder / "selection.json").read_text(encoding="utf-8"))
+    results = evaluated(selection)
+    model = selection.folder / "model"
+    architecture = architecture_of(model)
+    settings = by_key(training.settings)
+    head = metadata(training.facts["run"], by_key(data.settings), settings, architecture, results)
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
+        f"# {plain(training.facts['run'])}",
+        introduction(settings, architecture, chosen),
+        "## Metrics",
+        metrics_table(results, chosen),
+        "## Data",
+        data_section(data),
+        "## Limits",
+        limits(data, results),
+        "## Load it",
+        f"```python\n{loading(model, architecture)}\n```",
+        "## Settings",
+        table(("setting", "value"), [(name, json.dumps(value, ensure_ascii=False)) for name, value in shown(settings).items()]),
+    ]
+    write_text(model / "README.md", "\n\n".join(parts) + "\n")
+
+
+def evaluated(selection: Manifest) -> list[JsonObject]:
+    folder = selection.folder.parent / "evaluation"
+    if not (folder / "manifest.json").is_file():
+        return []
+    made = read_manifest(folder / "manifest.json")
+    if made.inputs.get("selection") != selection.content:
+        return []
+    found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in sorted(made.files) if name.endswith("_results.json")]
+    return [each for each in found if each["metrics"]]
+
+
+def architecture_of(model: Path) -> str | None:
+    """The class of a transformers model; None for another module."""
+    path = model / "config.json"
+    named = json.loads(path.read_text(encoding="utf-8")).get("architectures") if path.is_file() else None
+    return str(named[0]) if named else None
+
+
+def pipeline_of(architecture: str | None) -> str | None:
+    return next((tag for ending, tag in PIPELINES.items() if (architecture or "").endswith(ending)), None)
+
+
+def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str | None, results: list[JsonObject]) -> JsonObject:
+    """What the hub reads; nothing that is not known."""
+    base, source = settings.get("model.source.hub"), data.get("data.train.hub")
+    head: JsonObject = {"library_name": "transformers"} if architecture else {}
+    head |= {"pipeline_tag": pipeline_of(architecture)} if pipeline_of(architecture) else {}
+    head |= {"tags": ["snaketrain"]}
+    head |= {"base_model": base} if base else {}
+    head |= {"datasets": [source]} if source else {}
+    if results:
+        head["metrics"] = sorted({name for each in results for name in each["metrics"]})
+        dataset = {"name": str(data.get("data.name") or "own data"), "type": str(source or data.get("data.name") or "own")}
+        found = [
+            {
+                "task": {"type": pipeline_of(architecture) or "other"},
+                "dataset": dataset | {"split": each["split"]},
+                "metrics": [{"type": name, "name": name, "value": value} for name, value in each["metrics"].items()],
+            }
+            for each in results
+        ]
+        head["model-index"] = [{"name": run, "results": found}]
+    return head
+
+
+def introduction(settings: JsonObject, architecture: str | None, chosen: JsonObject) -> str:
+    source = next((settings[key] for key in ("model.source.hub", "model.source.package", "model.source.path") if settings.get(key)), None)
+    start = f"fine-tuned from {plain(source)}" if source else "trained from a random initialisation"
+    return (
+        f"{plain(architecture or settings.get('model.use'))}, {start}, by [Snakemake](https://snakemake.github.io) with snaketrain. "
+        f"Checkpoint: {plain(chosen['why'])}."
+    )
+
+
+def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
+    columns = ("set", "metric", "value", "interval", "baseline")
+    lines: list[tuple[Json, ...]] = []
+    if not results:
+        lines += [("development", name, f"{value:.4f}", "", "") for name, value in chosen["winner"]["metrics"].items()]
+        return f"{table(columns, lines)}\n\nNot evaluated yet: these are of the training's own evaluation."
+    for each in results:
+        interval = f"{each['interval'][0]:.4f} to {each['interval'][1]:.4f}" if each.get("interval") else ""
+        for name, value in each["metrics"].items():
+            constant = [f"{base[name]:.4f} ({base.get('answer', label)})" for label, base in each["baselines"].items() if name in base]
+            with_interval = interval if name == "accuracy" else ""
+            lines.append((SPLITS.get(each["split"], each["split"]), name, f"{value:.4f}", with_interval, "; ".join(constant)))
+    confidence = next((each["confidence"] for each in results if "confidence" in each), None)
+    interval = f"The interval is the {confidence:.0%} one over the examples (Wilson). " if confidence else ""
+    return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
+
+
+def data_section(data: Manifest) -> str:
+    facts, settings = data.facts, by_key(data.settings)
+    names = facts.get("label_names") or []
+    lines = []
+    for split, found in facts.get("splits", {}).items():
+        counts = dict(zip(names[:MOST_CLASSES], found.get("label_counts") or [], strict=False))
+        lines.append((split, found.get("examples", ""), ", ".join(f"{name} {count}" for name, count in counts.items())))
+    source = {key: value for key, value in settings.items() if re.match(r"data\.(train|dev|test|where)\b", key) and value}
+    origin = "; ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in source.items() if "sha256" not in key)
+    return f"{plain(facts.get('name', ''))} ({plain(origin)}), content {data.content}.\n\n" + table(("split", "examples", "labels"), lines)
+
+
+def limits(data: Manifest, results: list[JsonObject]) -> str:
+    facts = data.facts
+    found = ["Tested on the data above only. License, intended use, languages and biases are not known to the pipeline: add them here."]
+    if longest := facts.get("max_length"):
+        cut = facts.get("splits", {}).get("train", {}).get("truncated")
+        share = f" ({cut} of the training texts were)" if cut is not None else ""
+        found.append(f"Texts longer than {longest} tokens are cut{share}.")
+    if issues := {name: count for name, count in (facts.get("odd") or {}).items() if count}:
+        found.append(f"Issues in the data: {', '.join(f'{plain(name)} {count}' for name, count in issues.items())}.")
+    for each in results:
+        if each["split"] == "test" and (classes := each.get("classes")):
+            name, worst = min(classes.items(), key=lambda item: item[1]["f1"])
+            found.append(f"The weakest class on the test set is {plain(name)}: F1 {worst['f1']:.4f} of {worst['examples']} examples.")
+        if each["split"] == "test" and each.get("calibration_error") is not None:
+            found.append(f"Its probabilities are off by {each['calibration_error']:.4f} on average (expected calibration error).")
+    return "\n".join(f"- {line}" for line in found)
+
+
+def loading(model: Path, architecture: str | None) -> str:
+    if architecture is None or not (model / "tokenizer.json").is_file():
+        return LOAD_WEIGHTS.format(folder=model)
+    ending = next((ending for ending in PIPELINES if architecture.endswith(ending)), None)
+    return LOAD.format(auto=f"AutoModel{ending}" if ending else "AutoModel", folder=model)
+
+
+def shown(settings: JsonObject) -> JsonObject:
+    return {
+        name: value
+        for name, value in settings.items()
+        if name.startswith(MATTER) and not name.endswith("sha256") and (value or (isinstance(value, int | float) and value is not False))
+    }
+
+
+def table(columns: tuple[str, ...], lines: list[tuple[Json, ...]]) -> str:
+    rows = [columns, tuple("---" for _ in columns), *([plain(cell) for cell in line] for line in lines)]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def plain(text: object) -> str:
+    """Text on one line that is neither markup nor HTML."""
+    line = " ".join(str(text).split())
+    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", html.escape(line, quote=False))
