@@ -154,11 +154,18 @@ def by_reference(form: str, name: str, rows: np.ndarray) -> float:
         ("class", "accuracy"): lambda: reference.accuracy_score(labels, guesses),
         ("class", "macro_f1"): lambda: reference.f1_score(labels, guesses, average="macro", **f1),
         ("class", "loss"): lambda: reference.log_loss(labels, probabilities()[rows], labels=range(3)),
+        ("class", "balanced_accuracy"): lambda: reference.balanced_accuracy_score(labels, guesses),
+        ("class", "matthews_correlation"): lambda: reference.matthews_corrcoef(labels, guesses),
+        ("class", "weighted_f1"): lambda: reference.f1_score(labels, guesses, average="weighted", **f1),
+        ("class", "cohen_kappa"): lambda: reference.cohen_kappa_score(labels, guesses),
+        ("class", "quadratic_weighted_kappa"): lambda: reference.cohen_kappa_score(labels, guesses, weights="quadratic"),
         ("classes", "exact_match"): lambda: reference.accuracy_score(SETS[rows], FOUND[rows]),
         ("classes", "macro_f1"): lambda: reference.f1_score(SETS[rows], FOUND[rows], average="macro", zero_division=0),
         ("classes", "micro_f1"): lambda: reference.f1_score(SETS[rows], FOUND[rows], average="micro", zero_division=0),
         ("number", "loss"): lambda: reference.mean_squared_error(x, y),
         ("number", "mae"): lambda: reference.mean_absolute_error(x, y),
+        ("number", "rmse"): lambda: reference.root_mean_squared_error(x, y),
+        ("number", "spearman"): lambda: stats.spearmanr(x, y).statistic,
         ("number", "pearson"): lambda: np.corrcoef(x, y)[0, 1],
         ("number", "r2"): lambda: reference.r2_score(x, y),
     }[form, name]()
@@ -182,7 +189,10 @@ def saved(form: str, metrics: dict[str, float]) -> Predictions:
     return Predictions(form, names if form != "number" else [], metrics, pd.DataFrame(columns))
 
 
-@pytest.mark.parametrize(("form", "name"), METRICS)
+OF_TWO_CLASSES = {("class", name) for name in ("f1", "auroc", "average_precision")}
+
+
+@pytest.mark.parametrize(("form", "name"), sorted(METRICS.keys() - OF_TWO_CLASSES, key=str))
 def test_weighted_metrics_are_those_of_repeated_examples(form, name):
     whole = by_reference(form, name, np.arange(60))
     metric = metric_of(name, saved(form, {name: whole}))
@@ -190,6 +200,18 @@ def test_weighted_metrics_are_those_of_repeated_examples(form, name):
     assert metric(WEIGHTS.astype(float)) == pytest.approx(by_reference(form, name, np.repeat(np.arange(60), WEIGHTS)), rel=1e-4)
     assert metric_of(name, saved(form, {name: whole + 0.1})) is None, "a task's own metric of the same name"
     assert metric_of("unheard_of", saved(form, {"unheard_of": 1.0})) is None
+
+
+@pytest.mark.parametrize(("score", "name"), [(reference.roc_auc_score, "auroc"), (reference.average_precision_score, "average_precision")])
+def test_weighted_metrics_of_two_classes(score, name):
+    labels, second = np.arange(60) % 2, np.round(np.random.default_rng(8).random(60), 6)
+    guesses, rows = (second > 0.5).astype(int), np.repeat(np.arange(60), WEIGHTS)
+    table = pd.DataFrame({"label": labels, "predicted": guesses, "p_0": 1 - second, "p_1": second}).astype(str)
+    whole = {name: score(labels, second), "f1": reference.f1_score(labels, guesses)}
+    both = [metric_of(each, Predictions("class", ["0", "1"], whole, table)) for each in (name, "f1")]
+    expected = [score(labels[rows], second[rows]), reference.f1_score(labels[rows], guesses[rows])]
+    assert [metric(WEIGHTS.astype(float)) for metric in both] == pytest.approx(expected)
+    assert math.isnan(both[0](np.where(labels, 0.0, 1.0))), "a resample of one class"
 
 
 def test_a_loss_over_tokens_is_weighted_by_them():

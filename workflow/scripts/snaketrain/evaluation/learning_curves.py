@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from matplotlib.lines import Line2D
+
 from snaketrain.evaluation.colours import COLOURS
 from snaketrain.evaluation.comparing import Row, SeedGroup
 from snaketrain.evaluation.curves import Curves
@@ -29,7 +31,9 @@ def draw_file(path: Path, groups: Sequence[SeedGroup], curves: Mapping[str, Curv
     for place, name in zip(axes[0], panels, strict=True):
         draw_panel(place, name, groups, curves)
         place.set_title(panels[name])
-    picture.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(groups)), frameon=False)
+    lines, labels = axes[0][0].get_legend_handles_labels()
+    star = Line2D([], [], marker="*", markersize=12, color="grey", linestyle="")
+    picture.legend([*lines, star], [*labels, "chosen step"], loc="outside lower center", ncols=min(4, len(labels) + 1), frameon=False)
     picture.savefig(path, dpi=120)
     plt.close(picture)
 

@@ -101,10 +101,10 @@ def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None
         parts = [(float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in several]
     else:
         parts = [(float(np.var(several[0], ddof=1)) * (1 / len(ours) + 1 / len(theirs)), len(several[0]) - 1)]
-    test = "Welch's t over seeds"
+    test = "Welch's t over seeds alone"
     if rows is not None:
-        parts.append((variance_over_examples(rows, len(ours)), max(DRAWS, 1)))
-        test += " and the same examples"
+        parts.append((variance_over_examples(rows, len(ours)), len(rows.values) - 1))
+        test = "Welch's t over seeds and the same examples"
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else 1.0
     half = float(student.ppf(1 - ERROR_RATE / 2, freedom)) * math.sqrt(variance)

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.stats import spearmanr
+from sklearn import metrics as scikit
 
 from snaketrain.evaluation.predictions import Predictions
 
@@ -70,6 +72,30 @@ def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     return scores
 
 
+def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predictions], Metric]:
+    """A score of the predicted classes."""
+
+    def make(predictions: Predictions) -> Metric:
+        number = {name: index for index, name in enumerate(predictions.classes)}
+        label, guess = (predictions.table[column].map(number).to_numpy(int) for column in ("label", "predicted"))
+        return lambda weights: float(score(label, guess, sample_weight=weights, **options))
+
+    return make
+
+
+def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], Metric | None]:
+    """A score of its probability, if there are two classes."""
+
+    def make(predictions: Predictions) -> Metric | None:
+        if len(predictions.classes) != 2:
+            return None
+        second = predictions.classes[1]
+        label, guess = (predictions.table["label"] == second).to_numpy(int), predictions.numbers(f"p_{second}").to_numpy(float)
+        return lambda weights: float(score(label, guess, sample_weight=weights)) if 0 < weights @ label < weights.sum() else math.nan
+
+    return make
+
+
 def several_macro_f1(predictions: Predictions) -> Metric:
     true, predicted = (named(predictions, column) for column in ("label", "predicted"))
     hits = true * predicted
@@ -100,6 +126,21 @@ def errors(predictions: Predictions) -> np.ndarray:
     return (predictions.numbers("predicted") - predictions.numbers("label")).to_numpy(float)
 
 
+def root_of_squared_error(predictions: Predictions) -> Metric:
+    squared = squared_error(predictions)
+    return lambda weights: math.sqrt(squared(weights))
+
+
+def spearman(predictions: Predictions) -> Metric:
+    labels, guesses = (predictions.numbers(column).to_numpy(float) for column in ("label", "predicted"))
+
+    def metric(weights: np.ndarray) -> float:
+        rows = np.repeat(np.arange(len(labels)), weights.astype(int))  # ranks have no weighted form
+        return float(spearmanr(labels[rows], guesses[rows]).statistic)
+
+    return metric
+
+
 def pearson(predictions: Predictions) -> Metric:
     values = predictions.table[["label", "predicted"]].to_numpy(float).T
 
@@ -125,11 +166,21 @@ METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = 
     ("class", "accuracy"): accuracy,
     ("class", "macro_f1"): macro_f1,
     ("class", "loss"): class_loss,
+    ("class", "balanced_accuracy"): by_scikit(scikit.balanced_accuracy_score),
+    ("class", "matthews_correlation"): by_scikit(scikit.matthews_corrcoef),
+    ("class", "f1"): by_scikit(scikit.f1_score, zero_division=0),
+    ("class", "weighted_f1"): by_scikit(scikit.f1_score, average="weighted", zero_division=0),
+    ("class", "cohen_kappa"): by_scikit(scikit.cohen_kappa_score),
+    ("class", "quadratic_weighted_kappa"): by_scikit(scikit.cohen_kappa_score, weights="quadratic"),
+    ("class", "auroc"): of_the_second_class(scikit.roc_auc_score),
+    ("class", "average_precision"): of_the_second_class(scikit.average_precision_score),
     ("classes", "exact_match"): accuracy,
     ("classes", "macro_f1"): several_macro_f1,
     ("classes", "micro_f1"): micro_f1,
     ("number", "loss"): squared_error,
     ("number", "mae"): absolute_error,
+    ("number", "rmse"): root_of_squared_error,
     ("number", "pearson"): pearson,
+    ("number", "spearman"): spearman,
     ("number", "r2"): r2,
 }
