@@ -7,6 +7,7 @@ predictions as on the page. `power`: how often it finds a difference that is the
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -97,7 +98,7 @@ def main() -> None:
     models = rate(1, replace(Population(), of_seeds=0.0), args.repeats, lambda words: "more than chance" in words)
     print(f"{'one seed each, equal models':32} {models:6.1%} are said to differ by more than chance")
     rates["one seed each, equal models"] = {"1": models}
-    content = {"repeats": args.repeats, "population": asdict(Population()), "rates": rates}
+    content = {"date": time.strftime("%Y-%m-%d"), "repeats": args.repeats, "population": asdict(Population()), "rates": rates}
     args.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     worst = max(share for name, found in rates.items() if name.startswith("equal") for share in found.values())
     print(f"Of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}.")

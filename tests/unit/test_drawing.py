@@ -51,6 +51,13 @@ def test_a_configuration_has_one_colour_a_band_and_a_star_for_each_seed():
     plt.close(figure)
 
 
+def test_many_points_do_not_make_the_page_large():
+    curves = {"a": {"train/loss": [(step, (step * 7919) % 1000) for step in range(50_000)]}}
+    groups = [{"run": "a", "members": [{"run": "a", "selected_step": 1}]}]
+    drawn = learning_curves.pictures(groups, curves, [])["training loss"]
+    assert 10_000 < len(drawn["light"]) < 300_000
+
+
 def test_names_are_drawn_literally():
     text = plt.figure().text(0, 0, drawable(ODD))
     assert text.get_text() == ODD and not text.get_parse_math()

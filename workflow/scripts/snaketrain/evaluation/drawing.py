@@ -39,7 +39,7 @@ def in_both_themes(draw: Callable[[Axes], None], width: float = 5.0, height: flo
             figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
             draw(axes)
             file = io.BytesIO()
-            figure.savefig(file, format="svg", metadata={"Date": None})
+            figure.savefig(file, format="svg", metadata={"Date": None}, dpi=150)
             plt.close(figure)
         found[name] = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
     return found

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from matplotlib.lines import Line2D
 
 from snaketrain.evaluation.colours import COLOURS
@@ -16,6 +17,7 @@ from snaketrain.labels.base import drawable
 
 LINES = ("-", "--", ":", "-.")
 FEW = 30  # points that are marked one by one
+MANY = 20_000  # points of a panel, of which the page would become large: they are drawn as pixels
 
 
 def panels_of(metrics: Sequence[str]) -> dict[str, str]:
@@ -51,6 +53,9 @@ def draw_panel(axes: Axes, name: str, groups: Sequence[SeedGroup], curves: Mappi
         draw_configuration(axes, several, colour, line, drawable(group["run"]))
         if name.startswith("eval/"):
             mark_chosen(axes, group["members"], several, colour)
+    if sum(np.size(line.get_xdata()) for line in axes.get_lines()) > MANY:
+        for drawn in (*axes.get_lines(), *axes.collections):
+            drawn.set_rasterized(True)
     axes.set_xlabel("step")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
