@@ -66,6 +66,8 @@ def test_over_seeds_it_may_say_better():
 def test_the_best_on_the_development_set_may_be_behind():
     found = said(("b", [answers(180)]), ("a", [answers(140)]), selected_value=0.99)
     assert found.startswith("a was ahead on the development set, but is not better than b") and "behind by 0.200 there" in found
+    found = said(("b", [answers(140)]), ("a", [answers(140, seed=1)]), selected_value=0.99)
+    assert found.endswith("is not better than b: test accuracy 0.700 against 0.700. They are level there.")
     assert "nothing to compare" in said(("a", [answers(140)]))
 
 

@@ -74,8 +74,9 @@ def standing(best: SeedGroup, second: SeedGroup, metric: str) -> str:
 
 
 def behind(gap: float, tested: Difference | None) -> str:
-    found = f" ({interval(tested)})" if tested else ""
-    return f". It is behind by {rounded(-gap)} there{found}" if gap < 0 else found
+    if gap == 0:
+        return ". They are level there"
+    return f". It is behind by {rounded(-gap)} there" + (f" ({interval(tested)})" if tested else "")
 
 
 def interval(tested: Difference) -> str:
