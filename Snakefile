@@ -10,6 +10,7 @@ from snakemake.logging import logger
 from snaketrain.config.files import read_configuration
 from snaketrain.runtime.credentials import Concealing
 from snaketrain.orchestration import launching
+from snaketrain.orchestration.console.handler import install
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
@@ -19,6 +20,10 @@ from snaketrain.orchestration.stage_commands import stage_command
 SCRIPTS = f"{workflow.current_basedir}/workflow/scripts"
 logger.addFilter(Concealing())
 
+# whether this process runs jobs: not in a dry run, and not for a report
+executes = lambda: workflow.executor_plugin is not None and not workflow.dryrun
+console = install(logger, executes) if workflow.is_main_process else None
+
 # `--configfile` replaces the default. Snakemake reads it too, but accepts duplicate keys and takes all values in `--config` for strings
 CONFIGURATION = workflow.overwrite_configfiles or ["config/config.yaml"]
 
@@ -26,17 +31,14 @@ try:
     launching.check_folder(os.getcwd())
     config = read_configuration(CONFIGURATION, workflow.config_settings.config_args)
     runs = examine(config) if workflow.is_main_process else None
-    in_slurm_job = workflow.remote_exec and "SLURM_JOB_ID" in os.environ
-    pipeline = Pipeline(config, in_slurm_job=in_slurm_job, reads_files=workflow.is_main_process, runs=runs)
+    in_job = workflow.remote_exec
+    in_slurm_job = in_job and "SLURM_JOB_ID" in os.environ
+    pipeline = Pipeline(config, in_slurm_job=in_slurm_job, reads_files=workflow.is_main_process, runs=runs, in_job=in_job)
 except ConfigurationError as error:
     raise WorkflowError(str(error)) from None
 
 if not workflow.overwrite_configfiles:
     workflow.configfiles += CONFIGURATION  # for Snakemake's report; `configfile:` would read it once more
-
-
-# whether this process runs jobs: not in a dry run, and not for a report
-executes = lambda: workflow.executor_plugin is not None and not workflow.dryrun
 
 
 wildcard_constraints:

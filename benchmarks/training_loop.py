@@ -83,7 +83,7 @@ def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Tra
     strategy, task, data = Single("cpu", "fp32"), Classify(module), Splits(rows, rows, {})
     state, plan = make_train_state(task, train, build(task, train, Model(), None, {}), strategy), Plan.of(train, rows.lengths)
     journals = open_journals(folder, strategy)
-    callbacks = default_callbacks("benchmark", folder, plan.steps, strategy, journals[0], stall_seconds=600, profile=None)
+    callbacks = default_callbacks("benchmark", folder, strategy, journals[0], stall_seconds=600, profile=None)
     return Trainer(state, data, train, plan, folder, *journals, callbacks=callbacks, stop=Stopping())
 
 

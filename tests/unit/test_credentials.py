@@ -198,15 +198,32 @@ def test_two_runs_that_differ_only_in_a_password_are_refused(monkeypatch):
 # --- what is written
 
 
-def test_output_and_log_of_a_stage(tmp_path, monkeypatch):
+def test_the_log_of_a_stage(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
-    said = f"epoch 1\r{ADDRESS}\rdone\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
+    said = f"{ADDRESS}\n+ DB_PASS=geheim\nTraceback: {TOKEN}\n".encode() + b"\xff unfinished"
+    expected = b"https://***@data.example/reviews.csv\n+ DB_PASS=***\nTraceback: ***\n\xff unfinished"
     done = subprocess.run([sys.executable, script, tmp_path / "log"], input=said, capture_output=True)
-    assert done.stdout == b"epoch 1\rhttps://***@data.example/reviews.csv\rdone\n+ DB_PASS=***\nTraceback: ***\n\xff unfinished"
-    assert (tmp_path / "log").read_bytes() == done.stdout
-    subprocess.run([sys.executable, script, "-a", tmp_path / "log"], input=b"more", capture_output=True)
-    assert (tmp_path / "log").read_bytes() == done.stdout + b"more"
+    assert done.stdout == b"" and (tmp_path / "log").read_bytes() == expected
+    done = subprocess.run([sys.executable, script, "-a", "--show", tmp_path / "log"], input=b"more", capture_output=True)
+    assert done.stdout == b"more" and (tmp_path / "log").read_bytes() == expected + b"more"
+
+
+def test_a_log_that_cannot_be_written_is_replaced_by_the_console():
+    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
+    done = subprocess.run([sys.executable, script, "/dev/full"], input=b"a line\n", capture_output=True, text=False)
+    reported, line = done.stdout.splitlines()
+    assert b"/dev/full: cannot be written" in reported and line == b"a line"
+
+
+def test_a_log_has_the_last_state_of_a_progress_bar(tmp_path):
+    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
+    kept = subprocess.Popen([sys.executable, script, tmp_path / "log"], stdin=subprocess.PIPE)
+    for part in (b"\r 10 %", b"\r 5", b"0 %\r100 %", b"\n", b"Windows\r\n", b"\r 7 %"):
+        kept.stdin.write(part)
+        kept.stdin.flush()
+    kept.stdin.close()
+    assert kept.wait() == 0 and (tmp_path / "log").read_bytes() == b"100 %\nWindows\r\n 7 %"
 
 
 def test_output_of_snakemake():

@@ -1,10 +1,11 @@
-"""The output of a running training is written late and in bundles, but completely."""
+"""The output of a running training: to TensorBoard late and in bundles, but completely; to its log in a line now and then."""
 
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.callbacks.base import Callbacks
@@ -18,15 +19,20 @@ def folder(tmp_path):
     return tmp_path / "tensorboard"
 
 
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path / "journal.jsonl")
+
+
 class Shown:
-    """Both callbacks, as a training calls them."""
+    """The callback, as a training calls them."""
 
     def __init__(self, folder: Path, rank: int = 0, start: int = 0):
         strategy = Strategy("cpu", "fp32")
         strategy.rank = rank
         self.state = TrainState(Task(), strategy, {}, step=start)
-        self.progress, self.tensorboard = Progress("a run", steps=100, shows=rank == 0), TensorBoard(folder)
-        self.callbacks = Callbacks([self.progress, self.tensorboard])
+        self.tensorboard = TensorBoard(folder)
+        self.callbacks = Callbacks([self.tensorboard])
         self.callbacks.on_train_start(self.state)
 
     def show(self, step: int, figures: dict[str, float]) -> None:
@@ -80,26 +86,27 @@ def test_a_line_has_the_time_of_its_event_and_not_of_writing(folder, monkeypatch
     assert event.wall_time == 1000.0
 
 
-def test_slow_steps_are_shown_one_by_one(folder, monkeypatch, capsys):
-    shown = Shown(folder)
-    for step in (10, 20):
-        monkeypatch.setattr("time.monotonic", lambda step=step: 10.0**9 + 2 * step)
-        shown.show(step, figures(step))
-        assert not shown.tensorboard.waiting and shown.progress.bar.n == step
-    shown.close()
-    assert "loss 20.0000, 10 examples/s" in capsys.readouterr().err
+def test_a_log_has_a_line_every_ten_seconds_and_for_each_evaluation(journal, monkeypatch, caplog):
+    progress, lines = Progress("a run", journal), lambda: [record.getMessage() for record in caplog.records]
+    caplog.set_level("INFO")
+    journal.begin(0, steps=100)
+    began = progress.shown
+    for seconds in (4.0, 8.0, 11.0, 15.0):
+        monkeypatch.setattr("time.monotonic", lambda now=began + seconds: now)
+        journal.write("train", step=int(seconds), metrics={"loss": 0.25})
+    journal.write("eval", step=15, metrics={"accuracy": 0.9})
+    assert lines() == ["a run  11/100  11 %  loss 0.25", "a run  15/100  15 %  loss 0.25  dev accuracy 0.9"]
 
 
-def test_frequent_evaluations_do_not_keep_the_bar_waiting(folder, monkeypatch):
-    shown = Shown(folder)
-    now = [shown.progress.shown]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for step in (10, 20, 30):
-        now[0] += 0.6
-        shown.evaluated(step, {"accuracy": 0.5})
-        shown.show(step, figures(1.0))
-    assert shown.progress.bar.n == 20
-    shown.close()
+def test_a_terminal_has_one_line_that_is_cut_where_it_ends(journal, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    progress = Progress("a run", journal)
+    journal.begin(0, steps=100)
+    monkeypatch.setattr("time.monotonic", lambda now=progress.shown: now + 1.0)
+    journal.write("train", step=10, metrics={"loss": 0.25})
+    progress.on_train_end(None)
+    assert capsys.readouterr().err == "\r\x1b[Ka run  10/100  10 %\r\n"
 
 
 def test_resuming_replaces_what_comes_after_the_checkpoint(folder):

@@ -101,14 +101,20 @@ def test_only_a_launch_command_is_shell_text(pipeline, tmp_path):
 def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline, tmp_path):
     found = pipeline(threads=1)
     found.runs["other"] = found.runs["default"]
-    (given,) = run(stage_commands.comparison_without(found, {"other": f"train_model failed: {TEXT}"}), tmp_path)
-    words = given["words"]
+    assert run(stage_commands.comparison_without(found, {"other": f"train_model failed: {TEXT}"}), tmp_path) == [], "only its log has it"
+    log = (tmp_path / "logs/compare_runs.log").read_text()
+    words = json.loads(log.splitlines()[-1])["words"]
     assert words[words.index("--runs") + 1 : words.index("--unfinished") + 2] == [
         "default",
         "--unfinished",
         f"other: train_model failed: {TEXT}",
     ]
-    assert "compare_runs.py" in (tmp_path / "logs/compare_runs.log").read_text().split(" --output")[0]
+    assert "compare_runs.py" in log.split(" --output")[0]
+
+
+def test_on_a_cluster_the_log_of_the_job_has_all_output_too(pipeline, tmp_path):
+    assert run(f"{stage_commands.logged('echo {}', show=True)} log", tmp_path) == [{}]
+    assert run(f"{stage_commands.logged('echo {}', show=False)} log", tmp_path) == []
 
 
 @pytest.mark.parametrize(

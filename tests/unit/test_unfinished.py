@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from snaketrain.orchestration.unfinished import last_error, unfinished_runs
+from snaketrain.orchestration.job_errors import last_error
+from snaketrain.orchestration.unfinished import unfinished_runs
 
 STAGES = ("train_model", "select_checkpoint", "evaluate_model")
 

@@ -14,6 +14,7 @@ def check_results(stage):
 
     def check(wildcards):
         name = wildcards[0] if wildcards else ""
+        pipeline.check_name(stage, name)
         if repairs.needed(stage, name):
             # Snakemake would not run the requested rules that depend on a stage whose results are reproduced unchanged
             if workflow.dag_settings.forcerun and repairs.reproduces_its_results(stage, name):

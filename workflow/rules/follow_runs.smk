@@ -1,4 +1,5 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
+from snaketrain.orchestration.comparison_table import print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished
@@ -12,13 +13,21 @@ onstart:
     remove_unused()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()
+    if console:
+        console.start()
 
 
 onsuccess:
+    if console:
+        console.stop()
     FOLLOWER.finish()
+    if any(job.rule.name == "compare_runs" for job in workflow.dag.finished_jobs):
+        print_comparison()
     launching.say_where_to_look(pipeline.tracking.uri)
 
 
 onerror:
+    if console:
+        console.stop()
     compare_finished(pipeline, workflow.dag, workflow.scheduler)
     FOLLOWER.finish()

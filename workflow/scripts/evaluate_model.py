@@ -142,7 +142,7 @@ def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
     try:
         return task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
     except Exception as error:  # such as a metric that is undefined for constant answers; the model's own results stand
-        print(f"evaluate_model: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
+        print(f"warning: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
         return {}
 
 

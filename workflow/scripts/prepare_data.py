@@ -96,9 +96,9 @@ def _show(report: JsonObject) -> None:
         print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
     for case in report["odd"].values():
         if case["count"]:
-            print(f"  {case['count']:>15} {case['what']}")
+            print(f"warning: {report['name']}: {case['count']} {case['what']}")
             for first in case["first"]:
-                print(f"{'':18}{first}")
+                print(f"  {first}")
     print()
 
 

@@ -127,13 +127,13 @@ def main(args: argparse.Namespace) -> int:
     task = make_task(train, data.facts)
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
-    journals = open_journals(folder, strategy, partial(check, folder), about, own_files)
+    journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     trainer = Trainer.from_settings(
         train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
         initial_weights=files.get("initial"), selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)),
         keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
-        callbacks=default_callbacks(args.run_name, folder, plan.steps, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
+        callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
     )  # fmt: skip
     state = trainer.fit()
 

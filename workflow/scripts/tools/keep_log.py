@@ -1,10 +1,12 @@
-"""Copy standard input to the terminal and to a log, as `tee` does, but without passwords. All output of a stage passes through here."""
+"""Write standard input to a log, in whole lines and without passwords. All output of a stage passes through here.
+
+Of a progress bar, which returns to the beginning of its line to draw itself anew, only the last state is kept.
+"""
 
 import argparse
 import codecs
 import os
 import re
-import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,39 +16,40 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's fo
 
 from snaketrain.runtime.credentials import hidden
 
-PARTIAL_LINE_SECONDS = 0.5  # an unfinished line, such as a progress bar, is shown after this time
+LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
+REDRAWN = re.compile(r"[^\r\n]*\r(?!\n)(?=[^\r\n])")  # what a progress bar has drawn over
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", help="file to write to")
     parser.add_argument("-a", "--append", action="store_true", help="append to the log instead of overwriting it")
+    parser.add_argument("--show", action="store_true", help="also copy everything to standard output, as `tee` does")
     args = parser.parse_args()
     # it ends when its input does: a stage that is being stopped may still write messages
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    reported = False
+    problem = None
     with open(args.log, "ab" if args.append else "wb") as log:
         for text in lines():
             content = hidden(text).encode(errors="surrogateescape")
-            write(sys.stdout.fileno(), content)
-            if (problem := write(log.fileno(), content)) and not reported:
-                write(sys.stdout.fileno(), f"{args.log}: cannot be written ({problem}); the stage continues without it\n".encode())
-                reported = True
+            if not problem and (problem := write(log.fileno(), content)):
+                report = f"{args.log}: cannot be written ({problem}); the stage continues, and its output follows here\n"
+                write(sys.stdout.fileno(), report.encode())
+            if problem or args.show:
+                write(sys.stdout.fileno(), content)
 
 
 def lines() -> Iterator[str]:
-    """Whole lines and updates of a progress bar, as they arrive."""
+    """Whole lines, as they arrive."""
     decode, waiting = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode, ""
-    while True:
-        if waiting and not select.select([0], [], [], PARTIAL_LINE_SECONDS)[0]:
+    while read := os.read(0, 1 << 16):
+        complete, newline, waiting = REDRAWN.sub("", waiting + decode(read)).rpartition("\n")
+        if newline:
+            yield complete + newline
+        if len(waiting) > LONGEST_LINE:
             yield waiting
             waiting = ""
-        if not (read := os.read(0, 1 << 16)):
-            break
-        *complete, waiting = re.split(r"(?<=[\n\r])", waiting + decode(read))
-        if complete:
-            yield "".join(complete)
     if waiting := waiting + decode(b"", True):
         yield waiting
 

@@ -95,7 +95,7 @@ def run_with_restarts(workers: Workers, command: list[str], restarts: Restarts) 
 
 
 def say(message: str) -> None:
-    print(f"launch_local: {message}", file=sys.stderr, flush=True)
+    print(f"warning: launch_local: {message}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,11 @@ def main() -> None:
     try:
         python = str(python_in_copy(args.folder, ARCHIVES))
     except (CannotStage, OSError) as error:
-        print(f"compute.stage_environment on {platform.node()}: {error}. Python is started from {sys.prefix}.", file=sys.stderr, flush=True)
+        print(
+            f"warning: compute.stage_environment on {platform.node()}: {error}. Python is started from {sys.prefix}.",
+            file=sys.stderr,
+            flush=True,
+        )
         python = sys.executable
     os.execv(python, [python, *words])
 

@@ -25,9 +25,9 @@ def python_with_network() -> str:
     return shlex.quote(sys.executable)
 
 
-def keep_log() -> str:
+def keep_log(show: bool) -> str:
     """Behind a stage's pipe."""
-    return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}"
+    return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}{' --show' if show else ''}"
 
 
 def launch(compute: Compute, in_slurm_job: bool) -> str:

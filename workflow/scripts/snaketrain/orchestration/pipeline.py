@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
@@ -37,9 +37,16 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
 
 
 class Pipeline:
-    def __init__(self, config: JsonObject, in_slurm_job: bool = False, reads_files: bool = True, runs: dict[str, Settings] | None = None):
-        """`runs`: those of the configuration, if they have been read already."""
-        self.in_slurm_job = in_slurm_job
+    def __init__(
+        self,
+        config: JsonObject,
+        in_slurm_job: bool = False,
+        reads_files: bool = True,
+        runs: dict[str, Settings] | None = None,
+        in_job: bool = False,
+    ):
+        """`runs`: those of the configuration, if they have been read already; `in_job`: this is the Snakemake of a job of a cluster."""
+        self.in_slurm_job, self.in_job = in_slurm_job, in_job
         self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
@@ -113,6 +120,17 @@ class Pipeline:
     @property
     def most_threads(self) -> int:
         return max(compute.threads for compute in self.computes.values())
+
+    def check_name(self, stage: str, name: str) -> None:
+        """Refuse a run, data set or model that the configuration does not have; somebody may ask for its files."""
+        kind, known = {
+            "fetch_model": ("model", list(self.models)),
+            "fetch_data": ("data set", list(self.datasets)),
+            "prepare_data": ("data set", list(self.datasets)),
+            "compare_runs": ("", [""]),
+        }.get(stage, ("run", list(self.runs)))
+        if name not in known:
+            raise LookupError(f"The configuration has no {kind} {name!r}{nearest(name, known)} It has: {', '.join(known)}.")
 
     # --- where it is
 

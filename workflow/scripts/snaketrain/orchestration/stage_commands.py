@@ -27,12 +27,15 @@ def stage_command(
     name = next(iter(wildcards), "")
     if executes():
         job_settings(pipeline, stage, name).store(name)
-    return logged(shell_command(pipeline, stage, name, output[0], dict(input.items()), threads))
+    return logged(shell_command(pipeline, stage, name, output[0], dict(input.items()), threads), show=pipeline.in_job)
 
 
-def logged(command: str) -> str:
-    """Copies all output to a log, with passwords concealed; the caller appends the log's path. `set -x` prints the command, ready to be repeated."""
-    return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log()}"
+def logged(command: str, show: bool) -> str:
+    """Writes all output to a log, with passwords concealed; the caller appends the log's path. `set -x` prints the command, ready to be repeated.
+
+    `show`: also to the log of the job that a cluster runs.
+    """
+    return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log(show)}"
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
@@ -42,7 +45,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     given = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
     command = shell_command(pipeline, "compare_runs", "", output, given)
     job_settings(pipeline, "compare_runs", "").store()
-    return f"set -o pipefail; mkdir -p logs; {logged(command)} logs/compare_runs.log"
+    return f"set -o pipefail; mkdir -p logs; {logged(command, show=False)} logs/compare_runs.log"
 
 
 def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:

@@ -51,12 +51,14 @@ def bind(ranks: Ranks) -> None:
     allowed, topology = os.sched_getaffinity(0), Topology()
     if ranks.local is None or not ranks.on_this_machine:
         return print(
-            f"compute.bind: rank {ranks.rank} cannot tell its place on this machine, and is not bound", file=sys.stderr, flush=True
+            f"warning: compute.bind: rank {ranks.rank} cannot tell its place on this machine, and is not bound", file=sys.stderr, flush=True
         )
     gpus = [topology.node_of_gpu(bus) for bus in visible_gpus()]
     cores = cores_of(ranks.local, ranks.on_this_machine, topology.cores(allowed), topology, gpus)
     if not cores:
-        return print(f"compute.bind: {len(allowed)} CPUs are too few to bind {ranks.on_this_machine} ranks", file=sys.stderr, flush=True)
+        return print(
+            f"warning: compute.bind: {len(allowed)} CPUs are too few to bind {ranks.on_this_machine} ranks", file=sys.stderr, flush=True
+        )
     os.sched_setaffinity(0, cores)
     print(f"rank {ranks.rank} is bound to CPUs {','.join(map(str, sorted(cores)))}", file=sys.stderr, flush=True)
 

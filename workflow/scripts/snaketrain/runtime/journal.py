@@ -27,6 +27,7 @@ class Journal:
     ):
         """`check` raises if this process must not write any more; `about` is recorded with the start of this attempt."""
         self.writes, self.attempt, self.check, self.about = writes, 1, check, about
+        self.listeners: list[Callable[[Event], None]] = []  # are given each event that was written
         if not writes:
             return
         if path.exists():
@@ -44,6 +45,8 @@ class Journal:
             with self.one_at_a_time:
                 line = {"event": event, **hidden_in(content), "time": round(time.time(), 3), "attempt": self.attempt}
                 self.file.write(json.dumps(line) + "\n")
+            for listener in self.listeners:
+                listener(line)
 
     def sync(self) -> None:
         """Flush to disk, so that the lines survive a crash of the machine."""

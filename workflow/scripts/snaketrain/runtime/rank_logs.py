@@ -9,6 +9,7 @@ from pathlib import Path
 from snaketrain.runtime.credentials import ConcealingFormatter
 from snaketrain.runtime.ranks import Ranks
 
+WARNING = "warning: "  # begins a line of a log, or follows its time
 LAST_LINES = 200  # that a rank without a log remembers
 _last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
@@ -33,6 +34,15 @@ class LastLines(logging.Handler):
         _last_lines.append(self.format(record))
 
 
+class LineFormatter(ConcealingFormatter):
+    """Marks warnings, which the console of the workflow repeats; but not those of libraries, which are for their callers."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if record.levelno == logging.WARNING and record.name != "py.warnings":
+            record.message = f"{WARNING}{record.message}"
+        return super().formatMessage(record)
+
+
 def log_to(file: Path | None) -> None:
     """Log to a file, if one is given; rank 0 logs to the terminal too."""
     logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
@@ -40,10 +50,12 @@ def log_to(file: Path | None) -> None:
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(file))
+    for handler in handlers:
+        handler.setFormatter(LineFormatter("%(asctime)s %(message)s"))
     if Ranks.of_environment().rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))
-    for handler in handlers:
-        handler.setFormatter(ConcealingFormatter("%(asctime)s %(message)s"))
+        erase = "\x1b[K" if sys.stderr.isatty() else ""  # what is left of a live line
+        handlers[-1].setFormatter(LineFormatter(f"{erase}%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
 
 

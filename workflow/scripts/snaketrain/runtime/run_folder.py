@@ -76,11 +76,11 @@ def prepare_run_folder(folder: Path, fingerprint: str, options: list[str], steps
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-        print(f"{folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
+        print(f"warning: {folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
     elif before and other_options:
         changed = sorted(set(options) ^ set(before[EXECUTION_OPTIONS]))
         print(
-            f"{folder}: code or strategy changed during this training; it resumes with the new one ({', '.join(changed)})",
+            f"warning: {folder}: code or strategy changed during this training; it resumes with the new one ({', '.join(changed)})",
             file=sys.stderr,
             flush=True,
         )
@@ -104,7 +104,7 @@ def move_damaged_checkpoints(folder: Path) -> None:
         if path.name >= first:
             path.rename(aside / path.name)
     Path(made.path).unlink()  # makes it an unfinished training, which resumes
-    print(f"{folder / min(found)}: {found[min(found)]}; the steps from there on are repeated ({aside} has the old checkpoints)",
+    print(f"warning: {folder / min(found)}: {found[min(found)]}; the steps from there on are repeated ({aside} has the old checkpoints)",
           file=sys.stderr, flush=True)  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def prepare(
         with open_tokenizer(tokenizer, data, cores) as fast:
             return _write(data, files, root, fast, output)
     except TokensDiffer as difference:
-        print(f"{difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
+        print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
     with open_tokenizer(tokenizer, data, cores, plain=True) as plain:
         return _write(data, files, root, plain, output)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def default_callbacks(
-    run: str, folder: Path, steps: int, strategy: "Strategy", journal: "Journal", stall_seconds: float, profile: str | None
+    run: str, folder: Path, strategy: "Strategy", journal: "Journal", stall_seconds: float, profile: str | None
 ) -> list["Callback"]:
     """The callbacks of a training that the workflow starts."""
     from snaketrain.training.callbacks.machine_load import MachineLoad
@@ -22,7 +22,7 @@ def default_callbacks(
 
     callbacks = [
         StallWatchdog(folder / "logs/stalled", strategy.rank, strategy.world_size, stall_seconds),
-        Progress(run, steps, shows=strategy.rank == 0),
+        Progress(run, journal),
         TensorBoard(folder / "tensorboard"),
         MachineLoad(journal),
         Samples(journal),

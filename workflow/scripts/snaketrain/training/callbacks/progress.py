@@ -1,48 +1,44 @@
-"""Shows progress: a bar in a terminal, lines in a log."""
+"""Shows where a training is: one live line in a terminal, whole lines in a log."""
 
+import logging
+import shutil
 import sys
 import time
 
-from tqdm import tqdm
-
+from snaketrain.runtime.journal import Event, Journal
+from snaketrain.runtime.training_progress import TrainingProgress
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import TrainState
 
-BUNDLE_SECONDS = 1.0  # redrawing the bar at each line of the journal would slow small steps down
+LOG_SECONDS = 10.0  # between two lines in a log
+LIVE_SECONDS = 0.2  # drawing at each line of the journal would slow quick steps down
+ERASE_LINE = "\r\x1b[K"
 
 
 class Progress(Callback):
-    """Only the first rank shows anything."""
+    """Follows the journal, which only rank 0 writes: the other ranks show nothing."""
 
-    def __init__(self, run: str, steps: int, shows: bool):
-        self.run, self.steps, self.shows = run, steps, shows
+    def __init__(self, run: str, journal: Journal):
+        self.progress = TrainingProgress(run)
+        self.live = sys.stderr.isatty()
         self.shown = time.monotonic()
+        journal.listeners.append(self.follow)
 
-    def on_train_start(self, state: TrainState) -> None:
-        # a moving bar in a terminal, an occasional line in a log file
-        interval = 0.5 if sys.stderr.isatty() else 15
-        self.bar = tqdm(
-            initial=state.step,
-            total=self.steps,
-            desc=self.run,
-            unit="step",
-            mininterval=interval,
-            disable=not self.shows,
-            dynamic_ncols=True,
-        )
+    def follow(self, event: Event) -> None:
+        self.progress.add(event)
+        if event["event"] in ("train", "eval"):
+            self.show(now=event["event"] == "eval")
 
-    def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
-        if self.shows and (state.step == self.steps or time.monotonic() - self.shown > BUNDLE_SECONDS):
-            self.bar.set_postfix_str(
-                f"loss {figures.get('loss', float('nan')):.4f}, {figures['examples_per_second']:.0f} examples/s", refresh=False
-            )
-            self.bar.update(state.step - self.bar.n)
-            self.shown = time.monotonic()
-
-    def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
-        if self.shows and state.step:
-            figures = ", ".join(f"dev {name} {value:.4f}" for name, value in metrics.items())
-            tqdm.write(f"{self.run}, step {state.step}: {figures}", file=sys.stderr)
+    def show(self, now: bool) -> None:
+        if not now and time.monotonic() - self.shown < (LIVE_SECONDS if self.live else LOG_SECONDS):
+            return
+        self.shown = time.monotonic()
+        if self.live:  # the cursor stays at the beginning of the line, where the next message replaces it
+            line = self.progress.line[: shutil.get_terminal_size().columns - 1]
+            print(f"{ERASE_LINE}{line}", end="\r", file=sys.stderr, flush=True)
+        else:
+            logging.info("%s", self.progress.line)
 
     def on_train_end(self, state: TrainState) -> None:
-        self.bar.close()
+        if self.live:
+            print(file=sys.stderr, flush=True)

@@ -169,4 +169,4 @@ class Checkpoints:
 
 
 def report_damage(path: Path, message: str) -> None:
-    print(f"checkpoints: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)
+    print(f"warning: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)

@@ -1,0 +1,209 @@
+"""What the console shows of a workflow, from Snakemake's records, the logs of its jobs and the journals of trainings."""
+
+import io
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain.orchestration.console import messages, running_jobs
+from snaketrain.orchestration.console.display import Display
+from snaketrain.orchestration.console.handler import Console
+
+STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
+TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+@pytest.fixture
+def console(stream, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Console(logging.StreamHandler(stream), executes=lambda: True)
+
+
+def report(console: Console, event: str | None, message: str = "", level: int = logging.INFO, **fields) -> None:
+    record = logging.LogRecord("snakemake", level, "", 0, message, (), None)
+    vars(record).update(fields | ({"event": event} if event else {}))
+    console.emit(record)
+
+
+def begin(console: Console, number: int = 1, run: str = "wide", reason: str = "", stage: str = "train_model") -> Path:
+    """The log of a job that begins."""
+    log, output = f"logs/{stage}/{run}.log", f"results/runs/{run}/training/manifest.json"
+    fields = {"jobid": number, "rule_name": stage, "wildcards": {"run": run}, "log": [log], "output": [output], "reason": reason}
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    report(console, "job_info", **fields)
+    return Path(log)
+
+
+def write(file: Path, *events: dict) -> None:
+    with open(file, "a") as journal:
+        journal.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    found = stream.getvalue().splitlines()
+    stream.seek(0)
+    stream.truncate()
+    return found
+
+
+def test_a_job_has_a_line_when_it_begins_and_one_when_it_ends(console, stream):
+    report(console, "run_info", stats=STATS)
+    report(console, "job_info", jobid=0, rule_name="all", wildcards={}, log=[], output=[], reason="")
+    begin(console)
+    report(console, "shellcmd", "python train_model.py")
+    report(console, None, "Select jobs to execute...")
+    report(console, "job_finished", job_id=1)
+    report(console, "progress", done=1, total=4)
+    report(console, "job_finished", job_id=0)
+    assert lines(stream)[:1] == ["3 jobs: prepare_data 1, train_model 2"]
+
+
+def test_the_lines_of_a_job(console, stream):
+    report(console, "run_info", stats=STATS)
+    begin(
+        console, reason="Params have changed since last execution: before: train.seed=0, code.own.py=1f now: train.seed=1, code.own.py=2f"
+    )
+    report(console, "job_finished", job_id=1)
+    assert lines(stream)[1:] == [
+        "train_model        wide  logs/train_model/wide.log  (train.seed, code changed)",
+        "train_model        wide  done in 0:00  (1 of 3 jobs)",
+    ]
+
+
+def test_a_warning_in_a_log_is_repeated_once(console, stream):
+    log = begin(console)
+    log.write_text("command\nwarning: 12 rows are empty\nwarning: unfini")
+    console._look(console.running[1])
+    with open(log, "a") as file:
+        file.write("shed\n2026-11-23 06:00:00,123 warning: 12 rows are empty\n2026-11-23 06:00:00,123 warning: a loss is not finite\n")
+    console._look(console.running[1])
+    assert lines(stream)[1:] == [
+        f"train_model        wide  warning: {what}" for what in ("12 rows are empty", "unfinished", "a loss is not finite")
+    ]
+
+
+def test_where_a_training_is(console, stream, monkeypatch):
+    journal = Path("results/runs/wide/training/journal.jsonl")
+    journal.parent.mkdir(parents=True)
+    write(journal, {"event": "train", "step": 90, "metrics": {"loss": 9.0}})  # an earlier training's
+    begin(console)
+    job = console.running[1]
+    console._look(job)
+    assert not job.has_progress and job.live_line == "train_model        wide  0:00"
+    write(
+        journal,
+        {"event": "attempt", "attempt": 2, "resume_step": 40, "steps": 100},
+        {"event": "train", "step": 50, "metrics": {"loss": 0.5}},
+    )
+    console._look(job)
+    assert job.live_line == "wide  50/100  50 %  loss 0.5" and job.due_line() is None, "too early for a line"
+    monkeypatch.setattr(running_jobs, "LINE_SECONDS", 0.0)
+    assert (job.due_line(), job.due_line()) == ("wide  50/100  50 %  loss 0.5", None), "nothing new"
+    report(console, "job_finished", job_id=1)
+    assert lines(stream)[1:] == [
+        "wide  resumes after step 40",
+        "train_model        wide  done in 0:00  50/100  50 %  loss 0.5  (1 of 0 jobs)",
+    ]
+
+
+def test_an_error_is_told_once_with_its_traceback_and_the_log(console, stream):
+    report(console, "run_info", stats=STATS)
+    log = begin(console)
+    log.write_text(
+        f"python train_model.py\n2026-11-23 06:00:00,123 the training failed\n{TRACEBACK}\nE1122 19:12:58 x] failed (exitcode: 1)\n"
+    )
+    report(console, "job_error", jobid=1, rule_msg=None, log=[str(log)], shellcmd="python train_model.py", level=logging.ERROR)
+    failed = "Command 'python train_model.py' returned non-zero exit status 1."
+    report(console, "error", f'CalledProcessError in file "x.smk", line 3:\n{failed}', logging.ERROR)
+    report(console, "error", f"WorkflowError:\n{messages.FAILED}", logging.ERROR)
+    first, *traceback, where, last = lines(stream)[2:]
+    assert first == "train_model        wide  failed: ValueError: no such wheel"
+    assert traceback == [f"  {line}" for line in TRACEBACK.splitlines()] and where == "  log: logs/train_model/wide.log"
+    assert last == "1 of 3 jobs failed. The same command runs them again; what is finished is kept."
+
+
+def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):
+    log = begin(console)
+    log.write_text("python train_model.py\nOldError: of an earlier start\n")
+    begin(console)
+    console.running[1].started = time.time() + 3600
+    report(console, "job_error", jobid=1, rule_msg="SLURM job 41 was cancelled.", log=[str(log), "slurm/41.log"])
+    assert lines(stream)[2:] == [
+        "train_model        wide  failed: SLURM job 41 was cancelled.",
+        "  log: logs/train_model/wide.log, slurm/41.log",
+    ]
+
+
+def test_of_a_group_the_job_that_ran_last_has_failed(console, stream):
+    for number, stage in enumerate(("train_model", "evaluate_model", "select_checkpoint")):
+        log = begin(console, number, stage=stage)
+        if stage != "evaluate_model":
+            log.write_text(f"python {stage}.py\n{stage} ends\n")
+        time.sleep(0.01)
+    lines(stream)
+    report(console, "group_error", job_error_info=[{"jobid": number} for number in range(3)])
+    for number in range(3):
+        report(console, "job_error", jobid=number, rule_msg=None, log=["its.log"])
+    assert lines(stream) == ["select_checkpoint  wide  failed: select_checkpoint ends", "  log: its.log"]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ('WorkflowError in file "/x/Snakefile", line 39:\nThe configuration has 1 problem.\n  - a: b\n  File "/x/Snakefile", line 39, in <module>',
+         "The configuration has 1 problem.\n  - a: b"),
+        ('InputFunctionException in rule train_model in file "x.smk", line 4:\nError:\n  LookupError: no run \'smal\'\nWildcards:\n  run=smal\nTraceback:\n  File "x"',
+         "no run 'smal'"),
+        ("MissingRuleException:\nNo rule to produce smal (if you use input functions make sure that they don't raise unexpected exceptions).",
+         "No rule makes smal. Ask for a file, such as results/runs/<run>/selection/manifest.json, or for a rule such as `all`."),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_workflow_without_the_places_it_passed_through(text, plain):
+    assert messages.plain_error(text) == plain
+
+
+def test_a_dry_run_is_shown_by_snakemake_itself(stream):
+    console = Console(logging.StreamHandler(stream), executes=lambda: False)
+    report(console, "job_info", "Rule: train_model", jobid=1)
+    report(console, None, "This was a dry-run")
+    assert lines(stream) == ["Rule: train_model", "This was a dry-run"]
+
+
+def test_live_lines_stay_below_what_goes_by_and_are_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    display = Display(stream)
+    display.show(["one line that is long", "two"])
+    print("a message", file=display)
+    display.show([])
+    assert stream.getvalue() == "one line \ntwo\n\x1b[2F\x1b[Ja message\none line \ntwo\n\x1b[2F\x1b[J"
+
+
+def test_more_live_lines_than_the_terminal_has_rows(monkeypatch):
+    monkeypatch.setenv("LINES", "8")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    Display(stream).show([str(number) for number in range(6)])
+    assert stream.getvalue() == "0\n1\n2\n... and 3 more\n"
+
+
+def test_a_file_has_no_live_lines(stream):
+    display = Display(stream)
+    display.show(["one"])
+    print("a message", file=display)
+    assert stream.getvalue() == "a message\n"

@@ -1,0 +1,155 @@
+"""The console of a workflow that runs jobs: one line when a job begins, one when it ends, and how far trainings are in between.
+
+Jobs write to their logs alone. What is shown of them comes from there and from the journals of trainings, on this machine as on a cluster.
+Snakemake's own messages are complete in its log, `.snakemake/log`, and on the console with `--verbose` and in a dry run.
+"""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from snaketrain.orchestration.console import messages
+from snaketrain.orchestration.console.display import Display
+from snaketrain.orchestration.console.running_jobs import RunningJob
+from snaketrain.orchestration.job_errors import last_error, last_traceback
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.training_progress import duration
+
+LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, in a terminal and elsewhere
+COLORS, RESET = {logging.ERROR: "\x1b[31m", logging.WARNING: "\x1b[33m"}, "\x1b[0m"
+LEFT_OUT = ("resources_info", "job_started", "progress", "group_info", "rulegraph")
+
+
+class Console(logging.Handler):
+    def __init__(self, theirs: "logging.StreamHandler[TextIO]", executes: Callable[[], bool]):
+        """`theirs`: Snakemake's handler, which shows everything as usual unless the process `executes` jobs."""
+        super().__init__()
+        self.theirs, self.executes = theirs, executes
+        self.display = Display(theirs.stream)
+        self.running: dict[int, RunningJob] = {}
+        self.of_failed_group: set[int] = set()  # jobs of a group that did not make it fail
+        self.finished: set[int] = set()
+        self.failed: set[int] = set()
+        self.total = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        for each in theirs.filters:
+            self.addFilter(each)
+        self.events: dict[str, Callable[[JsonObject], None]] = {
+            "run_info": self._run_info, "job_info": self._job_info, "job_finished": self._job_finished, "job_error": self._job_error,
+            "group_error": self._group_error, "error": self._error,
+        }  # fmt: skip
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = str(getattr(record, "event", None) or "")
+        try:
+            if event in self.events and (self.executes() or event == "error"):
+                self.events[event](vars(record))
+            elif event == "workflow_started" or (event in LEFT_OUT and self.executes()):
+                pass
+            elif event or not messages.is_chatter(str(record.msg or "")):
+                self.print(self.theirs.format(record), record.levelno)
+        except Exception:  # a mistake here must not end the workflow
+            self.handleError(record)
+
+    def print(self, text: str, level: int = logging.INFO) -> None:
+        color = COLORS.get(level, "") if self.display.is_live and "NO_COLOR" not in os.environ else ""
+        self.display.write(f"{color}{text}{RESET if color else ''}\n")
+
+    # --- while jobs run
+
+    def start(self) -> None:
+        """Show what jobs are at, from now on."""
+        if self.display.is_live:
+            sys.stderr = self.display  # what other threads print
+        self._thread = threading.Thread(target=self._follow, name="console", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread:
+            self._over.set()
+            self._thread.join()
+            self._thread = None
+            self.display.show([])
+            if sys.stderr is self.display:
+                sys.stderr = self.display.stream
+
+    def _follow(self) -> None:
+        while not self._over.wait(LIVE_SECONDS if self.display.is_live else LOOK_SECONDS):
+            for job in list(self.running.values()):
+                self._look(job)
+                if not self.display.is_live and (line := job.due_line()):
+                    self.print(line)
+            self.display.show([job.live_line for job in list(self.running.values())])
+
+    def _look(self, job: RunningJob) -> None:
+        with suppress(OSError, KeyError, TypeError):  # of a file that is being replaced; the next look may find more
+            for line in job.look():
+                self.print(line, logging.WARNING)
+
+    # --- what Snakemake reports
+
+    def _run_info(self, fields: JsonObject) -> None:
+        self.total = messages.number_of_jobs(fields["stats"])
+        self.print(messages.jobs_to_do(fields["stats"]))
+
+    def _job_info(self, fields: JsonObject) -> None:
+        log, output = fields["log"], fields["output"]
+        if not log and not output:
+            return  # the rule `all`
+        folder = Path(output[0] if output else ".").parent
+        name = " ".join(map(str, fields["wildcards"].values()))
+        job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
+        self.running[job.number] = job
+        self.print("  ".join(filter(None, (job.title, *log, messages.short_reason(fields["reason"])))))
+
+    def _job_finished(self, fields: JsonObject) -> None:
+        if job := self.running.pop(fields["job_id"], None):
+            self.finished.add(job.number)
+            self.failed.discard(job.number)
+            self._look(job)
+            reached = f"  {job.progress.figures}" if job.has_progress else ""
+            self.print(f"{job.title}  done in {duration(job.seconds)}{reached}  ({len(self.finished)} of {self.total} jobs)")
+
+    def _group_error(self, fields: JsonObject) -> None:
+        """Snakemake reports all jobs of a group as failed; the one that ran last is."""
+        jobs = [job for each in fields["job_error_info"] if (job := self.running.get(each["jobid"]))]
+        failed = max(jobs, key=lambda job: job.last_written, default=None)
+        self.of_failed_group |= {job.number for job in jobs if job is not failed}
+
+    def _job_error(self, fields: JsonObject) -> None:
+        job = self.running.pop(fields["jobid"], None)
+        if job is None or job.number in self.of_failed_group:
+            self.of_failed_group.discard(fields["jobid"])
+            return
+        self.failed.add(job.number)
+        self._look(job)
+        said = str(fields["rule_msg"] or "").strip()  # by the executor
+        error = last_error(job.log, job.folder) if job.has_written else said or "it left no log"
+        traceback = last_traceback(job.log, error) if job.has_written else []
+        also = [said] if said and said != error else []
+        self.print(f"{job.title}  failed: {error}", logging.ERROR)
+        self.print("\n".join(f"  {line}" for line in [*traceback, *also, f"log: {', '.join(fields['log'])}"]))
+
+    def _error(self, fields: JsonObject) -> None:
+        text = messages.plain_error(str(fields["msg"]))
+        if text == messages.FAILED:
+            text = f"{len(self.failed)} of {self.total} jobs failed. The same command runs them again; what is finished is kept."
+        if not messages.COMMAND_FAILED.fullmatch(text):
+            self.print(text, logging.ERROR)
+
+
+def install(logger: logging.Logger, executes: Callable[[], bool]) -> Console | None:
+    """In place of Snakemake's handler for the console, unless it is to be verbose."""
+    theirs = next((handler for handler in logger.handlers if handler.name == "DefaultStreamHandler"), None)
+    if not isinstance(theirs, logging.StreamHandler) or logger.level <= logging.DEBUG:
+        return None
+    console = Console(theirs, executes)
+    logger.removeHandler(theirs)
+    logger.addHandler(console)
+    return console

@@ -1,0 +1,105 @@
+"""What running jobs write: how far a training is, from its journal, and warnings, from any job's log."""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from snaketrain.runtime.journal import last_attempt, read_events
+from snaketrain.runtime.training_progress import TrainingProgress, duration
+
+WARNING = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} )?(warning: .*)")
+LINE_SECONDS = 10.0  # between two lines of a run, where they are not live
+CLOCKS_DIFFER_SECONDS = 5.0  # of a file server, or a node of a cluster
+LONGEST_WARNING = 300  # characters
+
+
+@dataclass
+class RunningJob:
+    """A job from its start, or its submission, to its end."""
+
+    number: int
+    stage: str
+    name: str  # of the run, the data set or the model
+    log: Path
+    folder: Path  # of its results
+    started: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        self.shown_at = time.monotonic()
+        self.progress = TrainingProgress(self.name)
+        self.has_progress = self.progress_is_new = False
+        self.warned: set[str] = set()
+        self.journal = self.folder / "journal.jsonl"
+        self._journal_read, self._log_read = _size(self.journal), _size(self.log)
+        if self.stage == "train_model" and (attempt := last_attempt(self.journal)):
+            self.progress.add(attempt)  # of a job that an earlier workflow has submitted
+
+    @property
+    def title(self) -> str:
+        return f"{self.stage:17}  {self.name}".rstrip()
+
+    @property
+    def seconds(self) -> float:
+        return time.time() - self.started
+
+    @property
+    def live_line(self) -> str:
+        return self.progress.line if self.has_progress else f"{self.title}  {duration(self.seconds)}"
+
+    @property
+    def last_written(self) -> float:
+        return self.log.stat().st_mtime if self.log.is_file() else 0.0
+
+    @property
+    def has_written(self) -> bool:
+        """Whether its log is its own, and not of an earlier start."""
+        return self.last_written >= self.started - CLOCKS_DIFFER_SECONDS
+
+    def look(self) -> list[str]:
+        """What is worth a line of its own: warnings, and that a training resumes."""
+        return [*self._warnings(), *(self._events() if self.stage == "train_model" else ())]
+
+    def due_line(self) -> str | None:
+        """Where the training is, if that is new and has not been shown for a while."""
+        is_over = self.progress.step == self.progress.steps  # which the line that ends the job says
+        if is_over or not self.progress_is_new or time.monotonic() - self.shown_at < LINE_SECONDS:
+            return None
+        self.shown_at, self.progress_is_new = time.monotonic(), False
+        return self.progress.line
+
+    def _events(self) -> Iterator[str]:
+        if _size(self.journal) < self._journal_read:  # another training's, which was moved aside
+            self._journal_read = 0
+        events, self._journal_read = read_events(self.journal, self._journal_read)
+        for event in events:
+            self.progress.add(event)
+            if event["event"] == "attempt" and event["attempt"] > 1:
+                yield f"{self.name}  resumes after step {event['resume_step']}"
+            elif event["event"] in ("train", "eval"):
+                self.has_progress = self.progress_is_new = True
+
+    def _warnings(self) -> Iterator[str]:
+        """Of a log, which a job other than a training begins anew."""
+        try:
+            size = _size(self.log)
+            if size < self._log_read:
+                self._log_read = 0
+            if not self.has_written or size == self._log_read:
+                return
+            with open(self.log, "rb") as file:
+                file.seek(self._log_read)
+                content = file.read()
+        except OSError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._log_read += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if (match := WARNING.match(line)) and match[1] not in self.warned:
+                self.warned.add(match[1])
+                yield f"{self.title}  {match[1][:LONGEST_WARNING]}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
