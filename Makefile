@@ -3,19 +3,21 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
+export CONFIG ?= config/config.yaml
 
-.PHONY: help demo test test-fast test-slurm mutations check ui bench docs
+.PHONY: help demo run test test-fast test-slurm mutations check ui bench docs
 
 help:
-	@echo "make demo        run the embedded default: offline, about two minutes on two idle cores"
-	@echo "make ui          open the MLflow UI on its results"
-	@echo "make test        all tests except those on SLURM"
-	@echo "make test-fast   only the unit tests"
-	@echo "make test-slurm  trainings and faults on a SLURM cluster that the tests start (root)"
-	@echo "make mutations   whether the tests detect bugs that are put into the code"
-	@echo "make check       the linters and the type checker"
-	@echo "make bench       measure the workflow's own overhead; the other benchmarks: benchmarks/"
-	@echo "make docs        write the generated documents, and build the site in site/"
+	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
+	@echo "make run CONFIG=FILE   check a configuration of yours and run it on this machine"
+	@echo "make ui                open the MLflow UI on the results in this folder"
+	@echo "make test              all tests except those on SLURM"
+	@echo "make test-fast         only the unit tests"
+	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
+	@echo "make mutations         whether the tests detect bugs that are put into the code"
+	@echo "make check             the linters and the type checker"
+	@echo "make bench             measure the workflow's own overhead; the other benchmarks: benchmarks/"
+	@echo "make docs              write the generated documents, and build the site in site/"
 
 .venv/installed: requirements.lock requirements-no-deps.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -28,9 +30,14 @@ demo: .venv/installed
 	$(BIN)/snakemake --profile profiles/local
 	@test report.html -nt results/comparison/manifest.json || \
 		$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }
-	@echo && tail -n +2 logs/compare_runs.log && echo
-	@echo "Report:        $(CURDIR)/report.html"
-	@echo "MLflow UI:     make ui"
+	@echo
+	@echo "Report:         $(CURDIR)/report.html"
+	@echo "MLflow UI:      make ui"
+	@echo "Your own data:  make run CONFIG=my.yaml    (README.md, \"Your own data\", has a my.yaml to begin with)"
+
+run: .venv/installed
+	@$(BIN)/python workflow/scripts/tools/check_configuration.py "$$CONFIG"
+	@$(BIN)/snakemake --profile profiles/local --configfile "$$CONFIG"
 
 ui: .venv/installed
 	$(BIN)/python workflow/scripts/tools/show_runs.py

@@ -1,18 +1,76 @@
-"""Every option of every tool has a help text."""
+"""Every option of every script has a help text; and the pages of MLflow on this machine."""
 
 import ast
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-TOOLS = sorted((Path(__file__).parents[2] / "workflow/scripts/tools").glob("*.py"))
+from tools import show_runs
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+PARSERS = [path for path in sorted(SCRIPTS.rglob("*.py")) if "add_argument(" in path.read_text()]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda path: path.stem)
-def test_each_option_has_a_help_text_that_stands_by_itself(tool):
-    calls = [node for node in ast.walk(ast.parse(tool.read_text())) if isinstance(node, ast.Call)]
+@pytest.mark.parametrize("script", PARSERS, ids=lambda path: path.stem)
+def test_each_option_has_a_help_text_that_stands_by_itself(script):
+    calls = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Call)]
     options = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
     assert options
     for option in options:
         (text,) = [keyword.value.value for keyword in option.keywords if keyword.arg == "help"] or [""]
+        default = [ast.unparse(keyword.value) for keyword in option.keywords if keyword.arg == "default"]
+        assert "default" in text or not set(default) - {"''", "[]", "None"}, ast.unparse(option)
         assert len(text.split()) >= 3 and not text.startswith(("of ", "in ", "on ", "at ", "before ", "between ")), ast.unparse(option)
+
+
+SERVER = """
+import http.server, sys
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *arguments): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
+"""
+
+
+@pytest.fixture
+def taken():
+    """A port on which somebody listens, and the next one is free."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_taken_port_is_left_to_its_owner(taken, capsys):
+    found = show_runs.free_port(taken)
+    assert taken < found < taken + show_runs.PORTS
+    assert capsys.readouterr().err == f"Port {taken} is taken, so MLflow is on port {found}.\n"
+
+
+def test_a_server_of_the_same_database_is_recognised(taken, tmp_path):
+    store, port = f"sqlite:///{tmp_path}/mlflow.db", show_runs.free_port(taken)
+    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store]
+    server = subprocess.Popen([sys.executable, "-c", SERVER, *words])
+    try:
+        assert show_runs.port_of_server(store) == port
+        assert show_runs.port_of_server(f"sqlite:///{tmp_path}/other.db") is None
+    finally:
+        server.kill()
+        server.wait()
+    assert show_runs.port_of_server(store) is None
+
+
+def test_without_results_it_is_said_how_to_make_some(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPTS / "tools/show_runs.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.endswith("Run `make demo` first, or snakemake in this folder.\n")
+
+
+def test_a_configuration_that_is_no_yaml_is_one_line(tmp_path):
+    (tmp_path / "bad.yaml").write_text("train:\n  steps: 1\n epochs: [\n")
+    for name, what in (("bad.yaml", "bad.yaml, line 3, column 2: not YAML"), ("none.yaml", "none.yaml: cannot be read")):
+        command = [sys.executable, SCRIPTS / "tools/check_configuration.py", name]
+        (line,) = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr.splitlines()
+        assert line.startswith(what) and line.endswith("Nothing was started.")

@@ -44,7 +44,7 @@ def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_data", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
     parser.add_argument("--tokenizer", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class")
-    parser.add_argument("--threads", type=int, default=1, help="CPU cores to use")
+    parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()
 
 

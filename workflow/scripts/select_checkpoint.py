@@ -33,9 +33,11 @@ class Ranked(TypedDict):
 
 def arguments() -> Namespace:
     parser = stages.parser("select_checkpoint", __doc__)
-    parser.add_argument("--training", required=True, help="manifest of the training")
-    parser.add_argument("--data", required=True, help="manifest of the prepared data, for its tokenizer")
-    parser.add_argument("--model", help="manifest of the fetched model, whose weights adapters are merged into")
+    parser.add_argument("--training", required=True, metavar="MANIFEST", help="manifest of the training")
+    parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data, for its tokenizer")
+    parser.add_argument(
+        "--model", metavar="MANIFEST", help="manifest of the fetched model, whose weights adapters are merged into (default: none)"
+    )
     return parser.parse_args()
 
 

@@ -47,10 +47,10 @@ LENGTH = ("train.epochs=", "train.steps=")
 def arguments() -> argparse.Namespace:
     parser = stages.parser("train_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
-    parser.add_argument("--data", required=True, help="manifest of the prepared data")
-    parser.add_argument("--model", help="manifest of the fetched model; without it, the weights start at random")
-    parser.add_argument("--initial", help="manifest of the fetched model.initial_weights")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
+    parser.add_argument("--model", metavar="MANIFEST", help="manifest of the fetched model; without it, the weights start at random")
+    parser.add_argument("--initial", metavar="MANIFEST", help="manifest of the fetched weights that model.initial_weights names")
+    parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
     parser.add_argument("--keep-best-by", metavar="METRIC", help="metric that ranks the checkpoints (default: the task's first metric)")
     parser.add_argument(
         "--keep-best-mode", choices=("max", "min"), help="needed if the metric does not declare whether higher or lower is better"
@@ -83,8 +83,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", metavar="STEP:STEPS", help="trace STEPS steps, beginning with STEP, with torch.profiler, into profile/"
     )
-    parser.add_argument("--experiment", default="snaketrain", help="name of the MLflow experiment (default: %(default)s)")
-    parser.add_argument("--notes", default="", help="description of the run in MLflow")
+    parser.add_argument("--experiment", default="snaketrain", help="MLflow experiment name (default: %(default)s)")
+    parser.add_argument("--notes", default="", help="description of the run, shown in MLflow")
     return parser.parse_args()
 
 

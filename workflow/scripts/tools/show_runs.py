@@ -1,52 +1,107 @@
-"""Start MLflow's web pages on this machine and open the view of the runs in its database."""
+"""Start MLflow's web pages on this machine and open the view of the runs in its database.
+
+If they are running already, for this database, their address is printed; a port that something else uses is left to it.
+"""
 
 import argparse
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.tracking.local_database import readable
+from snaketrain.tracking.local_database import SQLITE, readable
+
+HOST = "127.0.0.1"
+PORTS = 100  # that are tried, from the given one on
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--uri", help="MLflow database (default: mlflow.db in the current folder)")
-    parser.add_argument("--port", type=int, default=5000, help="port of the web pages on 127.0.0.1 (default: %(default)s)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--uri", help="address of MLflow's database (default: mlflow.db in the current folder)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=5000,
+        help="port of the web pages on 127.0.0.1; if it is taken, the next free one (default: %(default)s)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="print the addresses without opening a browser")
     args = parser.parse_args()
-    with readable(args.uri or f"sqlite:///{Path('mlflow.db').resolve()}") as store:
-        serve(store, args.port, browser=not args.no_browser)
+    uri = args.uri or f"{SQLITE}{Path('mlflow.db').resolve()}"
+    if uri.startswith(SQLITE) and not (database := Path(uri.removeprefix(SQLITE))).is_file():
+        raise SystemExit(f"{database}: there are no results yet. Run `make demo` first, or snakemake in this folder.")
+    with readable(uri) as store:
+        if port := port_of_server(store):
+            print(f"MLflow runs already, on port {port}.", file=sys.stderr)
+            show(store, address(port), browser=not args.no_browser)
+        else:
+            serve(store, free_port(args.port), browser=not args.no_browser)
 
 
 def serve(store: str, port: int, browser: bool) -> None:
-    ui = f"http://127.0.0.1:{port}"
-    command = [str(Path(sys.executable).with_name("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    server = subprocess.Popen([*command, "--backend-store-uri", store], env=environment, stdout=sys.stderr)
+    ui = address(port)
+    command = [str(Path(sys.executable).with_name("mlflow")), "server", "--host", HOST, "--port", str(port), "--workers", "1"]
+    quiet = ["--uvicorn-opts", "--no-access-log --log-level warning"]
+    options = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
+    server = subprocess.Popen([*command, *quiet, "--backend-store-uri", store], env=os.environ | options, stdout=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     try:
-        if started(server, ui):
+        if wait_for(port, lambda: server.poll() is None):
             show(store, ui, browser)
+            print("Ctrl-C ends it.", file=sys.stderr)
         server.wait()
     except KeyboardInterrupt:
         server.terminate()
         server.wait()
 
 
-def started(server: subprocess.Popen[bytes], ui: str) -> bool:
-    """However long it takes: a busy machine may need minutes."""
-    while server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{ui}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
+def address(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def port_of_server(store: str) -> int | None:
+    """Of a server that shows this database already, once it answers."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ValueError):
+            words = process.cmdline()
+            if "server" in words and store in words and HOST in words:
+                port = int(words[words.index("--port") + 1])
+                if wait_for(port, process.is_running):
+                    return port
+    return None
+
+
+def free_port(first: int) -> int:
+    for port in range(first, first + PORTS):
+        with contextlib.suppress(OSError, OverflowError), socket.create_server((HOST, port)):
+            if port != first:
+                print(f"Port {first} is taken, so MLflow is on port {port}.", file=sys.stderr)
+            return port
+    raise SystemExit(f"--port: {first} and the {PORTS - 1} ports after it are taken or cannot be used. Name another one.")
+
+
+def wait_for(port: int, is_running: Callable[[], bool]) -> bool:
+    """Whether the server answers, however long it takes to start: a busy machine may need minutes."""
+    while is_running():
+        if is_up(port):
+            return True
         time.sleep(0.5)
+    return False
+
+
+def is_up(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{address(port)}/health", timeout=5) as answer:
+        return bool(answer.status == 200)
     return False
 
 

@@ -31,8 +31,9 @@ class ConfigurationError(Exception):
 
     def __init__(self, problems: list[str]):
         self.problems = list(dict.fromkeys(map(one_line, problems)))
-        several = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__(f"The configuration has {several}; nothing was started.\n" + "\n".join(f"  - {hidden(p)}" for p in self.problems))
+        shown = [hidden(problem) for problem in self.problems]
+        several = "\n  - ".join((f"The configuration has {len(shown)} problems; nothing was started.", *shown))
+        super().__init__(several if len(shown) > 1 else f"{shown[0]} Nothing was started.")
 
 
 def one_line(text: str) -> str:
