@@ -1,7 +1,9 @@
 """Ctrl-C, as a terminal sends it to snakemake and its descendants: the training saves and ends, and the next start resumes."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 import limits
 import psutil
 
-from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
+from pipeline.workspace import REPOSITORY, read_configuration, write_configuration
 
 TARGET = "results/runs/long/training/manifest.json"
 
@@ -31,6 +33,20 @@ def processes_in(folder: Path) -> list[str]:
         except (psutil.Error, OSError):  # it has just ended, or is another user's
             continue
     return found
+
+
+def in_terminal(command: list[str | Path], folder: Path) -> str:
+    """What a command that succeeds shows in a terminal."""
+    ours, its = os.openpty()
+    running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=folder)
+    os.close(its)
+    shown = b""
+    with contextlib.suppress(OSError):  # the command has ended
+        while read := os.read(ours, 1 << 16):
+            shown += read
+    os.close(ours)
+    assert running.wait() == 0, shown.decode()
+    return shown.decode()
 
 
 def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
@@ -58,7 +74,9 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     log = (folder / "logs/train_model/long.log").read_text()
     assert f"stopped by SIGINT at step {stopped['step']}" in log  # what keeps the log outlives the signal
 
-    snakemake(folder, TARGET)
+    shown = in_terminal(["env", "TERM=xterm", *words, TARGET], folder)
+    assert f"long  resumes after step {stopped['step']}\r\n" in shown and "train_model        long  done in " in shown
+    assert re.search(r"\x1b\[1F\x1b\[Jlong  \d+/\d+  \d+ %  loss ", shown), "a live line"
     found = events(folder)
     steps = [event["step"] for event in found if event["event"] == "train"]
     assert [event["resume_step"] for event in found if event["event"] == "attempt"] == [0, stopped["step"]]

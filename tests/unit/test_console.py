@@ -84,6 +84,14 @@ def test_the_lines_of_a_job(console, stream):
     ]
 
 
+def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):
+    begin(console, 4)
+    lines(stream)
+    report(console, None, f"Job 4 has been submitted with SLURM jobid 41 (log: {tmp_path}/logs/slurm/41.log).")
+    report(console, None, "SLURM run ID: 1f")
+    assert lines(stream) == ["train_model        wide  SLURM job 41  logs/slurm/41.log"]
+
+
 def test_a_warning_in_a_log_is_repeated_once(console, stream):
     log = begin(console)
     log.write_text("command\nwarning: 12 rows are empty\nwarning: unfini")

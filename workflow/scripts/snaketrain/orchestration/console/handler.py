@@ -52,6 +52,8 @@ class Console(logging.Handler):
                 self.events[event](vars(record))
             elif event == "workflow_started" or (event in LEFT_OUT and self.executes()):
                 pass
+            elif submitted := messages.SUBMITTED.match(str(record.msg)):
+                self._submitted(*submitted.groups())
             elif event or not messages.is_chatter(str(record.msg or "")):
                 self.print(self.theirs.format(record), record.levelno)
         except Exception:  # a mistake here must not end the workflow
@@ -107,6 +109,10 @@ class Console(logging.Handler):
         job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
         self.running[job.number] = job
         self.print("  ".join(filter(None, (job.title, *log, messages.short_reason(fields["reason"])))))
+
+    def _submitted(self, number: str, slurm_job: str, log: str) -> None:
+        title = self.running[int(number)].title if int(number) in self.running else f"job {number}"
+        self.print(f"{title}  SLURM job {slurm_job}  {log.removeprefix(f'{os.getcwd()}/')}")
 
     def _job_finished(self, fields: JsonObject) -> None:
         if job := self.running.pop(fields["job_id"], None):

@@ -18,6 +18,8 @@ CHATTER = (
     "Shutting down, this might take some time",
     "Finished jobid",
     "Elapsed time:",
+    "SLURM run ID:",
+    "Both 'sacctmgr' and 'sshare' returned empty results",  # for each job, on a cluster without accounting
 )
 COMMAND_FAILED = re.compile(r"Command .* returned non-zero exit status -?\d+\.", re.S)  # of which the job's own error says more
 FAILED = "At least one job did not complete successfully."
@@ -25,6 +27,7 @@ PLACE = re.compile(r"^\w*(?:Error|Exception)(?: in (?:rule \w+)?(?: in )?(?:file
 FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
 WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
 NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
+SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
 SETTING = re.compile(r"\b((?:data|model|train|select|evaluate|source|files|code)\.[\w.]+)=")
 REASONS = {
     "Forced execution": "as requested",
