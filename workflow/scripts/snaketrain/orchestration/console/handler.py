@@ -145,7 +145,7 @@ class Console(logging.Handler):
     def _error(self, fields: JsonObject) -> None:
         text = messages.plain_error(str(fields["msg"]))
         if text == messages.FAILED:
-            text = f"{len(self.failed)} of {self.total} jobs failed. The same command runs them again; what is finished is kept."
+            text = f"{len(self.failed)} of {self.total} jobs failed. The same command tries again; what is finished is kept."
         if not messages.COMMAND_FAILED.fullmatch(text):
             self.print(text, logging.ERROR)
 

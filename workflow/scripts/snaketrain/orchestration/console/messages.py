@@ -46,7 +46,8 @@ def is_chatter(text: str) -> bool:
 def jobs_to_do(stats: Mapping[str, int]) -> str:
     """`7 jobs: fetch_data 1, ...`, without the rule `all`, which runs nothing."""
     counts = {rule: number for rule, number in stats.items() if rule not in ("all", "total")}
-    return f"{number_of_jobs(stats)} jobs: {', '.join(f'{rule} {number}' for rule, number in counts.items())}"
+    total = number_of_jobs(stats)
+    return f"{total} job{'s' if total > 1 else ''}: {', '.join(f'{rule} {number}' for rule, number in counts.items())}"
 
 
 def number_of_jobs(stats: Mapping[str, int]) -> int:
