@@ -79,8 +79,9 @@ def prepare_run_folder(folder: Path, fingerprint: str, options: list[str], steps
         print(f"warning: {folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
     elif before and other_options:
         changed = sorted(set(options) ^ set(before[EXECUTION_OPTIONS]))
+        names = ", ".join(sorted({option.partition("=")[0] for option in changed}))  # the journal has the values, most of them digests
         print(
-            f"warning: {folder}: code or strategy changed during this training; it resumes with the new one ({', '.join(changed)})",
+            f"warning: {folder}: code or strategy changed during this training; it resumes with the new one ({names})",
             file=sys.stderr,
             flush=True,
         )
