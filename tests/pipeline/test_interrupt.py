@@ -71,10 +71,11 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     assert (stopped["event"], stopped["status"]) == ("end", "STOPPED"), (tmp_path / "printed.txt").read_text()
     assert (folder / f"results/runs/long/training/checkpoints/step-{stopped['step']:08}").is_dir()
     assert not (folder / TARGET).exists()
+    assert f"train_model        long  stopped by SIGINT at step {stopped['step']}\n" in (tmp_path / "printed.txt").read_text()
     log = (folder / "logs/train_model/long.log").read_text()
     assert f"stopped by SIGINT at step {stopped['step']}" in log  # what keeps the log outlives the signal
 
-    shown = in_terminal(["env", "TERM=xterm", *words, TARGET], folder)
+    shown = in_terminal(["env", "TERM=xterm", "NO_COLOR=1", *words, TARGET], folder)
     assert f"long  resumes after step {stopped['step']}\r\n" in shown and "train_model        long  done in " in shown
     assert re.search(r"\x1b\[1F\x1b\[Jlong  \d+/\d+  \d+ %  loss ", shown), "a live line"
     found = events(folder)

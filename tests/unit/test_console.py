@@ -141,7 +141,7 @@ def test_an_error_is_told_once_with_its_traceback_and_the_log(console, stream):
     first, *traceback, where, last = lines(stream)[2:]
     assert first == "train_model        wide  failed: ValueError: no such wheel"
     assert traceback == [f"  {line}" for line in TRACEBACK.splitlines()] and where == "  log: logs/train_model/wide.log"
-    assert last == "1 of 3 jobs failed. The same command tries again; what is finished is kept."
+    assert last == "1 of 3 jobs did not finish. The same command tries again; what is finished is kept."
 
 
 def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):

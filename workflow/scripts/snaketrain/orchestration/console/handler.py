@@ -139,13 +139,14 @@ class Console(logging.Handler):
         error = last_error(job.log, job.folder) if job.has_written else said or "it left no log"
         traceback = last_traceback(job.log, error) if job.has_written else []
         also = [said] if said and said != error else []
-        self.print(f"{job.title}  failed: {error}", logging.ERROR)
+        how = error if error.startswith("stopped by ") else f"failed: {error}"
+        self.print(f"{job.title}  {how}", logging.ERROR)
         self.print("\n".join(f"  {line}" for line in [*traceback, *also, f"log: {', '.join(fields['log'])}"]))
 
     def _error(self, fields: JsonObject) -> None:
         text = messages.plain_error(str(fields["msg"]))
         if text == messages.FAILED:
-            text = f"{len(self.failed)} of {self.total} jobs failed. The same command tries again; what is finished is kept."
+            text = f"{len(self.failed)} of {self.total} jobs did not finish. The same command tries again; what is finished is kept."
         if not messages.COMMAND_FAILED.fullmatch(text):
             self.print(text, logging.ERROR)
 
