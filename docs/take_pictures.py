@@ -9,7 +9,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
-PORT = 5055
+HOST = "pictures.localhost:5055"  # MLflow offers its Assistant only where the address is 127.0.0.1 or localhost
+ACCEPTED = {"MLFLOW_SERVER_ALLOWED_HOSTS": "*", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://{HOST}"}
 PAGES = {"all": "mlflow-runs.png", "curves": "mlflow-curves.png"}  # as the end of a workflow names them
 
 
@@ -25,10 +26,10 @@ def main() -> None:
         capture_output=True,
         text=True,
     ).stdout
-    addresses = {line.split()[0]: line.split()[-1].replace(":5000", f":{PORT}") for line in printed.splitlines()[1:]}
+    addresses = {line.split()[0]: line.split()[-1].replace("127.0.0.1:5000", HOST) for line in printed.splitlines()[1:]}
     server = subprocess.Popen(
-        [sys.executable, SCRIPTS / "tools/show_runs.py", *store, "--port", str(PORT), "--no-browser"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [sys.executable, SCRIPTS / "tools/show_runs.py", *store, "--port", HOST.partition(":")[2], "--no-browser"],
+        env=os.environ | ACCEPTED, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     try:
         server.stdout.readline()  # it prints its address once it answers

@@ -91,20 +91,32 @@ def test_served_over_http(workspace, uri):
         server.wait()
 
 
-def test_checkpoints_are_models_with_their_metrics(workspace, uri):
+def test_the_champions_page_has_metrics_data_and_its_version(workspace, uri):
+    """It is the only model that MLflow lists: the files of all others are elsewhere, so that it could not load them."""
+    import mlflow
+
     store = Store(uri)
-    experiment = store.experiment("words")
-    winner = selection(workspace, "small")["winner"]
-    found = {model.name: model for model in store.client.search_logged_models([experiment])}
-    assert len(found) == sum(entry["kept"] for name in ("small", "other") for entry in selection(workspace, name)["ranking"])
-    best = found[f"small-step-{winner['step']}"]
-    metrics = {metric.key: metric.value for metric in best.metrics}
-    assert metrics["eval/accuracy"] == winner["value"] and "test/accuracy" in metrics
-    assert Path(best.tags["path"]).is_dir()
-    run = store.get(best.source_run_id)
-    points = store.client.get_metric_history(run.info.run_id, "eval/accuracy")
-    assert len({point.step for point in points}) == len(points)
-    assert best.model_id in {model.model_id for model in run.outputs.model_outputs}
+    version = store.client.get_model_version_by_alias("words-words", "champion")
+    (found,) = store.client.search_logged_models([store.experiment("words")])
+    assert version.source == f"models:/{found.model_id}" and found.model_id in mlflow.pyfunc.load_model(version.source).metadata.model_id
+    metrics = {metric.key: metric for metric in found.metrics}
+    winner = selection(workspace, version.tags["pipeline.run"])["winner"]
+    assert metrics["dev/accuracy"].value == pytest.approx(winner["value"], rel=1e-4) and metrics["test/accuracy"].dataset_name == "words"
+    assert found.params["train.batch_size"] == "16"
+    assert json.loads(found.tags["mlflow.modelVersions"]) == [{"name": "words-words", "version": version.version}]
+    run = store.get(found.source_run_id)
+    assert [model.model_id for model in run.outputs.model_outputs] == [found.model_id]
+    assert len(store.client.get_metric_history(run.info.run_id, "test/accuracy")) == 1
+
+
+def test_the_champion_is_a_transformers_pipeline_too_and_names_its_answers(workspace, uri):
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    pipeline = mlflow.transformers.load_model("models:/words-words@champion")
+    assert [pipeline(text)[0] for text in TEXTS] == expected(workspace, uri)
+    signature = mlflow.models.get_model_info("models:/words-words@champion").signature
+    assert signature.outputs.input_names() == ["label", "score"]
 
 
 def selection(workspace: Path, run: str) -> dict:

@@ -63,11 +63,21 @@ def words(content: str) -> str:
     return re.sub(r"(\s*<[^>]+>\s*)+", "|", re.sub(r"<(style|script).*?</\1>", "", content, flags=re.DOTALL))
 
 
+GENAI_PAGES = ("|Judges|", "|Prompts|", "|Agent versions|")  # of the mode in which MLflow opens by default
+
+
+@pytest.mark.parametrize("name", ["all", "curves", "seeds", "compared", "small"])
+def test_addresses_open_in_the_mode_for_trainings(addresses, name):
+    text = words(page(addresses[name], "train.seed" if name in ("all", "compared", "small") else "train/loss"))
+    assert "|Model training|" in text and not [title for title in GENAI_PAGES if title in text]
+
+
 def test_the_table_shows_trainings_with_our_columns(addresses):
     text = words(page(addresses["all"], "test/accuracy"))
-    assert "|2|matching runs|" in text and "|Sort: best/accuracy|" in text
-    for column in ("best/accuracy", "test/accuracy", "goodput", "time/wall", "train.seed"):
-        assert f"|{column}|" in text
+    assert "|2|matching runs|" in text and "|Sort: dev/accuracy|" in text
+    columns = ("dev/accuracy", "test/accuracy", "interval", "train.learning_rate", "train.seed")
+    places = [text.index(f"|{column}|") for column in columns]
+    assert places == sorted(places)
     assert "|small|" in text and "|other|" in text and "evaluation|" not in text.replace("Evaluation", "")
     assert "|train.batch_size|" not in text  # the same in both
 
@@ -76,6 +86,12 @@ def test_the_curves(addresses):
     content = page(addresses["curves"], "trace scatter")
     assert "|train/loss|" in words(content) and "|eval/accuracy|" in words(content)
     assert content.count('class="trace scatter') >= 4  # lines of two runs, in several charts
+
+
+def test_seeds_are_grouped_by_configuration(addresses):
+    """The two runs differ only in the seed: one line, and the band between them."""
+    content = page(addresses["seeds"], "trace scatter")
+    assert "|Group by: configuration|" in words(content) and "Group: " in words(content)
 
 
 def test_the_comparison(addresses):

@@ -21,7 +21,8 @@ from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.provenance import copy_of
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import Store, folder_name
+from snaketrain.tracking.limits import folder_name
+from snaketrain.tracking.mlflow_store import Store
 
 IN_ADDRESS, IN_ENVIRONMENT, TOKEN = "planted-password-1", "planted-password-2", "planted-token-3"
 ADDRESS = f"https://anna:{IN_ADDRESS}@data.example/reviews.csv"
@@ -55,7 +56,7 @@ def test_passwords_are_nowhere_in_mlflow(planted):
     follower = Follower(planted, Store(f"sqlite:///{folder}/mlflow.db"))
     for training in follower.runs():
         follower.update(training)
-    follower.show("http://ui")
+    follower.label()
     held = [folder / "mlflow.db", *(path for path in (folder / "mlartifacts").rglob("*") if path.is_file())]
     assert len(held) > 10 and any(b"https://***@data.example" in path.read_bytes() for path in held)
     for secret in (IN_ADDRESS, IN_ENVIRONMENT, TOKEN):

@@ -16,13 +16,14 @@ import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
-import follow_runs
 from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.manifests import Manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import slurm_jobs
 from snaketrain.tracking.following import Follower
-from snaketrain.tracking.mlflow_store import LONGEST_PARAM, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store, cut
+from snaketrain.tracking.limits import LONGEST_PARAM, cut
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
+from snaketrain.tracking.passes import full_pass
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/tools/follow_runs.py"
 TRAINING = """
@@ -89,9 +90,9 @@ def test_all_that_is_told_of_a_finished_run(tmp_path, uri):
     assert (run.info.start_time, run.info.end_time) == (START * 1000, (START + 61) * 1000)
     assert run.data.params["train.learning_rate"] == "3e-05" and run.data.params["data.name"] == "phrases"
     metrics = run.data.metrics
-    assert metrics["test/accuracy"] == pytest.approx(0.9) and metrics["best/step"] == 60 and metrics["best/accuracy"] == 0.9
+    assert metrics["test/accuracy"] == pytest.approx(0.9) and metrics["selected_step"] == 60 and metrics["dev/accuracy"] == 0.9
     assert metrics["test/accuracy_low"] < 0.9 < metrics["test/accuracy_high"]
-    assert metrics["seconds/training"] == 61 and {"seconds/selection", "seconds/evaluation"} < set(metrics)
+    assert not [name for name in metrics if name.startswith(("best/", "seconds/", "time/")) or "majority" in name]  # each figure once
     assert [step for step, _ in history(store, run, "train/loss")] == list(range(5, 65, 5))
     assert run.data.tags["mlflow.source.git.commit"] == "0123456789abcdef" and run.data.tags["environment.host"] == "laptop"
     files = {
@@ -138,8 +139,9 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     run = training_run(store)
     assert run.data.tags["pipeline.attempts"] == "2" and run.data.tags["slurm.job_ids"] == "4711"
     assert run.data.tags["pipeline.end"] == "finished" and run.data.tags["snakemake.reason"].startswith("Missing output")
-    assert run.data.metrics["time/steps"] == 5 and run.data.metrics["time/wall"] == 9
-    assert run.data.metrics["goodput"] == pytest.approx(5 / 9)
+    assert run.data.metrics["goodput"] == pytest.approx(5 / 9, rel=1e-4)
+    table = json.loads((Path(run.info.artifact_uri) / "training/time.json").read_text())
+    assert ["steps", 5.0, pytest.approx(5 / 9, rel=1e-3)] in table["data"] and ["wall", 9.0, 1.0] in table["data"]
     assert history(store, run, "system/cpu_percent") == [(62, 50.0)]
     artifacts = Path(run.info.artifact_uri)
     assert (artifacts / "training/packages.txt").read_text() == "torch==2.13.0\n"
@@ -368,7 +370,7 @@ def test_runs_of_equal_trainings_have_a_row_each(tmp_path, uri):
     store = follow(results, uri)
     runs = [training_run(store, name) for name in EQUAL_TRAININGS]
     assert runs[0].info.run_id != runs[1].info.run_id
-    assert [run.data.metrics["best/accuracy"] for run in runs] == [0.9, 0.7]
+    assert [run.data.metrics["dev/accuracy"] for run in runs] == [0.9, 0.7]
     for run in runs:
         children = store.client.search_runs([store.experiment("tests")], f"tags.`{PARENT}` = '{run.info.run_id}'")
         assert sorted(child.info.run_name for child in children) == [
@@ -428,21 +430,119 @@ def test_a_row_that_an_earlier_version_gave_two_runs_is_left_alone_and_told(tmp_
 
 def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     follower = Follower(make_workspace(tmp_path), Store(uri))
-    for training in follower.runs():
-        follower.update(training)
-    all_runs, _, compared, first, second = follower.show("http://ui")
+    assert full_pass(follower, print) is None
+    all_runs, _, compared, first, second = follower.addresses("http://ui")
     experiment = follower.store.client.get_experiment_by_name("tests")
     view = json.loads(experiment.tags["mlflow.sharedViewState.snaketrain"])
-    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`best/accuracy`", False)
-    assert {"metrics.`test/accuracy`", "params.`train.learning_rate`"} < set(view["selectedColumns"])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`dev/accuracy`", False)
+    assert (
+        view["selectedColumns"][:5]
+        == view["columnOrder"][:5]
+        == [
+            "metrics.`dev/accuracy`",
+            "metrics.`test/accuracy`",
+            "tags.`interval`",
+            "params.`train.learning_rate`",
+            "params.`train.seed`",
+        ]
+    )
+    assert len(view["selectedColumns"]) <= 6
     assert "params.`train.batch_size`" not in view["selectedColumns"]  # the same in both
-    assert all_runs.endswith(f"http://ui/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=snaketrain")
+    where = f"http://ui/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=snaketrain"
+    assert all_runs.endswith(f"{where}&workflowType=machine_learning")
     assert all(row.run_id in compared for row in follower.rows["tests"].values())
+
+
+SWEEP = {
+    f"rate-learning_rate={rate}-seed={seed}": {"train.learning_rate": float(rate), "train.seed": seed}
+    for rate in ("1e-05", "3e-5")
+    for seed in (0, 1)
+}
+
+
+def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
+    follower = Follower(
+        make_workspace(tmp_path, {name: dict(changes) for name, changes in SWEEP.items()} | {"alone": {"train.batch_size": 8}}), Store(uri)
+    )
+    for _ in range(2):
+        assert full_pass(follower, print) is None
+    found = {
+        run.info.run_name: run
+        for run in follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
+    }
+    assert set(found) == {"lr=1e-5-seed=0", "lr=1e-5-seed=1", "lr=3e-5-seed=0", "lr=3e-5-seed=1", "alone"}
+    tags = {name: run.data.tags for name, run in found.items()}
+    assert [tags[name]["configuration"] for name in sorted(tags)] == ["alone", "lr=1e-5", "lr=1e-5", "lr=3e-5", "lr=3e-5"]
+    assert {name for name in tags if tags[name].get("sweep") == "rate"} == set(tags) - {"alone"}
+    assert tags["lr=1e-5-seed=1"]["pipeline.run"] == "rate-learning_rate=1e-05-seed=1"
+    colours = {name: tags[name]["mlflow.runColor"] for name in tags}
+    assert colours["lr=1e-5-seed=0"] == colours["lr=1e-5-seed=1"] != colours["lr=3e-5-seed=0"]
+    grouped = json.loads(follower.store.client.get_experiment_by_name("tests").tags["mlflow.sharedViewState.snaketrain-configurations"])
+    assert grouped["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "configuration"}]
+    assert any(address.startswith("seeds") for address in follower.addresses("http://ui"))
+
+
+def test_a_name_that_somebody_has_given_stays(tmp_path, uri):
+    results = make_workspace(tmp_path, {name: dict(changes) for name, changes in list(SWEEP.items())[:1]})
+    for name in (None, "mine"):
+        follower = Follower(results, Store(uri))
+        full_pass(follower, print)
+        (run,) = follower.store.client.search_runs([follower.store.experiment("tests")], "tags.`pipeline.stage` = 'train'")
+        follower.store.client.update_run(run.info.run_id, name=name or "mine")
+    assert follower.store.get(run.info.run_id).info.run_name == "mine"
+
+
+def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
+    """Until it is resumed; what somebody has added stays."""
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(
+        results, {"event": "end", "status": "FAILED", "error": "RuntimeError: no `batch`\nof two lines", "time": time.time(), "attempt": 1}
+    )
+    store = follow(results, uri)
+    note = training_run(store).data.tags[NOTE]
+    assert note.startswith("Failed: RuntimeError: no \\`batch\\` of two lines\n\n") and "a *note*" in note
+    store.client.set_tag(training_run(store).info.run_id, NOTE, f"{note}\n\nseen by Anna")
+    write(
+        results,
+        {"event": "attempt", "attempt": 2, "time": time.time()},
+        {"event": "end", "status": "FINISHED", "time": time.time(), "attempt": 2},
+    )
+    after = training_run(follow(results, uri)).data.tags[NOTE]
+    assert after.startswith("a *note*") and after.endswith("seen by Anna")
+
+
+def test_settings_that_are_null_are_no_params(tmp_path, uri):
+    run = training_run(follow(make_workspace(tmp_path, {"first": {"train.warmup": None, "train.exclude": [], "train.steps": 0}}), uri))
+    assert not {"train.warmup", "train.exclude"} & set(run.data.params) and run.data.params["train.steps"] == "0"
+
+
+def test_figures_have_five_digits_except_losses_that_are_compared_bit_for_bit(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(
+        results,
+        {"event": "train", "step": 65, "time": time.time(), "attempt": 1, "metrics": {"loss": 1 / 3, "speed": 2 / 3, "tokens": 1234567.0}},
+    )
+    metrics = training_run(follow(results, uri)).data.metrics
+    assert (metrics["train/loss"], metrics["train/speed"], metrics["train/tokens"]) == (1 / 3, 0.66667, 1234567)
 
 
 def test_long_values_are_cut_visibly():
     assert cut("x" * LONGEST_PARAM, LONGEST_PARAM) == "x" * LONGEST_PARAM
     assert len(cut("x" * 9999, LONGEST_PARAM)) == LONGEST_PARAM and cut("x" * 9999, LONGEST_PARAM).endswith("… cut")
+
+
+def test_a_process_that_is_killed_while_it_creates_a_database_leaves_none(tmp_path):
+    """MLflow cannot open one with only some of its tables."""
+    uri, beside = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / ".mlflow.db.new"
+    creating = (
+        f"import sys; sys.path.append({str(SCRIPT.parents[1])!r}); from snaketrain.tracking.mlflow_store import Store; Store({uri!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", creating])
+    limits.until(beside.exists)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "mlflow.db").exists()
+    assert [each.name for each in Store(uri).client.search_experiments()] == ["Default"] and not beside.exists()
 
 
 # --- the command
@@ -536,11 +636,11 @@ def test_a_deleted_experiment_is_told_until_it_is_restored(tmp_path, uri, delete
     store = follow(results, uri)
     where = store.experiment(deleted)
     store.client.delete_experiment(where)
-    trouble = follow_runs.full_pass(Follower(results, Store(uri)), print)
+    trouble = full_pass(Follower(results, Store(uri)), print)
     assert f"its experiment '{deleted}' was deleted" in trouble.what and "tracking.experiment" in trouble.advice
     assert f"(MLFLOW_TRACKING_URI={uri} mlflow experiments restore --experiment-id {where})" in trouble.advice
     store.client.restore_experiment(where)
-    assert follow_runs.full_pass(Follower(results, Store(uri)), print) is None
+    assert full_pass(Follower(results, Store(uri)), print) is None
 
 
 def test_an_experiment_that_is_deleted_under_a_living_follower(tmp_path, uri):

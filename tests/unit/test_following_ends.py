@@ -169,3 +169,11 @@ def test_its_warnings_are_shown_once_without_passwords_and_outlive_the_workflow(
     followed.start()
     limits.until(lambda: not followed._watching.is_alive())
     assert capfd.readouterr().err == "refused: ***\n"
+
+
+def test_the_command_for_the_end_of_a_run_is_in_the_followers_environment(tmp_path):
+    """Not among its arguments, which everybody on the machine can read."""
+    before = time.time()
+    followed = FollowerProcess(tmp_path, Tracking(on_end="mail me"))
+    assert followed.log.environment[follower.ON_END] == "mail me" and float(followed.log.environment[follower.ON_END_SINCE]) >= before
+    assert follower.ON_END not in FollowerProcess(tmp_path, Tracking()).log.environment

@@ -17,6 +17,7 @@ from snaketrain.runtime.credentials import hidden
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"
 NOTE = ".follower.doing"  # in the results: what it is doing
 LOG = ".follower.log"  # in the results: its warnings, which the workflow shows
+ON_END, ON_END_SINCE = "SNAKETRAIN_ON_END", "SNAKETRAIN_ON_END_SINCE"  # in the follower's environment, which process lists do not show
 QUIET_SECONDS = 2  # a shorter wait is not announced
 MOST_DEATHS = 5  # in a row; then it is not started again
 FIRST_PAUSE_SECONDS, PAUSE_FACTOR = 2.0, 4  # before it is started again: 2, 8, 32, 128 seconds
@@ -32,8 +33,8 @@ def command(results: Path, uri: str | None, local_store: str | Path | None, mode
 class FollowerLog:
     """What the follower writes to stderr. It goes to a file, since the follower may outlive the workflow, and is shown as it grows."""
 
-    def __init__(self, path: Path):
-        self.path, self._shown, self._began = path, 0, 0
+    def __init__(self, path: Path, environment: dict[str, str]):
+        self.path, self.environment, self._shown, self._began = path, os.environ | environment, 0, 0
 
     def start(self, process: list[str]) -> subprocess.Popen[bytes]:
         """In a session of its own: Ctrl-C is the workflow's business, and what the follower starts ends with it."""
@@ -41,11 +42,11 @@ class FollowerLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "ab")  # noqa: SIM115 - closed below
         except OSError:  # results that cannot be written to, which the follower itself reports
-            return subprocess.Popen(process, start_new_session=True)
+            return subprocess.Popen(process, env=self.environment, start_new_session=True)
         with file:
             self._began = file.tell()
             self._shown = self._shown or self._began
-            return subprocess.Popen(process, start_new_session=True, stderr=file)
+            return subprocess.Popen(process, env=self.environment, start_new_session=True, stderr=file)
 
     def show(self) -> None:
         new = self._text(self._shown)
@@ -72,7 +73,8 @@ class FollowerProcess:
     def __init__(self, results: Path, tracking: Tracking):
         self.results, self.tracking = results.resolve(), tracking
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = FollowerLog(self.results / LOG)
+        on_end = {ON_END: tracking.on_end, ON_END_SINCE: str(time.time())} if tracking.on_end else {}
+        self.log = FollowerLog(self.results / LOG, on_end)
         self._finishing = threading.Event()
         self._watching: threading.Thread | None = None
 

@@ -188,7 +188,7 @@ def readable(data: Data) -> list[str]:
 
 def tracking(runs: dict[str, Settings]) -> Iterator[str]:
     """Tracking settings on which runs disagree: one follower records all runs in one place."""
-    for name in ("uri", "local_store", "register_models"):
+    for name in ("uri", "local_store", "register_models", "on_end"):
         given = {getattr(run.tracking, name): run_name for run_name, run in runs.items()}
         if len(given) > 1:
             values = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())

@@ -1,12 +1,13 @@
 """The operations on MLflow that the follower needs, each safe to repeat."""
 
 import contextlib
+import json
 import logging
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 # MLflow reads these when it is imported; with its defaults a server that hangs blocks one call for ten minutes
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -20,8 +21,7 @@ from mlflow.entities import (
     Dataset,
     DatasetInput,
     InputTag,
-    LoggedModelOutput,
-    LoggedModelStatus,
+    LoggedModel,
     Metric,
     Param,
     Run,
@@ -29,22 +29,35 @@ from mlflow.entities import (
     ViewType,
 )  # fmt: skip
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
+from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFACTS
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.lease import Lease
-from snaketrain.runtime.manifests import digest
+from snaketrain.tracking.limits import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, allowed, cut, folder_name, milliseconds, rounded
 from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.tracked import Point
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
-RUN_KEY, PARENT = "pipeline.run_key", "mlflow.parentRunId"
+RUN_KEY, PARENT, NOTE = "pipeline.run_key", "mlflow.parentRunId", "mlflow.note.content"
 TEXTS, LONGEST_TEXT_BYTES = (
     (".json", ".csv", ".txt", ".diff", ".html", ".py", ".log", ".jsonl"),
     20_000_000,
 )  # may contain a password
 TAIL_BYTES = 100_000
+
+
+class OfModel(NamedTuple):
+    """The model that a metric belongs to, and the data on which it was measured; none for most."""
+
+    model_id: str | None = None
+    dataset: str | None = None
+    digest: str | None = None
+
+
+NO_MODEL = OfModel()
 
 
 class ExperimentDeleted(Exception):
@@ -65,6 +78,8 @@ class Store:
         self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
         mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
         with alone(uri):
+            if uri.startswith(SQLITE):
+                create(Path(uri.removeprefix(SQLITE)))
             self._client = MlflowClient(uri)
             self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
@@ -158,29 +173,30 @@ class Store:
         for start in range(0, len(new), PARAMS_AT_ONCE):
             self.client.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
 
+    def rename(self, run_id: str, name: str, shorter: str) -> None:
+        """Unless somebody has given it another name."""
+        if name != shorter and self.get(run_id).info.run_name == hidden(name):
+            self.client.update_run(run_id, name=hidden(shorter))
+
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
-    def points(self, run_id: str, points: list[Point], model_id: str | None = None) -> None:
+    def points(self, run_id: str, points: list[Point], model: OfModel = NO_MODEL) -> None:
         """(name, value, time, step); MLflow keeps identical points once. With a model, they belong to the model too."""
-        metrics = [Metric(allowed(name), value, milliseconds(time), step, model_id=model_id) for name, value, time, step in points]
+        metrics = [
+            Metric(allowed(name), rounded(name, value), milliseconds(time), step, model.model_id, model.dataset, model.digest)
+            for name, value, time, step in points
+        ]
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
 
-    def model(self, experiment: str, run_id: str, name: str, step: int, tags: dict[str, str]) -> str:
-        """The id of a run's model whose files are elsewhere, created if there is none."""
-        name, where = allowed_model_name(name), self.experiment(experiment)
-        found = list(self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'"))
-        if not found:
-            tags = {k: cut(v, LONGEST_TAG) for k, v in tags.items()} | {MLFLOW_MODEL_IS_EXTERNAL: "true"}
-            found = [self.client.create_logged_model(where, name, run_id, tags)]
-        model_id = found[0].model_id
-        if found[0].status != LoggedModelStatus.READY:
-            self.client.finalize_logged_model(model_id, LoggedModelStatus.READY)
-        outputs = self.get(run_id).outputs
-        if model_id not in {model.model_id for model in (outputs.model_outputs if outputs else [])}:
-            self.client.log_outputs(run_id, [LoggedModelOutput(model_id, step)])
-        return model_id
+    def model(self, experiment: str, run_id: str, name: str, params: dict[str, str], tags: dict[str, str]) -> LoggedModel:
+        """A run's model, created if there is none with these tags; it is not ready until its files are there."""
+        where = self.experiment(experiment)
+        tags, params = ({k: cut(v, LONGEST_PARAM) for k, v in each.items()} for each in (tags, params))
+        found = self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'")
+        same = [each for each in found if tags.items() <= each.tags.items()]
+        return same[0] if same else self.client.create_logged_model(where, name, run_id, tags, params)
 
     def status(self, run_id: str, status: str, time: float) -> None:
         """Set it to running, or end it at that time."""
@@ -202,6 +218,11 @@ class Store:
                 return self.client.log_text(run_id, clean, f"{folder}/{file.name}" if folder else file.name)
         self.client.log_artifact(run_id, str(file), folder)
 
+    def table(self, run_id: str, content: JsonObject, file: str) -> None:
+        """An artifact that MLflow's pages show as a table."""
+        self.client.log_dict(run_id, content, file)
+        self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([{"path": file, "type": "table"}])})
+
     def tail(self, run_id: str, file: Path, folder: str) -> None:
         """The end of a log."""
         with open(file, "rb") as log:
@@ -220,27 +241,11 @@ def alone(uri: str) -> Iterator[None]:
         yield
 
 
-def cut(value: object, longest: int) -> str:
-    """A text without passwords, cut to a length that MLflow accepts."""
-    text = hidden(str(value))
-    return text if len(text) <= longest else text[: longest - 6] + " … cut"
-
-
-def allowed(name: str) -> str:
-    """A metric's name with the characters that MLflow allows."""
-    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:LONGEST_KEY]
-
-
-def allowed_model_name(name: str) -> str:
-    """A model's name with characters that MLflow allows and that are safe in an address."""
-    return "".join(c if c.isalnum() or c in "_-" else "-" for c in name)[:LONGEST_KEY]
-
-
-def folder_name(experiment: str) -> str:
-    """A folder name for an experiment, whose own name may hold what a path must not."""
-    plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
-    return plain if plain and plain == experiment else f"{plain}-{digest(experiment)[:8]}"
-
-
-def milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+def create(database: Path) -> None:
+    """Make the tables beside its place: MLflow cannot open a database whose creation was interrupted."""
+    if database.exists():
+        return
+    beside = database.with_name(f".{database.name}.new")
+    beside.unlink(missing_ok=True)  # of a process that was killed
+    SqlAlchemyStore(f"{SQLITE}{beside}", ARTIFACTS).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+    os.replace(beside, database)

@@ -1,29 +1,28 @@
 """Registers the best model of a run with MLflow, from where it can be served, if it beats those registered before."""
 
-import shutil
+import json
 import tempfile
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
-import mlflow
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
-from snaketrain.tracking.mlflow_store import LONGEST_TAG, Store, allowed_model_name, cut
+from snaketrain.tracking.configurations import short_name
+from snaketrain.tracking.limits import LONGEST_TAG, allowed_model_name, cut
+from snaketrain.tracking.mlflow_store import OfModel, Store
 from snaketrain.tracking.run_keys import training_run
+from snaketrain.tracking.stage_results import Evaluated
 
 ALIAS = "champion"
-EXAMPLE = ["a touching film"]
-EXAMPLE_OF_PAIRS = [{"text": "a touching film", "text_pair": "it moved me"}]
-REQUIRED = ("mlflow", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 def register_best(folders: list[Path], store: Store) -> dict[str, str]:
@@ -40,9 +39,7 @@ def register(folder: Path, store: Store) -> Decision:
     name = registry_name(run)
     decision = decide(new, *registered(store, name))
     if decision.registers:
-        prepared = tracked.prepared(run, folder.resolve().parents[1])
-        longest = prepared.facts.get("max_length") if prepared else None
-        version = log_model(folder / "selection/model", name, run_id, longest, prepared is not None and has_pairs(prepared), store)
+        version = register_model(log_model(folder, run, run_id, store), name, run_id, decision.reason, store)
         for key, value in (asdict(new) | {"reason": decision.reason}).items():
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
         if decision.crowns:
@@ -115,35 +112,35 @@ def of_unknown_origin(version: ModelVersion) -> Contender:
     return Contender(f"version {version.version}", float("nan"), "unknown", "max", "unknown")
 
 
-def log_model(model: Path, name: str, run_id: str, longest: int | None, pairs: bool, store: Store) -> str:
-    """Save the model with everything serving needs. Returns the number of its version."""
-    requirements = [f"{package}=={metadata.version(package).partition('+')[0]}" for package in REQUIRED]
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(model, f"{folder}/files", ignore=shutil.ignore_patterns("*.pt"))  # only training needs these
-        mlflow.pyfunc.save_model(
-            f"{folder}/model",
-            python_model=served_code(),
-            artifacts={"model": f"{folder}/files"},
-            pip_requirements=requirements,  # MLflow would take long to infer them
-            model_config={"max_length": longest, "pairs": pairs},
-        )
-        add_example(Path(folder, "model"), EXAMPLE_OF_PAIRS if pairs else EXAMPLE)
-        store.client.log_artifacts(run_id, f"{folder}/model", "model")
+def register_model(model_id: str, name: str, run_id: str, why: str, store: Store) -> str:
+    """The number of its version, which the model's page names too."""
     if not store.client.search_registered_models(f"name = '{name}'"):
         store.client.create_registered_model(name)
-    source = f"{store.get(run_id).info.artifact_uri}/model"
-    return str(store.client.create_model_version(name, source, run_id).version)
+    version = str(store.client.create_model_version(name, f"models:/{model_id}", run_id, description=why, model_id=model_id).version)
+    store.client.set_logged_model_tags(model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([{"name": name, "version": version}])})
+    return version
 
 
-def add_example(saved: Path, example: Json) -> None:
-    """What `save_model` does with an example, except that it would load the model and predict first, which takes many times as long."""
-    kept = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json"}
-    for name, content in zip(kept.values(), (example, {"inputs": example}), strict=True):
-        write_json(saved / name, content)
-    described = Model.load(saved)
-    described.saved_input_example_info = {"type": "json_object", **kept}
-    described.save(saved / "MLmodel")
+def log_model(folder: Path, run: JsonObject, run_id: str, store: Store) -> str:
+    """The id of the run's best model in MLflow, saved there with everything that serving needs."""
+    experiment, winner = run.get("experiment") or "snaketrain", tracked.finished_json(folder / "selection/selection.json")["winner"]
+    name = allowed_model_name(f"{short_name(run['run'])}-step-{winner['step']}")
+    tags = {"pipeline.data": str(run["data"]["content"]), "pipeline.content": read_manifest(folder / "selection/manifest.json").content}
+    found = store.model(experiment, run_id, name, tracked.params(run["settings"]), tags)
+    if found.status != LoggedModelStatus.READY:
+        from snaketrain.tracking.saved_models import save  # loads transformers, which the follower does not need
 
-
-def served_code() -> str:
-    return str(Path(tracked.__file__).with_name("served_classifier.py"))
+        prepared = tracked.prepared(run, folder.resolve().parents[1])
+        longest = prepared.facts.get("max_length") if prepared else None
+        with tempfile.TemporaryDirectory() as temporary:
+            pairs = prepared is not None and has_pairs(prepared)
+            save(folder / "selection/model", Path(temporary, "saved"), longest, pairs, name, found.model_id)
+            store.client.log_model_artifacts(found.model_id, f"{temporary}/saved")
+        store.client.finalize_logged_model(found.model_id, LoggedModelStatus.READY)
+    outputs = store.get(run_id).outputs
+    if found.model_id not in {model.model_id for model in (outputs.model_outputs if outputs else [])}:
+        store.client.log_outputs(run_id, [LoggedModelOutput(found.model_id, winner["step"])])
+    if results := Evaluated.read(folder):
+        data = tracked.dataset(run, None)
+        store.points(run_id, results.points(), OfModel(found.model_id, data["name"], data["digest"]))
+    return str(found.model_id)

@@ -5,7 +5,7 @@ from pathlib import Path
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.tracking import tracked
-from snaketrain.tracking.mlflow_store import ExperimentDeleted, Store
+from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store
 from snaketrain.tracking.run_keys import former_key, run_key
 
 
@@ -27,7 +27,7 @@ class SharedRuns:
         if prepared is None:
             return None, None
         if prepared.path not in self._data:
-            points = [*tracked.data_points(prepared.facts, prepared.finished), tracked.duration("preparation", prepared)]
+            points = tracked.data_points(prepared.facts, prepared.finished)
             tags = {"pipeline.stage": "prepare", "pipeline.data": prepared.content}
             try:
                 self._data[prepared.path] = self._stage_run(prepared, experiment, prepared.folder.name, tags, points, ["report.json"])
@@ -43,8 +43,8 @@ class SharedRuns:
             return
         if first := tracked.read_json(self.results / "runs" / names[0] / "training/run.json"):
             experiment = f"{first.get('experiment') or 'snaketrain'}-comparisons"
-            tags = {"pipeline.stage": "compare", "mlflow.note.content": made.facts.get("verdict", "")}
-            points = [("runs", float(len(names)), made.finished, 0), tracked.duration("comparison", made)]
+            tags = {"pipeline.stage": "compare", NOTE: made.facts.get("verdict", "")}
+            points = [("runs", float(len(names)), made.finished, 0)]
             self._stage_run(made, experiment, f"{len(names)} runs", tags, points, list(made.files))
 
     def _stage_run(

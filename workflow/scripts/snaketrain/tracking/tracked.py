@@ -1,16 +1,23 @@
 """What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set."""
 
 import json
-import math
+import re
 from pathlib import Path
 
+from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.setting_strings import by_key
+from snaketrain.tracking.addresses import run_address
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is considered killed
+END = "pipeline.end"  # a tag: how the last attempt ended
+INTERVAL = "interval"  # a tag: the uncertainty of the accuracy on the test set
+TIME = "training/time.json"  # an artifact: what the wall time was spent on
+REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
+LONGEST_REASON = 500
 Point = tuple[str, float, float, int]
 
 
@@ -46,8 +53,9 @@ def prepared(run: JsonObject, results: Path) -> Manifest | None:
 
 
 def params(strings: list[str]) -> dict[str, str]:
-    """Settings as MLflow shows them: text without quotes, everything else as JSON."""
-    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in by_key(strings).items()}
+    """Settings as MLflow shows them: text without quotes, everything else as JSON. Those that are null or empty are only in run.json."""
+    given = {key: value for key, value in by_key(strings).items() if value not in (None, "", [], {})}
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in given.items()}
 
 
 def tags(run: JsonObject) -> dict[str, str]:
@@ -62,8 +70,21 @@ def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) ->
     data = run.get("data") or {}
     text = f"{data.get('name', '')} `{data.get('content', '')}`"
     if data_run_id:
-        text = f"[{data.get('name')}](#/experiments/{experiment_id}/runs/{data_run_id}) `{data.get('content')}`"
+        text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
     return "\n\n".join(part for part in (run.get("notes") or "", f"Data: {text}" if data else "") if part)
+
+
+def with_ending(note: str, before: str, now: str) -> str:
+    """The description of a run, which begins with how it ended unless it finished. `before`: how it had ended when that was last written."""
+    return ending(now) + note.removeprefix(ending(before))
+
+
+def ending(why: str) -> str:
+    """The first paragraph of a description: `Failed: <message>`."""
+    if not why.startswith(("failed", "killed", "stopped")):
+        return ""
+    line = re.sub(r"([\\`*<>\[\]])", r"\\\1", " ".join(why.split())[:LONGEST_REASON])  # not as markdown
+    return f"{line[:1].upper()}{line[1:]}\n\n"
 
 
 def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
@@ -74,16 +95,13 @@ def reason(reasons: JsonObject, stage: str) -> dict[str, str]:
 def attempts(standing: JsonObject, why: str) -> dict[str, str]:
     """How often a training was started, in which SLURM jobs, and how it ended."""
     jobs = {"slurm.job_ids": ", ".join(standing["jobs"])} if standing["jobs"] else {}
-    return jobs | {"pipeline.attempts": str(standing["attempts"]), "pipeline.end": why}
+    return jobs | {"pipeline.attempts": str(standing["attempts"]), END: why}
 
 
-def duration(name: str, made: Manifest) -> Point:
-    return f"seconds/{name}", made.finished - made.started, made.finished, 0
-
-
-def spent(seconds: dict[str, float], time: float) -> list[Point]:
-    """What the training's time was spent on; `goodput` is a share, not seconds."""
-    return [(name if name == "goodput" else f"time/{name}", value, time, 0) for name, value in seconds.items()]
+def time_table(seconds: dict[str, float]) -> JsonObject:
+    """What the wall time of a training was spent on, as MLflow's pages show a table."""
+    rows = [[name, round(value, 1), round(value / seconds["wall"], 4)] for name, value in seconds.items() if name != "goodput"]
+    return {"columns": ["activity", "seconds", "share of the wall time"], "data": rows}
 
 
 def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
@@ -95,12 +113,29 @@ def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
     ]
 
 
-def scores(split: str, results: JsonObject, time: float) -> list[Point]:
-    found = numbers(split, results.get("metrics", {}) | {key: value for key, value in results.items() if key != "confidence"}, time)
-    for name, baseline in results.get("baselines", {}).items():
-        found += numbers(f"{split}/baseline_{name}", baseline, time)
-    low, high = results.get("interval") or (math.nan, math.nan)
-    return found + ([] if math.isnan(low) else [(f"{split}/accuracy_low", low, time, 0), (f"{split}/accuracy_high", high, time, 0)])
+def selected(selection: JsonObject, time: float) -> list[Point]:
+    """The metrics of the selected checkpoint, which are those on the development set."""
+    winner = selection["winner"]
+    return [("selected_step", float(winner["step"]), time, 0), *numbers("dev", winner["metrics"], time)]
+
+
+def scores(split: str, results: JsonObject, selection: JsonObject, time: float) -> list[Point]:
+    """The metrics of an evaluation, each once: those on the development set are already there from the selection."""
+    metrics, chosen_by = results.get("metrics", {}), selection["metric"]
+    found = metrics | {key: value for key, value in results.items() if key not in (*REPEATED, *metrics)}
+    if (constant := baseline(results.get("baselines", {}), chosen_by, selection["mode"])) is not None:
+        found[f"{chosen_by}_baseline"] = constant
+    if split == "dev":
+        found = {key: value for key, value in found.items() if key not in selection["winner"]["metrics"]}
+    elif bounds := results.get("interval"):
+        found |= {"accuracy_low": bounds[0], "accuracy_high": bounds[1]}
+    return numbers(split, found, time)
+
+
+def interval(results: JsonObject) -> dict[str, str]:
+    """As a tag, which is one column instead of two."""
+    low, high = results.get("interval") or (None, None)
+    return {} if low is None else {INTERVAL: f"[{low:.3f}, {high:.3f}]"}
 
 
 def data_points(facts: JsonObject, time: float) -> list[Point]:

@@ -6,63 +6,73 @@ A view is a tag of the experiment, which its address names; MLflow 3.17's pages 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from snaketrain.evaluation.differences import differing_settings
+from snaketrain.tracking.addresses import MODE
+from snaketrain.tracking.configurations import CONFIGURATION, TrainingRow, configurations
+from snaketrain.tracking.tracked import INTERVAL
 
-NAME = "snaketrain"
-TAG = f"mlflow.sharedViewState.{NAME}"
-MOST_PARAMS, MOST_COMPARED = 8, 10
-ALSO = ("test/accuracy_low", "train/examples_per_second", "goodput", "time/wall")
+NAME, GROUPED = "snaketrain", "snaketrain-configurations"
+TAG, GROUPED_TAG = f"mlflow.sharedViewState.{NAME}", f"mlflow.sharedViewState.{GROUPED}"
+MOST_COLUMNS, MOST_COMPARED = 6, 10
+FIRST = ("train.learning_rate", "train.seed")
 BESIDE_THE_POINT = (".sha256", ".hub_type", ".path", ".package")  # too long for a column
 
 
-@dataclass(frozen=True)
-class TrainingRow:
-    """A training, and the metric that selected its checkpoint, once one is selected."""
-
-    run_id: str
-    settings: Mapping[str, object]
-    metric: str | None
-    mode: str | None
+def tags(rows: Sequence[TrainingRow]) -> dict[str, str]:
+    """Tags of the experiment; pages of MLflow before 3.17 choose their mode by the last one."""
+    return {TAG: json.dumps(view(rows)), GROUPED_TAG: json.dumps(grouped(rows)), "mlflow.experimentKind": "custom_model_development"}
 
 
-def view(rows: list[TrainingRow]) -> dict[str, object]:
+def view(rows: Sequence[TrainingRow]) -> dict[str, object]:
     """Trainings only, with the metric that selected most checkpoints, and the settings that differ."""
     chosen = Counter((row.metric, row.mode) for row in rows if row.metric).most_common(1)
     metric, mode = chosen[0][0] if chosen else ("loss", "min")
-    differing = differing_settings([row.settings for row in rows], left_out=BESIDE_THE_POINT)
-    metrics = dict.fromkeys((f"best/{metric}", f"test/{metric}", "test/loss", *ALSO))
-    columns = [f"metrics.`{name}`" for name in metrics] + [f"params.`{name}`" for name in differing[:MOST_PARAMS]]
+    results = [f"metrics.`dev/{metric}`", f"metrics.`test/{metric}`", f"tags.`{INTERVAL}`"]
+    columns = [*results, *(f"params.`{name}`" for name in shown_settings(rows)[: MOST_COLUMNS - len(results)])]
     return {
         "searchFilter": "tags.`pipeline.stage` = 'train'",
         "orderByKey": columns[0],
         "orderByAsc": mode == "min",
         "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": {column: 50 + 8 * len(column.partition("`")[2]) for column in columns},
         "runsHiddenMode": "FIRST_20_RUNS",
         "chartsSearchFilter": f"^(train/loss|eval/loss|eval/{re.escape(metric)})$",
     }
 
 
-def tags(rows: list[TrainingRow]) -> dict[str, str]:
-    """Tags of the experiment; the second makes MLflow show its pages for trainings."""
-    return {TAG: json.dumps(view(rows)), "mlflow.experimentKind": "custom_model_development"}
+def shown_settings(rows: Sequence[TrainingRow]) -> list[str]:
+    """Learning rate and seed, then the other settings that differ."""
+    known = [name for name in FIRST if any(name in row.settings for row in rows)]
+    return list(dict.fromkeys([*known, *differing_settings([row.settings for row in rows], left_out=BESIDE_THE_POINT)]))
 
 
-def view_address(ui: str, experiment_id: str) -> str:
-    return f"{ui}/#/experiments/{experiment_id}/runs?viewStateShareKey={NAME}"
+def grouped(rows: Sequence[TrainingRow]) -> dict[str, object]:
+    """The same with a line for each configuration: its mean over the seeds, and in the curves the band between their extremes."""
+    by_configuration = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": CONFIGURATION}]}
+    return view(rows) | {"groupBy": by_configuration, "useGroupedValuesInCharts": True}
 
 
-def curves_address(ui: str, experiment_id: str) -> str:
-    return f"{view_address(ui, experiment_id)}&compareRunsMode=CHART"
+def addresses(ui: str, experiment_id: str, rows: Sequence[TrainingRow]) -> list[str]:
+    """Of the views and of a comparison of the runs, each with what it shows."""
+    found = [f"all runs   {view_address(ui, experiment_id)}", f"curves     {curves_address(ui, experiment_id)}"]
+    if any(len(members) > 1 for members in configurations(rows).values()):
+        found.append(f"seeds      {curves_address(ui, experiment_id, GROUPED)}")
+    return [*found, f"compared   {compare_address(ui, experiment_id, rows)}"]
 
 
-def compare_address(ui: str, experiment_id: str, rows: list[TrainingRow]) -> str:
+def view_address(ui: str, experiment_id: str, name: str = NAME) -> str:
+    return f"{ui}/#/experiments/{experiment_id}/runs?viewStateShareKey={name}&{MODE}"
+
+
+def curves_address(ui: str, experiment_id: str, name: str = NAME) -> str:
+    return f"{view_address(ui, experiment_id, name)}&compareRunsMode=CHART"
+
+
+def compare_address(ui: str, experiment_id: str, rows: Sequence[TrainingRow]) -> str:
     runs = quote(json.dumps([row.run_id for row in rows[:MOST_COMPARED]], separators=(",", ":")))
-    return f"{ui}/#/compare-runs?runs={runs}&experiments={quote(json.dumps([experiment_id], separators=(',', ':')))}"
-
-
-def run_address(ui: str, experiment_id: str, run_id: str) -> str:
-    return f"{ui}/#/experiments/{experiment_id}/runs/{run_id}"
+    experiments = quote(json.dumps([experiment_id], separators=(",", ":")))
+    return f"{ui}/#/compare-runs?runs={runs}&experiments={experiments}&{MODE}"

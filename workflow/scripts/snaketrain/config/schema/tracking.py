@@ -24,6 +24,12 @@ class Tracking(Section):
         True,
         description="whether the best classifier of texts or pairs of an experiment is registered in MLflow's model registry, ready to be served",
     )
+    on_end: str | None = Field(
+        None,
+        description="a shell command for the end of each run, such as one that sends a mail; run, state and figures are in its environment: "
+        "`SNAKETRAIN_RUN`, `SNAKETRAIN_STATE`, ... (docs/mlflow.md)",
+        min_length=1,
+    )
     wait_seconds: float = Field(
         120,
         ge=0,

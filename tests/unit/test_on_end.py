@@ -1,0 +1,57 @@
+"""The user's command for the end of a run: what it is told, how often, and that nothing it does has consequences."""
+
+import json
+import time
+
+import pytest
+from workspace import START, make_workspace
+
+from snaketrain.tracking import on_end
+from snaketrain.tracking.on_end import OnEnd, RunEnd
+
+TELL = 'printf "%s|%s|%s|%s|%s\\n" "$SNAKETRAIN_RUN" "$SNAKETRAIN_STATE" "$SNAKETRAIN_REASON" "$SNAKETRAIN_TEST_ACCURACY" "$SNAKETRAIN_FIGURES" >> told'
+
+
+@pytest.fixture
+def results(tmp_path):
+    return make_workspace(tmp_path, {"first": {}})
+
+
+def end(results, state="finished", reason="", attempts=1, ended=START + 1) -> RunEnd:
+    figures = {"test/accuracy": 0.9} if state == "finished" else {}
+    return RunEnd(results / "runs/first/training", "first", state, reason, ended, attempts, "0123", lambda: figures)
+
+
+def test_it_is_told_of_each_end_once(results):
+    for _ in range(2):
+        teller = OnEnd(TELL, START, results)
+        teller.tell(end(results), last=False)
+        assert teller.finish() == []
+    teller.tell(end(results, "failed", "failed: $(touch PWNED) `touch PWNED`", 2), last=False)
+    assert teller.finish() == []
+    finished, failed = (results.parent / "told").read_text().splitlines()
+    assert finished == f"first|finished||0.9|{json.dumps({'test/accuracy': 0.9})}"
+    assert failed == "first|failed|failed: $(touch PWNED) `touch PWNED`||{}" and not (results.parent / "PWNED").exists()
+
+
+def test_ends_before_the_workflow_are_not_told_nor_stops_that_are_resumed(results):
+    teller = OnEnd(TELL, START + 10, results)
+    teller.tell(end(results), last=True)
+    teller.tell(end(results, "stopped", ended=START + 20), last=False)
+    assert teller.running == [] and not (results.parent / "told").exists()
+    teller.tell(end(results, "stopped", "stopped by SIGTERM", ended=START + 20), last=True)
+    assert teller.finish() == [] and (results.parent / "told").read_text().startswith("first|stopped|stopped by SIGTERM")
+
+
+def test_a_command_that_fails_or_hangs_is_a_warning(results, monkeypatch):
+    monkeypatch.setattr(on_end, "LONGEST_SECONDS", 0.5)
+    teller = OnEnd("echo no such user; exit 3", START, results)
+    teller.tell(end(results), last=False)
+    assert teller.finish() == [
+        f"tracking.on_end: the command for first failed with exit code 3. Its output is in {results / '.on_end.log'}"
+    ]
+    assert (results / ".on_end.log").read_text() == "no such user\n"
+    began, teller = time.monotonic(), OnEnd("sleep 600", START, results)
+    teller.tell(end(results, attempts=2), last=False)
+    (warning,) = teller.finish()
+    assert "was ended after 0.5 seconds" in warning and time.monotonic() - began < 60

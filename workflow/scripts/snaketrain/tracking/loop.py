@@ -1,0 +1,157 @@
+"""The follower's loop: passes over the runs until the workflow has ended, whatever MLflow does meanwhile."""
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snaketrain.orchestration.follower import NOTE, command
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.lease import Lease, LeaseLost
+from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
+from snaketrain.tracking.on_end import OnEnd
+from snaketrain.tracking.problems import Problem, problem_with
+from snaketrain.tracking.registrar import Registrar
+
+if TYPE_CHECKING:
+    from snaketrain.tracking.following import Follower
+
+LONGEST_PAUSE_SECONDS = 15
+LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
+SHOW_RUNS = Path(__file__).resolve().parents[2] / "tools/show_runs.py"
+
+
+@dataclass(frozen=True)
+class Options:
+    results: Path
+    uri: str
+    local_store: Path | None
+    models: bool  # whether the best one is registered
+    once: bool
+    interval: float  # seconds between two passes
+
+    @property
+    def to_repeat(self) -> str:
+        """The command that brings MLflow up to date by hand."""
+        return shlex.join(command(self.results, self.uri, self.local_store, self.models, "--once"))
+
+    @property
+    def ui(self) -> str:
+        return self.uri.rstrip("/") if self.uri.startswith("http") else LOCAL_UI
+
+
+class Loop:
+    def __init__(self, options: Options, lease: Lease, is_over: Callable[[], bool]):
+        self.options, self.lease, self.is_over = options, lease, is_over
+        self.follower: Follower | None = None
+        self.local: LocalDatabase | None = None
+        self.registrar = Registrar(options.uri, options.results / ".register_model.log")
+        self.on_end = OnEnd.of_environment(options.results)
+        self.local_folder, warning = self._local_folder()
+        if warning:
+            warn(warning)
+
+    def run(self) -> None:
+        failures, last = 0, False
+        while not last:
+            # checked before the pass, so that the last pass sees everything the process wrote before it ended
+            last = self.options.once or self.is_over()
+            problem = self._pass(last)
+            failures = failures + 1 if problem else 0
+            if problem and (failures == 1 or last):
+                later = f"{problem.advice}; then: {self.options.to_repeat}" if last else "Nothing is lost; trying again."
+                warn(f"{problem.what}. {later}")
+            if not last:
+                longest = max(LONGEST_PAUSE_SECONDS, self.options.interval)
+                self._pause(min(self.options.interval * 2 ** min(failures, 10), longest))
+        if self.follower and not failures and (self.options.once or self.follower.runs()):
+            self._say_where_to_look(self.follower)
+        for warning in self.on_end.finish():
+            warn(warning)
+        if self.local:
+            self.local.remove()
+
+    def _pass(self, last: bool) -> Problem | None:
+        """Whatever goes wrong must not affect the runs."""
+        try:
+            self.lease.check()
+            follower = self.follower = self.follower or self._connect()
+            if follower.store.is_replaced():
+                self._start_again(last)
+            if follower.has_lost_its_runs(look_now=last):
+                follower.forget()
+                self.registrar.forget()
+            problem = self._update(follower, last)
+            if self.local and (warning := self.local.copy(complete=True) if last else self.local.copy_when_due()):
+                warn(warning)
+            return problem
+        except LeaseLost:
+            self.registrar.stop()
+            raise
+        except Exception as error:
+            if self.follower:
+                self.follower.forget()
+            return problem_with(self.options.uri, error)
+
+    def _update(self, follower: "Follower", last: bool) -> Problem | None:
+        from snaketrain.tracking.passes import full_pass
+
+        if last:
+            follower.jobs.asked_at = None  # ask SLURM again
+        problem = full_pass(follower, self._note if last else lambda text: None)
+        for end in follower.ends.values():
+            self.on_end.tell(end, last)
+        due = follower.unregistered if self.options.models else set()
+        if not last:
+            self.registrar.start(due)
+        elif failed := self.registrar.finish(due, self._note):
+            return Problem(failed, "See that log")
+        return problem
+
+    def _connect(self) -> "Follower":
+        self._note(f"connecting to {self.options.uri}")
+        from snaketrain.tracking.following import Follower  # the import takes seconds, and may fail
+        from snaketrain.tracking.mlflow_store import Store
+
+        if not self.local_folder:
+            return Follower(self.options.results, Store(self.options.uri, self.lease.check))
+        database = Path(self.options.uri.removeprefix(SQLITE))
+        self.local = LocalDatabase(database, self.local_folder, self.options.results, self.lease.check)
+        self.registrar.uri = self.local.uri
+        return Follower(self.options.results, Store(self.local.uri, self.lease.check, self.local.artifacts))
+
+    def _local_folder(self) -> tuple[Path | None, str | None]:
+        if not self.options.uri.startswith(SQLITE):
+            return None, None
+        return folder_for(Path(self.options.uri.removeprefix(SQLITE)), self.options.local_store)
+
+    def _start_again(self, last: bool) -> None:
+        """The database was deleted or replaced. MLflow keeps connections to the old one and has no way to drop them."""
+        warn("the database was deleted or replaced: starting again with everything that is in the files")
+        self.lease.release()
+        os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.is_over():
+            time.sleep(min(left, 0.5))
+
+    def _note(self, text: str) -> None:
+        """Note what the follower is doing, so that the workflow can say what it waits for."""
+        with contextlib.suppress(OSError):
+            (self.options.results / NOTE).write_text(text, encoding="utf-8")
+
+    def _say_where_to_look(self, follower: "Follower") -> None:
+        uri = self.options.uri
+        look = uri if uri.startswith("http") else f"make ui, or {shlex.join(['python', str(SHOW_RUNS), '--uri', uri])}"
+        print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look}")
+        print(*follower.addresses(self.options.ui), sep="\n")
+
+
+def warn(message: str) -> None:
+    print(hidden(f"warning: {message}"), file=sys.stderr, flush=True)

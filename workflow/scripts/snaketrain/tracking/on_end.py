@@ -1,0 +1,83 @@
+"""Runs the user's command `tracking.on_end` when a run ends, to send a mail or a message; whatever it does, the workflow goes on."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from snaketrain.orchestration.follower import ON_END, ON_END_SINCE
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.manifests import write_json
+from snaketrain.tracking.tracked import read_json
+
+TOLD, LOG = ".on_end.json", ".on_end.log"
+LONGEST_SECONDS = 60.0  # for the command
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    training: Path
+    run: str
+    state: str  # finished, failed, killed or stopped
+    reason: str
+    time: float
+    attempts: int
+    run_id: str  # in MLflow
+    figures: Callable[[], dict[str, float]] = dict  # the metrics of a finished run
+
+    @property
+    def token(self) -> str:
+        return f"{self.state} {self.attempts} {self.time}"
+
+    def environment(self) -> dict[str, str]:
+        """What the command is told: nothing of it is part of the command, so that no text is executed."""
+        about = {"RUN": self.run, "STATE": self.state, "REASON": hidden(self.reason), "FOLDER": str(self.training.parent)}
+        figures = self.figures()
+        about |= {"RUN_ID": self.run_id, "FIGURES": json.dumps(figures)}
+        figures_by_name = {re.sub(r"\W", "_", name).upper(): f"{value:.5g}" for name, value in figures.items()}
+        return {f"SNAKETRAIN_{name}": value.replace("\0", " ") for name, value in (figures_by_name | about).items()}
+
+
+class OnEnd:
+    def __init__(self, command: str | None, since: float, results: Path):
+        """`since`: runs that ended before are not told, which were there when the workflow started."""
+        self.command, self.since, self.log = command, since, results / LOG
+        self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
+
+    @classmethod
+    def of_environment(cls, results: Path) -> "OnEnd":
+        return cls(os.environ.get(ON_END), float(os.environ.get(ON_END_SINCE, "inf")), results)
+
+    def tell(self, end: RunEnd, last: bool) -> None:
+        """Once for each end; a stopped run is resumed, so that it is told only if the workflow ends before that."""
+        if not self.command or end.time < self.since or (end.state == "stopped" and not last):
+            return
+        if (read_json(end.training / TOLD) or {}).get("told") == end.token:
+            return
+        write_json(end.training / TOLD, {"told": end.token})
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self.command], env=os.environ | end.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self.log.parent.parent, start_new_session=True,
+            )  # fmt: skip
+        self.running.append((end.run, time.monotonic(), process))
+
+    def finish(self) -> list[str]:
+        """Wait for the commands, each for a minute at most. Warnings about those that failed."""
+        return [warning for each in self.running if (warning := self._outcome(*each))]
+
+    def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
+        try:
+            code = process.wait(max(0.0, began + LONGEST_SECONDS - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"tracking.on_end: the command for {run} was ended after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
+        return f"tracking.on_end: the command for {run} failed with exit code {code}. Its output is in {self.log}" if code else None

@@ -1,0 +1,92 @@
+"""The results of selection and evaluation: on the training's row, and as a child run of each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from snaketrain.orchestration.reasons import read_reasons
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.tracking import tracked
+from snaketrain.tracking.mlflow_store import PARENT, Store
+from snaketrain.tracking.run_keys import former_key, run_key
+from snaketrain.tracking.sent import Sent
+
+SPLITS = ("dev", "test")
+Files = list[tuple[Path, str]]  # and the folder of each among the artifacts
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The results of a run whose selection and evaluation belong to its present training."""
+
+    selected: Manifest
+    selection: JsonObject
+    evaluated: Manifest | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Evaluated | None":
+        trained, selected, evaluated = (
+            tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation")
+        )
+        selection = tracked.read_json(folder / "selection/selection.json")
+        if trained is None or selected is None or selection is None or not tracked.follows(selected, trained):
+            return None
+        return cls(selected, selection, evaluated if evaluated and tracked.follows(evaluated, selected) else None)
+
+    def points(self) -> list[tracked.Point]:
+        """The metrics of the selected checkpoint on all splits."""
+        found = tracked.selected(self.selection, self.selected.finished)
+        if self.evaluated:
+            for split, results in self.by_split(self.evaluated).items():
+                found += tracked.scores(split, results, self.selection, self.evaluated.finished)
+        return found
+
+    def figures(self) -> dict[str, float]:
+        return {name: value for name, value, _, _ in self.points()}
+
+    @staticmethod
+    def by_split(evaluated: Manifest) -> dict[str, JsonObject]:
+        return {split: tracked.read_json(evaluated.folder / f"{split}_results.json") or {} for split in SPLITS}
+
+
+class StageResults:
+    def __init__(self, results: Path, store: Store):
+        self.results, self.store = results, store
+
+    def send(self, found: Evaluated, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
+        if sent.done.get("selection") != (token := f"{found.selected.identity} {found.selected.content}"):
+            files = [(training / "manifest.json", "training"), (training.parent / "selection/selection.json", "selection")]
+            points = tracked.selected(found.selection, found.selected.finished)
+            self._finish(run, experiment, sent, found.selected, ("select", "selection"), points, files)
+            sent.done["selection"] = token
+        if not (made := found.evaluated) or sent.done.get("evaluation") == (token := f"{made.identity} {made.content}"):
+            return
+        files = [(file, "evaluation") for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]
+        if run.get("data"):
+            files.append((Path(run["data"]["path"]).parent / "report.json", "data"))
+        self._finish(run, experiment, sent, made, ("evaluate", "evaluation"), found.points(), files)
+        self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
+        sent.done["evaluation"] = token
+
+    def _finish(
+        self,
+        run: JsonObject,
+        experiment: str,
+        sent: Sent,
+        made: Manifest,
+        stage: tuple[str, str],
+        points: list[tracked.Point],
+        files: Files,
+    ) -> None:
+        """`stage`: its name in keys and tags, and in the child run's name."""
+        self.store.points(sent.run_id, points)
+        for file, place in files:
+            self.store.artifact(sent.run_id, file, place)
+        key, former = run_key(self.results, stage[0], made.identity, run["run"]), former_key(stage[0], made.identity)
+        reasons = read_reasons(self.results / "runs" / run["run"] / "reasons.json")
+        tags = {PARENT: sent.run_id, "pipeline.stage": stage[0]} | tracked.reason(reasons, made.stage)
+        child = self.store.run(experiment, key, f"{run['run']} {stage[1]}", made.started, tags, former)
+        if child:
+            self.store.params(child, tracked.params(made.settings))
+            self.store.points(child, points)
+            self.store.status(child, "FINISHED", made.finished)
