@@ -75,9 +75,8 @@ def test_addresses_open_in_the_mode_for_trainings(addresses, name):
 def test_the_table_shows_trainings_with_our_columns(addresses):
     text = words(page(addresses["all"], "test/accuracy"))
     assert "|2|matching runs|" in text and "|Sort: dev/accuracy|" in text
-    columns = ("dev/accuracy", "test/accuracy", "interval", "train.learning_rate", "train.seed")
-    places = [text.index(f"|{column}|") for column in columns]
-    assert places == sorted(places)
+    for column in ("dev/accuracy", "test/accuracy", "interval", "train.learning_rate", "train.seed"):
+        assert f"|{column}|" in text
     assert "|small|" in text and "|other|" in text and "evaluation|" not in text.replace("Evaluation", "")
     assert "|train.batch_size|" not in text  # the same in both
 
