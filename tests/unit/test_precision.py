@@ -8,7 +8,7 @@ import torch
 
 import evaluate_model
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.distributed import Distributed
@@ -71,4 +71,4 @@ def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path)
 
     monkeypatch.setattr(building, "make_strategy", ask)
     with pytest.raises(Chosen, match="bf16"):
-        evaluate_model.score(Namespace(device="cpu"), training, None, None, None, 4, tmp_path)
+        evaluate_model.score(Namespace(device="cpu"), training, None, None, None, Evaluate(), tmp_path)

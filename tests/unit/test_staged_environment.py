@@ -104,7 +104,11 @@ def test_where_no_copy_can_be_made_the_environment_itself_is_used_and_it_is_told
     packed(python)
     found = staged(python, folder)
     assert found.stdout.startswith(f"{made}/venv ")
-    assert found.stderr.startswith("compute.stage_environment on ") and told in found.stderr and "Python is started from" in found.stderr
+    assert (
+        found.stderr.startswith("warning: compute.stage_environment on ")
+        and told in found.stderr
+        and "Python is started from" in found.stderr
+    )
 
 
 def test_an_environment_that_was_changed_is_packed_anew(made, python, environment, tmp_path):

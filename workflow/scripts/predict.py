@@ -22,14 +22,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, metavar="PATH", help="PATH.parquet and PATH.csv are written, or replaced; default: INPUT-predictions"
     )
-    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="the columns of the text; default: those of the training data")
-    parser.add_argument("--id", metavar="COLUMN", help="a column that is copied to the predictions; default: the number of the row, from 0")
-    parser.add_argument("--format", help="auto, csv, tsv, jsonl, parquet or text; default: as the training data")
-    parser.add_argument("--encoding", help="of text files; default: as the training data")
+    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="the columns of the text (default: those of the training data)")
+    parser.add_argument(
+        "--id", metavar="COLUMN", help="a column that is copied to the predictions (default: the number of the row, from 0)"
+    )
+    parser.add_argument("--format", help="auto, csv, tsv, jsonl, parquet or text (default: that of the training data)")
+    parser.add_argument("--encoding", help="encoding of text files (default: that of the training data)")
     parser.add_argument("--columns", nargs="*", metavar="NAME", help="for CSV and TSV without a header line; without a NAME: there is one")
-    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together; default: 64")
-    parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise; default: 1")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs; default: auto")
+    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs (default: %(default)s)")
     return parser.parse_args()
 
 

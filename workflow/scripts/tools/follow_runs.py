@@ -8,6 +8,7 @@ import contextlib
 import math
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
@@ -81,7 +82,7 @@ def main() -> None:
         lease.release()
 
 
-def waiting(args: argparse.Namespace, watched: Process | None, results: Path):
+def waiting(args: argparse.Namespace, watched: Process | None, results: Path) -> tuple[float, Callable[[], bool], Callable[[str], None]]:
     """How long to wait for another follower, when to stop waiting, and what to do if there is one."""
     seconds = math.inf if watched else WAIT_FOR_OTHER_SECONDS if args.once else 0
     return seconds, lambda: is_over(watched), lambda owner: warn(f"another follower is running for {results}: {owner}; waiting for it")

@@ -12,10 +12,11 @@ import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
 
-__all__ = ["Axes", "Figure", "in_both_themes", "plt", "theme"]
+__all__ = ["Axes", "Figure", "Line2D", "in_both_themes", "plt", "theme"]
 
 # matplotlib would parse a label such as `$_{bad$` as a formula, and fail
 plt.rcParams.update({"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False})

@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from snaketrain.evaluation.colours import COLOURS
 from snaketrain.evaluation.comparing import Row, SeedGroup
 from snaketrain.evaluation.curves import Curves
-from snaketrain.evaluation.drawing import Axes, in_both_themes, plt
+from snaketrain.evaluation.drawing import Axes, Line2D, in_both_themes, plt
 from snaketrain.evaluation.rounding import is_number, spoken
 from snaketrain.labels.base import drawable
 

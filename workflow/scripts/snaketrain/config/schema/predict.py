@@ -48,6 +48,9 @@ class Inputs(Source, ReadInputs):
 def prediction_problems(predict: Mapping[str, Inputs], data: Data) -> Iterator[str]:
     if predict and data.by_class:
         yield "predict is for files of text, but the data is a dataset class: remove `predict`"
+    for name in ("target", "messages"):
+        if predict and getattr(data, name) is not None:
+            yield f"predict generates no text yet, which a model of data.{name} would have to: remove `predict`, and use the model with transformers"
     for name, inputs in predict.items():
         if not NAME.fullmatch(name):
             yield f"predict: {name!r} cannot be a name: files are named after it, so use only letters, digits, - and _"

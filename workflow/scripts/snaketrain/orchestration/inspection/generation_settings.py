@@ -8,6 +8,7 @@ from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.generation import TEXT_METRICS, Generate
+from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
 from snaketrain.orchestration.inspection.signatures import signature_of_use
 from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.runtime.json_types import Json
@@ -51,6 +52,8 @@ def setting_errors(value: Json) -> Iterator[str]:
 
 def takes_generate(task: str) -> bool:
     """Whether the task can be told to generate; a class of a user's may, too."""
+    if task in CHECKED_BY_CLASS:
+        return False
     try:
         signature = signature_of_use(task, "tasks")
     except NotFound:  # reported with the other names
