@@ -201,6 +201,7 @@ BAD = [
     ({"predict/new": {"path": "train.csv", "text": "txt"}}, "predict.new: ", "train.csv has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "id": "key"}}, "predict.new: ", "train.csv has no column 'key'"),
     ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}}, "predict.new.text names 2 columns, but data.text 1 (text): name as many"),
+    ({"predict/new": {"path": "train.csv"}, "data/target": "text", "data/label": None}, "predict generates no text yet", "remove `predict`"),
     ({"predict/new.1": {"path": "train.csv"}}, "predict: 'new.1' cannot be a name: files are named after it"),
     ({"data/text": "txt"}, "data.text: train file", "has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"data/label": "lable"}, "data.label: train file", "has no column 'lable'", "Did you mean 'label'?"),

@@ -4,12 +4,15 @@ import pyarrow
 import pytest
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, ReadInputs
+from snaketrain.config.schema import Data, Model, ReadInputs, Train
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.text.unlabelled import prepare_unlabelled
 from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.evaluation.unlabelled import Predictor
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.strategies.single import Single
 
 PAIRS = [("a good film", "a bad film"), ("the story", "never really good"), ("this plot was very boring", "it is great")]
 
@@ -52,6 +55,15 @@ def test_rows_without_a_text_are_left_out_and_reported(tmp_path, tiny_tokenizer)
     file.write_text('{"text": ""}\n')
     with pytest.raises(BadData, match=r"no row with a text in new.jsonl. Check the file"):
         prepare_unlabelled(settings(), ReadInputs(), [file], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow")
+
+
+@pytest.mark.parametrize("writes", [{"target": "summary", "label": None}, {"messages": "chat", "label": None}])
+def test_a_model_that_writes_text_is_refused(tmp_path, writes):
+    trained = TrainedModel(
+        "small", [*strings("data", settings(**writes)), *strings("model", Model()), *strings("train", Train())], {}, "fp32"
+    )
+    with pytest.raises(SystemExit, match=r"the model writes text, which is not predicted here yet. Load the folder with transformers"):
+        Predictor.load(trained, tmp_path, None, Single("cpu", "fp32"), 8, 1)
 
 
 def test_what_is_predicted_makes_no_other_result_stale():

@@ -39,8 +39,12 @@ class Predictor:
         beat: Callable[[], None] = lambda: None,
     ) -> "Predictor":
         """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
-        train = trained.train
-        state = load_trained(make_task(train), train, trained.model, pretrained, trained.facts, folder, strategy)
+        if trained.data.target or trained.data.messages:
+            raise SystemExit(
+                f"{folder}: the model writes text, which is not predicted here yet. Load the folder with transformers, and call `generate`."
+            )
+        train, facts = trained.train, trained.facts | {"tokenizer_folder": str(folder)}
+        state = load_trained(make_task(train), train, trained.model, pretrained, facts, folder, strategy)
         return cls(trained, folder, state, batch_size, threads, beat)
 
     def predict_files(self, inputs: ReadInputs, files: list[Path], root: Path, output: Path, name: str) -> list[str]:
