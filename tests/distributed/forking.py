@@ -63,6 +63,7 @@ def _fork(script: Path, arguments: list[str], rank: int, processes: int, port: i
             "MASTER_PORT": port,
         }
         os.environ.update({name: str(value) for name, value in names.items()} if processes > 1 else {})
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, and it would wait for them for ever
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)

@@ -124,7 +124,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(data, tmp_path):
     (last / "model.safetensors").write_bytes(content)
     log_of(tmp_path).unlink()
     train(data, tmp_path, epochs=1)
-    (told,) = (line for line in log_of(tmp_path).read_text().splitlines() if line.startswith(f"{last / 'model.safetensors'}: "))
+    (told,) = (line for line in log_of(tmp_path).read_text().splitlines() if line.startswith(f"warning: {last / 'model.safetensors'}: "))
     assert "the steps from there on are repeated" in told
     attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]

@@ -103,7 +103,7 @@ def test_the_champions_page_has_metrics_data_and_its_version(workspace, uri):
     winner = selection(workspace, version.tags["pipeline.run"])["winner"]
     assert metrics["dev/accuracy"].value == pytest.approx(winner["value"], rel=1e-4) and metrics["test/accuracy"].dataset_name == "words"
     assert found.params["train.batch_size"] == "16"
-    assert json.loads(found.tags["mlflow.modelVersions"]) == [{"name": "words-words", "version": version.version}]
+    assert json.loads(found.tags["mlflow.modelVersions"]) == [{"name": "words-words", "version": str(version.version)}]
     run = store.get(found.source_run_id)
     assert [model.model_id for model in run.outputs.model_outputs] == [found.model_id]
     assert len(store.client.get_metric_history(run.info.run_id, "test/accuracy")) == 1

@@ -248,7 +248,7 @@ def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, 
 def test_runs_of_all_kinds_are_compared(finished):
     page = (finished / "results/comparison/index.html").read_text()
     for run in RUNS:
-        assert f'<th scope="row">{run}</th>' in page
+        assert f'<th scope="row" class="run">{run}</th>' in page
     assert "nothing to compare" in page
     with open(finished / "results/comparison/runs.csv", newline="", encoding="utf-8") as file:
         lines = {line["run"]: line for line in csv.DictReader(file)}

@@ -127,6 +127,8 @@ class Pipeline:
             "fetch_model": ("model", list(self.models)),
             "fetch_data": ("data set", list(self.datasets)),
             "prepare_data": ("data set", list(self.datasets)),
+            "fetch_input": ("unlabelled data", list(self.inputs)),
+            "predict_inputs": ("run with data to predict", list(self.predicting)),
             "compare_runs": ("", [""]),
         }.get(stage, ("run", list(self.runs)))
         if name not in known:

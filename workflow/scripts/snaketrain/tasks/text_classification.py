@@ -18,6 +18,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 class TextClassification(Task):
     metrics: Mapping[str, dict[str, str]] = metrics_by_label_kind()
+    given = TextClassificationSettings()  # of a derived class with an __init__ of its own
 
     def __init__(self, **arguments: Json):
         self.given = TextClassificationSettings.model_validate(arguments)

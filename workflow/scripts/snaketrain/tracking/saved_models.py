@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlflow
 import transformers
-from mlflow.models import Model, ModelSignature
+from mlflow.models import Model
 from mlflow.types import ColSpec, Schema
 
 from snaketrain.runtime.json_types import Json
@@ -36,7 +36,7 @@ def save(model: Path, folder: Path, longest: int | None, pairs: bool, name: str,
     )
     described = Model.load(folder)
     described.model_id = model_id
-    described.signature = ModelSignature(described.signature.inputs, ANSWERS)
+    described.signature.outputs = ANSWERS  # in place: another signature would forget that its inputs are those of the type hint
     add_pipeline(described, folder, name)
     add_example(described, folder, EXAMPLE_OF_PAIRS if pairs else EXAMPLE)
     described.save(folder / "MLmodel")
