@@ -112,7 +112,8 @@ class History:
                     self.faults.plan(self.certain)
                     self.user.plan(self.certain)
                     self.world.run(lambda: self.user.content, self.horizon)
-                    self.world.run(lambda: not self.controller.queued(), self.world.now + 3 * HOUR)
+                    # what is queued still runs, on few nodes and perhaps held for hours
+                    self.world.run(lambda: not self.controller.queued(), self.world.now + (3 + self.size / 50) * HOUR)
                 except StuckForEver as stuck:
                     self.world.problem(f"waits for ever: {stuck}; {self.at_work()}")
                 finally:
