@@ -32,21 +32,12 @@ REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=")  # settings of the repo
 
 
 def arguments() -> Namespace:
-    parser = stages.parser("evaluate_model", __doc__)
+    parser = stages.parser_of_inference("evaluate_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument(
         "--training", required=True, metavar="MANIFEST", help="manifest of the training, which knows the model and the task"
     )
-    parser.add_argument("--selection", required=True, metavar="MANIFEST", help="manifest of the selected checkpoint")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
-    parser.add_argument("--model", metavar="MANIFEST", help="manifest of the fetched model that the training started from")
-    parser.add_argument("--device", default="auto", help="device to evaluate on: auto, cpu or cuda (default: %(default)s)")
-    parser.add_argument(
-        "--stall-seconds",
-        type=float,
-        default=1800,
-        help="end an evaluation that makes no progress for this long, and log where it hangs (default: %(default)s)",
-    )
     return parser.parse_args()
 
 

@@ -18,19 +18,12 @@ from snaketrain.runtime.ranks import Ranks
 
 
 def arguments() -> Namespace:
-    parser = stages.parser("predict_inputs", __doc__)
-    parser.add_argument("--selection", required=True, help="manifest of the selected checkpoint")
-    parser.add_argument("--model", help="manifest of the fetched model that the training started from")
-    parser.add_argument("--inputs", required=True, nargs="+", help="manifests of the fetched inputs, in the order of their names")
+    parser = stages.parser_of_inference("predict_inputs", __doc__)
+    parser.add_argument(
+        "--inputs", required=True, nargs="+", metavar="MANIFEST", help="manifests of the fetched inputs, in the order of their names"
+    )
     parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
-    parser.add_argument("--device", default="auto", help="where the model runs: auto, cpu or cuda (default: %(default)s)")
-    parser.add_argument(
-        "--stall-seconds",
-        type=float,
-        default=1800,
-        help="end a prediction that makes no progress for this long, and report where it hangs (default: %(default)s)",
-    )
     return parser.parse_args()
 
 

@@ -69,6 +69,23 @@ def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
+def parser_of_inference(stage: str, description: str | None) -> argparse.ArgumentParser:
+    """Of a stage that runs the selected model."""
+    arguments = parser(stage, description)
+    arguments.add_argument("--selection", required=True, metavar="MANIFEST", help="manifest of the selected checkpoint")
+    arguments.add_argument(
+        "--model", metavar="MANIFEST", help="manifest of the fetched model that the training started from (default: none)"
+    )
+    arguments.add_argument("--device", default="auto", help="device to run the model on: auto, cpu or cuda (default: %(default)s)")
+    arguments.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=1800,
+        help="end a stage that makes no progress for this long, and log where it hangs (default: %(default)s)",
+    )
+    return arguments
+
+
 def run(
     main: Callable[[], int | None],
     folder: Path,
