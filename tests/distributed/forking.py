@@ -40,29 +40,29 @@ def preload() -> None:
 
 def start(arguments: list[str], processes: int, log: Path, script: Path = SCRIPT) -> list[int]:
     """The pids of the ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     sys.stdout.flush()
     sys.stderr.flush()
-    return [_fork(script, arguments, rank, processes, port, log) for rank in range(processes)]
+    return [_fork(script, arguments, variables, log) for variables in rank_variables(processes)]
 
 
-def _fork(script: Path, arguments: list[str], rank: int, processes: int, port: int, log: Path) -> int:
+def rank_variables(processes: int) -> list[dict[str, str]]:
+    """What a launcher would set in the environment of each rank."""
+    if processes == 1:
+        return [{}]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    size = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    return [{**address, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+
+
+def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        names = {
-            "RANK": rank,
-            "WORLD_SIZE": processes,
-            "LOCAL_RANK": rank,
-            "LOCAL_WORLD_SIZE": processes,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        os.environ.update({name: str(value) for name, value in names.items()} if processes > 1 else {})
+        os.environ.update(variables)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, and it would wait for them for ever
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import limits
 from distributed import forking
+from pipeline.warm_python import warm_python
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
@@ -79,10 +80,14 @@ def interrupted(pids: list[int], number: signal.Signals, when: Callable[[], obje
 
 
 def run_stage(stage: str, words: list[object], log: Path, processes: int = 1) -> str:
-    """Another stage, forked too; what it printed."""
-    forking.preload()
-    log.unlink(missing_ok=True)
-    codes = forking.run(list(map(str, words)), processes, log, forking.SCRIPT.with_name(f"{stage}.py"))
+    """Another stage; what it printed. Not forked from this process, in which libraries may already have started threads."""
+    command = [warm_python(), str(forking.SCRIPT.with_name(f"{stage}.py")), *map(str, words)]
+    with open(log, "w") as file:
+        ranks = [
+            subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=os.environ | variables)
+            for variables in forking.rank_variables(processes)
+        ]
+    codes = [rank.wait(limits.seconds(300)) for rank in ranks]
     assert codes == [0] * processes, log.read_text()
     return log.read_text()
 

@@ -19,6 +19,7 @@ import limits
 import pytest
 from unit.workspace import make_workspace
 
+from pipeline.warm_python import warm_python
 from snaketrain.tracking.mlflow_store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def server(tmp_path):
 
 
 def command(results: Path, uri: str, *more: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--results", str(results), "--uri", uri, *more]
+    return [warm_python(), str(SCRIPT), "--results", str(results), "--uri", uri, *more]
 
 
 def once(results: Path, uri: str, **environment: str) -> str:

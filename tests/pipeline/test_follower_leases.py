@@ -8,11 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import limits
 import no_locks
+import psutil
 from unit.workspace import make_workspace
 
 from pipeline import workspace
@@ -55,15 +55,17 @@ def test_results_on_a_file_system_without_locks(tmp_path, tmp_path_factory):
     assert losses(uri) == [*range(5, 65, 5)]
 
 
-def suspended_between_writes(follower: subprocess.Popen, folder: Path) -> bool:
-    """Within one, SQLite's own lock would keep all others from the database."""
+def suspended_between_transactions(follower: subprocess.Popen, folder: Path) -> bool:
+    """Within one, be it one that reads, SQLite's own lock would keep all others from writing."""
     follower.send_signal(signal.SIGSTOP)
-    time.sleep(0.5)
-    if idle := not (folder / "mlflow.db-journal").exists():
-        return idle
-    follower.send_signal(signal.SIGCONT)
-    time.sleep(0.5)
-    return False
+    limits.until(lambda: psutil.Process(follower.pid).status() == psutil.STATUS_STOPPED)
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db", timeout=0.5, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            return True
+        except sqlite3.OperationalError:
+            follower.send_signal(signal.SIGCONT)
+            return False
 
 
 def test_a_suspended_follower_loses_its_place_and_writes_no_more(tmp_path):
@@ -74,7 +76,7 @@ def test_a_suspended_follower_loses_its_place_and_writes_no_more(tmp_path):
     first = subprocess.Popen(words, **pipes)
     try:
         limits.until(lambda: sent(results) == 60)
-        limits.until(lambda: suspended_between_writes(first, tmp_path))
+        limits.until(lambda: suspended_between_transactions(first, tmp_path))
         write(results, range(61, 100))
         second = subprocess.Popen(words, **pipes)
         limits.until(lambda: sent(results) == 99)

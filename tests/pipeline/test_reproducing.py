@@ -4,11 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
 from snaketrain.tracking.mlflow_store import Store
 
@@ -52,7 +52,7 @@ def uri(finished) -> str:
 
 
 def follow(folder: Path, project: Path = REPOSITORY) -> None:
-    command = [sys.executable, project / SCRIPTS / "tools/follow_runs.py", "--results", folder / "results", "--once", "--no-models"]
+    command = [warm_python(), project / SCRIPTS / "tools/follow_runs.py", "--results", folder / "results", "--once", "--no-models"]
     subprocess.run(command, check=True)
 
 
@@ -64,7 +64,7 @@ def run_id(uri: str, name: str) -> str:
 
 def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess.CompletedProcess:
     run = run_id(f"sqlite:///{folder}/mlflow.db", name)
-    command = [sys.executable, project / SCRIPTS / "tools/reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
+    command = [warm_python(), project / SCRIPTS / "tools/reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 

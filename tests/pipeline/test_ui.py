@@ -12,6 +12,7 @@ from contextlib import closing
 import limits
 import pytest
 
+from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
 def addresses(workspace, tmp_path_factory):
     """The addresses that the follower prints, served by what `make ui` starts."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    command = [sys.executable, SCRIPTS / "tools/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
+    command = [warm_python(), SCRIPTS / "tools/follow_runs.py", "--results", workspace / "results", "--uri", uri, "--once", "--no-models"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))

@@ -6,14 +6,16 @@ The Snakefile reads `config/config.yaml` of the working directory, so the folder
 import csv
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import limits
 import yaml
 
+from pipeline.warm_python import warm_python
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+SNAKEMAKE = Path(__file__).with_name("forked_snakemake.py")
 KIND = ["good", "great", "warm", "funny", "brilliant"]
 UNKIND = ["bad", "boring", "cold", "dull", "awful"]
 NEUTRAL = ["the", "a", "film", "story", "plot", "is", "was", "very", "it", "and", "this", "actor"]
@@ -70,7 +72,7 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 def snakemake(folder: Path, *arguments: str, snakefile: Path = REPOSITORY / "Snakefile", check: bool = True) -> subprocess.CompletedProcess:
     """The workflow in the folder, on two cores unless told otherwise; stdout and stderr are text."""
     cores = () if any(a.startswith(("--cores", "-c")) for a in arguments) else ("--cores", "2")
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--directory", str(folder)]
+    command = [warm_python(), str(SNAKEMAKE), "--snakefile", str(snakefile), "--directory", str(folder)]
     done = subprocess.run([*command, *cores, *arguments], capture_output=True, text=True, cwd=folder, timeout=limits.seconds(600))
     if check and done.returncode:
         raise AssertionError(f"snakemake {' '.join(arguments)} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-8000:]}")

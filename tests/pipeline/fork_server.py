@@ -1,0 +1,103 @@
+"""The server behind warm_python.py: imports the slow packages once, and runs each script that it is asked for in a forked process."""
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def preload() -> None:
+    """Packages only: the code under test is imported by each process anew, and may be another copy each time."""
+    import matplotlib
+    import mlflow.store.tracking.sqlalchemy_store
+    import pandas
+    import peft
+    import pyarrow.parquet
+    import scipy.stats
+    import sklearn.metrics
+    import snakemake.cli
+    import tensorboard.summary
+    import torch.distributed.checkpoint.state_dict
+    import torch.utils.tensorboard
+    import torchmetrics
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    matplotlib.use("Agg")
+    assert mlflow and pandas and peft and pyarrow and scipy and sklearn and snakemake and tensorboard and torch and torchmetrics
+    assert AutoTokenizer and BertForSequenceClassification
+
+
+def serve(address: str) -> tuple[list[int], dict[str, Any]]:
+    """The files and the request of a process that is to be; returns only there, and never in the server."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        print("ready", flush=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
+        while True:
+            connection = listening.accept()[0]
+            if not os.fork():
+                break
+            connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size, files, _, _ = socket.recv_fds(connection, 8, 3)
+    request = json.loads(received(connection, int.from_bytes(size, "big")))
+    if pid := os.fork():
+        attend(pid, connection)
+    connection.close()
+    return files, request
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (more := connection.recv(size - len(found))):
+        found += more
+    return found
+
+
+def attend(pid: int, connection: socket.socket) -> None:
+    """Hands signals on to the process, ends it if its stand-in was killed, and sends its exit code. Never returns."""
+    ended = os.pidfd_open(pid)
+    while ended not in select.select([ended, connection], [], [])[0]:
+        signals = connection.recv(16)
+        for number in signals:
+            os.kill(pid, number)
+        if not signals:
+            os.killpg(pid, signal.SIGKILL)
+            break
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        connection.send(str(code).encode())
+    finally:
+        os._exit(0)
+
+
+def become(stand_in: str, files: list[int], words: list[str], folder: str, environment: dict[str, str]) -> None:
+    """As Python had been started in that folder with these words."""
+    os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment:  # which torch reads when it is imported
+        import torch
+
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    sys.executable, sys.argv, sys.orig_argv = stand_in, words, [stand_in, *words]
+    sys.path[0] = str(Path(words[0]).resolve().parent)
+
+
+if __name__ == "__main__":
+    preload()
+    gc.freeze()
+    files, request = serve(sys.argv[1])
+    become(sys.argv[2], files, **request)
+    runpy.run_path(sys.argv[0], run_name="__main__")
