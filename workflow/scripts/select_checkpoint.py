@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Model, Select, Train
+from snaketrain.config.schema import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, digests, verify
@@ -16,11 +16,8 @@ from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.model_card import write_card
 from snaketrain.tasks.metric_modes import mode_of
-from snaketrain.training.checkpoints.exported import AVERAGED, exported_files
+from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
-
-TASK = "task.memory.pt"
-WEIGHTS = (".safetensors", ".distcp", TASK)
 
 
 class Ranked(TypedDict):
@@ -57,7 +54,7 @@ def main(args: Namespace) -> None:
     if not chosen:
         raise SystemExit(f"{training.folder}: no checkpoint with a finite dev `{select.metric}` is left. Train the run again.")
     winner, why = chosen[0], explain(chosen, ranking, select, mode)
-    export(chosen, training, data.folder / "tokenizer", folder / "model")
+    export([training.folder / entry["path"] for entry in chosen], training, data.folder / "tokenizer", folder / "model")
     shutil.rmtree(folder / "adapter", ignore_errors=True)
     if fetched:
         merge(training, data, fetched, folder)
@@ -134,46 +131,9 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
     return why
 
 
-def export(chosen: list[Ranked], training: Manifest, tokenizer: Path, folder: Path) -> None:
-    """Write weights, the task's state, configuration and tokenizer into a new folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    checkpoints = [training.folder / entry["path"] for entry in chosen]
-    best = checkpoints[0]
-    described = [best / TASK, *(training.folder / "description").glob("*"), *tokenizer.glob("*")]
-    copied = {path.name: path for path in described}
-    if len(checkpoints) > 1:
-        from snaketrain.training.checkpoints.averaging import average_checkpoints  # with torch
-
-        average_checkpoints(checkpoints, folder)
-    elif (best / "weights").is_dir():
-        from snaketrain.training.checkpoints.exporting import export_weights  # with torch
-
-        export_weights(best, folder)
-    else:
-        copied |= exported_files(best)
-    for name, path in copied.items():
-        shutil.copyfile(path, folder / name)
-
-
-def merge(training: Manifest, data: Manifest, fetched: Manifest, folder: Path) -> None:
-    """Write the adapters into `folder`/adapter, and replace the trained weights in `folder`/model by the merged model's."""
-    from snaketrain.training.checkpoints.merging import merge_adapters  # with torch
-
-    sections = from_strings(training.settings)
-    train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    config = training.file("adapter/adapter_config.json")
-    merge_adapters(train, model, data.facts, fetched.folder / "files", config, folder / "adapter", folder / "model")
-
-
 def weights_of(folder: Path, files: list[str], chosen: list[Ranked], training: Manifest, copied: bool) -> dict[str, str]:
     """What identifies the exported weights, by file: digests of the checkpoint's files, or of those that were computed from several files."""
-    known = {
-        Path(name).name: digest
-        for name, digest in training.files.items()
-        if name.startswith(f"{chosen[0]['path']}/") and name.endswith(WEIGHTS)
-    }
-    known |= {name.replace(AVERAGED, ".safetensors"): known.pop(name) for name in list(known) if name.endswith(AVERAGED)}
+    known = weights_in(training, chosen[0]["path"])
     if not copied or len(chosen) > 1:
         known = {name: digest for name, digest in known.items() if name == TASK}
         computed = digests(folder, [name for name in files if name.startswith("model/") and name.endswith(".safetensors")])
