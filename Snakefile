@@ -46,6 +46,8 @@ wildcard_constraints:
     dataset="[^/]+",
     model="[^/]+",
     input_name="[^/]+",
+    prepared_set="[^/]+",
+    evaluation_set="[^/]+",
 
 
 report: "workflow/report/workflow.rst"
@@ -55,10 +57,12 @@ include: "workflow/rules/check_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
 include: "workflow/rules/prepare_data.smk"
+include: "workflow/rules/fetch_input.smk"
+include: "workflow/rules/prepare_set.smk"
 include: "workflow/rules/train_model.smk"
 include: "workflow/rules/select_checkpoint.smk"
 include: "workflow/rules/evaluate_model.smk"
-include: "workflow/rules/fetch_input.smk"
+include: "workflow/rules/evaluate_set.smk"
 include: "workflow/rules/predict_inputs.smk"
 include: "workflow/rules/compare_runs.smk"
 include: "workflow/rules/on_cluster.smk"

@@ -11,7 +11,7 @@ from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, Examples, Model, Source, Train
+from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
@@ -78,7 +78,29 @@ def test_a_training_without_a_test_set_and_its_model_on_a_test_set_alone(folder)
         predicted = {row["text"]: row["predicted"] for row in csv.DictReader(rows)}
     accuracy = accuracy_score(labels, [predicted[text] for text, _ in sentences(240)])
     assert found["test"]["metrics"]["accuracy"] == pytest.approx(accuracy) and accuracy > 0.9
+    alone = measured_without_other_data(folder, named=["--run-name", "published", "--device", "cpu", *fetched])
+    assert alone == pytest.approx(found["test"]["metrics"], rel=1e-6)
     selection = json.loads((folder / "results/runs/published/selection/selection.json").read_text())
     assert (selection["winner"]["step"], selection["winner"]["value"]) == (0, None)
     events = read_events(folder / "results/runs/published/training/journal.jsonl")[0]
     assert [event["event"] for event in events if event["event"] in ("train", "eval", "checkpoint", "end")] == ["eval", "checkpoint", "end"]
+
+
+def measured_without_other_data(folder: Path, named: list[str]) -> dict[str, float]:
+    """The metrics of the published model on the same examples as an evaluation set, where `data` has none."""
+    nothing = Data(**USUAL)
+    run(folder, "fetch_data", "nothing/raw", [], [])
+    tokenizer = ["--tokenizer", "results/tokenizer/manifest.json"]
+    run(folder, "prepare_data", "nothing/data", ["--raw", "results/nothing/raw/manifest.json", *tokenizer], strings("data", nothing))
+    run(folder, "fetch_input", "input", [], strings("source", Source(path="sentences.csv")))
+    of_data = ["--data", "results/nothing/data/manifest.json", "--set-name", "more"]
+    reading = strings("data", EvaluationSet(path="sentences.csv").reading(nothing))
+    run(folder, "prepare_set", "set", [*of_data, "--files", "results/input/manifest.json"], reading)
+    report = json.loads((folder / "results/set/report.json").read_text())
+    assert not any(issue["count"] for issue in report["odd"].values()), "nothing is trained on, so nothing can leak or be untrained"
+    run_folder = "results/runs/published"
+    stages = [f"--{stage}={run_folder}/{stage}/manifest.json" for stage in ("training", "selection")]
+    settings = ["evaluate.batch_size=7", 'set.checkpoints="selected"']
+    run(folder, "evaluate_set", "runs/published/sets/more", [*of_data, *stages, "--set", "results/set/manifest.json", *named], settings)
+    metrics: dict[str, float] = json.loads((folder / run_folder / "sets/more/more_results.json").read_text())["metrics"]
+    return metrics

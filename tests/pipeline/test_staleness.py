@@ -44,7 +44,7 @@ def jobs_in(printed: str) -> set[str]:
     jobs = set()
     for block in re.split(r"\n(?=(?:local)?rule )", printed):
         if match := re.match(r"(?:local)?rule (\w+):", block):
-            run = re.search(r"wildcards: run=(\S+)", block)
+            run = re.search(r"wildcards: run=([^\s,]+)", block)
             jobs.add(f"{match[1]} {run[1]}" if run else match[1])
     return jobs - {"all"}
 

@@ -173,7 +173,7 @@ BAD = [
     ({"train/block_length": 4, "data/label": None, "data/text": ["a", "b"]}, "train.block_length would separate answers", "use train.packing"),
     ({"data/train": None, "data/test": {"path": "train.csv"}}, "data: `labels` is missing: without `train` it has to list the classes of the model"),
     ({"data/train": None, "data/test": {"path": "train.csv"}, "data/labels": {0: "a", 1: "b"}}, "train.steps is not 0, but there is no data.train: name the training data"),
-    ({"data/train": None, "train/steps": 0}, "data: names no examples: give `train`, or `test` alone"),
+    ({"data/train": None, "train/steps": 0}, "data names no examples: give data.train, or data.test or evaluation_sets alone"),
     ({"data/dev_fraction": 0}, "data.dev is not given and data.dev_fraction is 0: give one of them, since a checkpoint is selected on it"),
     # sources and what is in them
     ({"data/train": {}}, "data.train: names nothing: give `path`, `package` or `hub`"),

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-import evaluate_model
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.evaluation.scoring import Scoring
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.distributed import Distributed
@@ -71,4 +72,5 @@ def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path)
 
     monkeypatch.setattr(building, "make_strategy", ask)
     with pytest.raises(Chosen, match="bf16"):
-        evaluate_model.score(Namespace(device="cpu"), training, None, None, None, Evaluate(), tmp_path)
+        given = JobSettings("evaluate_model", strings("evaluate", Evaluate()), [])
+        Scoring(Namespace(device="cpu"), given, training, training, None).score(tmp_path, {}, [], "small")

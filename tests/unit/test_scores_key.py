@@ -4,34 +4,38 @@ from dataclasses import replace
 
 import pytest
 
-from evaluate_model import scores_key
+from snaketrain.evaluation.scoring import ScoredSet, scores_key
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest
 
 GIVEN = JobSettings("evaluate_model", ["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], ["code.a=1"])
 TRAINED = ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="auto"']
 TRAINING = Manifest("train_model", "t", TRAINED, {}, {}, {"precision": "fp32"})
-SELECTION = Manifest("select_checkpoint", "s", [], {}, {}, {"weights": {"model.safetensors": "0123"}})
-DATA = Manifest("prepare_data", "d", [], {}, {"dev.arrow": "4567"})
+WEIGHTS = {"model.safetensors": "0123"}
+DATA = Manifest("prepare_data", "d", [], {}, {"train.arrow": "4567"})
+PREPARED = Manifest("prepare_set", "p", [], {}, {"test.arrow": "cdef"})
+SET = ScoredSet("test", PREPARED, "test")
 MODEL = Manifest("fetch_model", "m", [], {}, {"config.json": "89ab"})
-KEY = scores_key(GIVEN, "cpu", TRAINING, SELECTION, DATA, MODEL)
+KEY = scores_key(GIVEN, "cpu", TRAINING, WEIGHTS, DATA, SET, MODEL)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        (replace(GIVEN, settings=["evaluate.batch_size=32"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
-        (replace(GIVEN, settings=[*GIVEN.settings, "evaluate.new=1"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
-        (replace(GIVEN, code=["code.a=2"]), "cpu", TRAINING, SELECTION, DATA, MODEL),
-        (GIVEN, "cuda", TRAINING, SELECTION, DATA, MODEL),
-        *((GIVEN, "cpu", replace(TRAINING, settings=[TRAINING.settings[0], new]), SELECTION, DATA, MODEL)
+        (replace(GIVEN, settings=["evaluate.batch_size=32"]), "cpu", TRAINING, WEIGHTS, DATA, SET, MODEL),
+        (replace(GIVEN, settings=[*GIVEN.settings, "evaluate.new=1"]), "cpu", TRAINING, WEIGHTS, DATA, SET, MODEL),
+        (replace(GIVEN, code=["code.a=2"]), "cpu", TRAINING, WEIGHTS, DATA, SET, MODEL),
+        (GIVEN, "cuda", TRAINING, WEIGHTS, DATA, SET, MODEL),
+        *((GIVEN, "cpu", replace(TRAINING, settings=[TRAINING.settings[0], new]), WEIGHTS, DATA, SET, MODEL)
           for new in ('train.precision="bf16"', "train.packing=true", "train.batch_tokens=9", 'model.arguments={"a": 1}')),
-        (GIVEN, "cpu", replace(TRAINING, settings=['train.task.arguments={"metrics": {"m": "a.py:B"}}']), SELECTION, DATA, MODEL),
-        (GIVEN, "cpu", replace(TRAINING, facts={"precision": "bf16"}), SELECTION, DATA, MODEL),
-        (GIVEN, "cpu", TRAINING, replace(SELECTION, facts={"weights": {"model.safetensors": "0124"}}), DATA, MODEL),
-        (GIVEN, "cpu", TRAINING, SELECTION, replace(DATA, files={"dev.arrow": "4568"}), MODEL),
-        (GIVEN, "cpu", TRAINING, SELECTION, DATA, replace(MODEL, files={"config.json": "89ac"})),
-        (GIVEN, "cpu", TRAINING, SELECTION, DATA, None),
+        (GIVEN, "cpu", replace(TRAINING, settings=['train.task.arguments={"metrics": {"m": "a.py:B"}}']), WEIGHTS, DATA, SET, MODEL),
+        (GIVEN, "cpu", replace(TRAINING, facts={"precision": "bf16"}), WEIGHTS, DATA, SET, MODEL),
+        (GIVEN, "cpu", TRAINING, {"model.safetensors": "0124"}, DATA, SET, MODEL),
+        (GIVEN, "cpu", TRAINING, WEIGHTS, replace(DATA, files={"train.arrow": "4568"}), SET, MODEL),
+        (GIVEN, "cpu", TRAINING, WEIGHTS, DATA, replace(SET, prepared=replace(PREPARED, files={"test.arrow": "cdee"})), MODEL),
+        (GIVEN, "cpu", TRAINING, WEIGHTS, DATA, replace(SET, split="dev"), MODEL),
+        (GIVEN, "cpu", TRAINING, WEIGHTS, DATA, SET, replace(MODEL, files={"config.json": "89ac"})),
+        (GIVEN, "cpu", TRAINING, WEIGHTS, DATA, SET, None),
     ],
 )  # fmt: skip
 def test_the_key_contains_everything_that_affects_the_scores(changed):
@@ -39,6 +43,6 @@ def test_the_key_contains_everything_that_affects_the_scores(changed):
 
 
 def test_the_key_does_not_contain_what_affects_only_the_report():
-    other = replace(GIVEN, settings=["evaluate.bins=4", "evaluate.batch_size=64", "evaluate.confidence=0.5"])
-    later = replace(SELECTION, facts=SELECTION.facts | {"step": 9}, started=5.0)
-    assert scores_key(other, "cpu", TRAINING, later, DATA, MODEL) == KEY
+    other = replace(GIVEN, settings=["evaluate.bins=4", "evaluate.batch_size=64", "evaluate.confidence=0.5", 'set.checkpoints="all"'])
+    renamed = replace(SET, name="unseen", prepared=replace(PREPARED, started=5.0))
+    assert scores_key(other, "cpu", TRAINING, WEIGHTS, DATA, renamed, MODEL) == KEY

@@ -21,9 +21,11 @@ STAGES = (
     "fetch_data",
     "fetch_input",
     "prepare_data",
+    "prepare_set",
     "train_model",
     "select_checkpoint",
     "evaluate_model",
+    "evaluate_set",
     "predict_inputs",
     "compare_runs",
 )
@@ -45,6 +47,7 @@ def pipeline(tmp_path, monkeypatch):
             "train": {"freeze": [TEXT]},
             "select": {"metric": TEXT, "mode": "max"},
             "predict": {"new": {"path": TEXT, "id": TEXT}},
+            "evaluation_sets": {"more": {"path": TEXT, "where": {TEXT: TEXT}}},
             "tracking": {"experiment": TEXT, "notes": TEXT},
             "compute": compute,
         }
@@ -63,6 +66,7 @@ def test_every_script_receives_its_arguments_literally(pipeline, tmp_path):
     names = {"fetch_model": next(iter(found.models)), "fetch_input": next(iter(found.inputs)), "compare_runs": ""} | dict.fromkeys(
         ("fetch_data", "prepare_data"), next(iter(found.datasets))
     )
+    names |= {"prepare_set": next(iter(found.sets.prepared)), "evaluate_set": "default/more"}
     for stage in STAGES:
         job = found, stage, names.get(stage, "default"), f"{TEXT}/manifest.json", {"data": TEXT, "model": [TEXT], "initial": []}
         (given,) = run(stage_commands.shell_command(*job), tmp_path)
@@ -106,6 +110,8 @@ def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline,
     words = json.loads(log.splitlines()[-1])["words"]
     assert words[words.index("--runs") + 1 : words.index("--unfinished") + 2] == [
         "default",
+        "--sets",
+        "default/more",
         "--unfinished",
         f"other: train_model failed: {TEXT}",
     ]

@@ -1,5 +1,6 @@
 # While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
 from snaketrain.orchestration.repairing import Repairs
+from snaketrain.orchestration.rule_values import job_name
 from snaketrain.slurm.submissions import Submissions
 
 
@@ -13,7 +14,7 @@ def check_results(stage):
     """An input function that returns no input: Snakemake calls it while planning a job, which is the time to force the job."""
 
     def check(wildcards):
-        name = wildcards[0] if wildcards else ""
+        name = job_name(wildcards)
         pipeline.check_name(stage, name)
         if repairs.needed(stage, name):
             # Snakemake would not run the requested rules that depend on a stage whose results are reproduced unchanged

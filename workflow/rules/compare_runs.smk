@@ -5,6 +5,7 @@ rule compare_runs:
     input:
         check_results("compare_runs"),
         expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
+        [pipeline.manifest("evaluate_set", name) for name in pipeline.sets.evaluations],
     output:
         manifest="results/comparison/manifest.json",
         page=report(

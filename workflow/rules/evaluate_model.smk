@@ -8,6 +8,7 @@ rule evaluate_model:
         training="results/runs/{run}/training/manifest.json",
         selection="results/runs/{run}/selection/manifest.json",
         data=varying(pipeline.runs, pipeline.data),
+        set=varying(pipeline.runs, pipeline.evaluation_set),
         model=varying(pipeline.runs, pipeline.weights),
     output:
         manifest="results/runs/{run}/evaluation/manifest.json",

@@ -1,5 +1,6 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
+from snaketrain.orchestration.stage_commands import RUNS_A_MODEL
 from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor
@@ -42,15 +43,14 @@ def reads_what_is_there(submission):
 
 def is_done(submission):
     return all(
-        not workflow.dag.reason(job).forced and repairs.is_done(job.rule.name, "".join(job.wildcards)) for job in jobs_in(submission)
+        not workflow.dag.reason(job).forced and repairs.is_done(job.rule.name, job_name(job.wildcards)) for job in jobs_in(submission)
     )
 
 
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
-    stages = ("train_model", "evaluate_model", "predict_inputs")
-    computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in stages}
+    computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in RUNS_A_MODEL}
     try:
         if under_slurm:
             submitted = list(dict.fromkeys(submission_of(job) for job in jobs if not job.is_local))

@@ -19,6 +19,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import read_manifest, write_text
 
+CHECKPOINTS = "checkpoints.csv"
 MOST_SHOWN = 8  # configurations whose mistakes the page shows
 
 
@@ -26,6 +27,7 @@ def arguments() -> Namespace:
     parser = stages.parser("compare_runs", __doc__)
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
+    parser.add_argument("--sets", nargs="*", default=[], metavar="RUN/SET", help="the evaluation sets of each run")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
     return parser.parse_args()
 
@@ -35,24 +37,32 @@ def main(args: Namespace) -> None:
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = dict(word.split(": ", 1) for word in args.unfinished)
+    sets = {name: [each for run, _, each in (given.partition("/") for given in args.sets) if run == name] for name in args.runs}
     evaluated = {name: read_manifest(args.runs_root / name / "evaluation/manifest.json") for name in args.runs}
+    evaluated |= {
+        f"{name}/{each}": read_manifest(args.runs_root / name / f"sets/{each}/manifest.json") for name in args.runs for each in sets[name]
+    }
     verify(*evaluated.values())
     inputs = {name: manifest.content for name, manifest in evaluated.items()}
-    runs = [comparing.read_run(args.runs_root / name) for name in args.runs]
+    runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
     made = compare(runs, args.runs_root, unfinished)
     if unfinished:
         args.output.unlink(missing_ok=True)  # of an earlier comparison, which was complete
     comparing.table([*made.rows, *map(comparing.row_without_result, unfinished.items())]).to_csv(folder / "runs.csv", index=False)
+    (folder / CHECKPOINTS).unlink(missing_ok=True)  # of an earlier comparison
+    if checkpoints := comparing.checkpoint_rows(runs):
+        comparing.table(checkpoints).to_csv(folder / CHECKPOINTS, index=False)
     curves = {run["run"]: run["curves"] for run in runs}
     learning_curves.draw_file(folder / "learning_curves.png", made.groups, curves, comparing.chosen_by(made.rows))
     write_text(folder / "index.html", page(made))
     verdict = "\n".join([made.verdict, *made.warnings])
-    print(f"{summary(made.rows, comparing.metrics_of(runs))}\n{verdict}")
+    print(f"{summary(made.rows, comparing.metrics_of(runs), comparing.sets_of(runs))}\n{verdict}")
     if unfinished:
         print("\nWithout a result, and not compared:", *(f"{run}: {why}" for run, why in unfinished.items()), sep="\n  ")
         return
     facts = {"runs": [line["run"] for line in made.rows], "verdict": verdict}
-    job.finish(inputs, ["runs.csv", "index.html", "learning_curves.png"], facts, started)
+    files = ["runs.csv", "index.html", "learning_curves.png", *([CHECKPOINTS] if checkpoints else [])]
+    job.finish(inputs, files, facts, started)
 
 
 def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str]) -> Comparison:
@@ -83,19 +93,20 @@ def mistakes(run: FinishedRun, predicted: Callable[[str, str], Predictions | Non
     return mistakes_of(run["run"], results, predicted(run["run"], results["split"]))
 
 
-def summary(rows: list[Row], metrics: list[str]) -> str:
+def summary(rows: list[Row], metrics: list[str], sets: list[str]) -> str:
     """The table for a terminal: by the metric that chose the checkpoints, and where that is one, the other metrics."""
     chosen = comparing.chosen_by(rows)
     others = [name for name in metrics if name not in chosen] if len(chosen) == 1 else []
     name = spoken(chosen[0]) if len(chosen) == 1 else "metric"
-    cells = [("run", f"dev {name}", f"test {name}", "interval", "baseline", *(f"test {spoken(other)}" for other in others), "minutes")]
+    further = [*(f"test {spoken(other)}" for other in others), *(f"{each} {name}" for each in sets)]
+    cells = [("run", f"dev {name}", f"test {name}", "interval", "baseline", *further, "minutes")]
     for line in rows:
         metric = line["selected_by"]
         scores = [rounded(line.get(f"{split}_{metric}")) for split in ("dev", "test")]
         scores[0] += "" if len(chosen) == 1 else f" {spoken(metric)}"
         with_interval = metric == "accuracy" and line["test_low"] is not None
         interval = f"[{rounded(line['test_low'])}, {rounded(line['test_high'])}]" if with_interval else "–"
-        rest = (rounded(line.get(f"test_{other}")) for other in others)
+        rest = [rounded(line.get(key)) for key in (*(f"test_{other}" for other in others), *(f"test.{each}_{metric}" for each in sets))]
         cells.append((line["run"], *scores, interval, rounded(line["test_baseline"]), *rest, rounded(line["minutes"], 1)))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells)

@@ -16,7 +16,7 @@ from snaketrain.runtime import stages
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    settings = from_strings(job.given.settings)["data"]
+    settings = from_strings(job.given.settings).get("data", {})  # none, if nothing but evaluation sets is given
     folder = job.folder
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}

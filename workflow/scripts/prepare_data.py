@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.labels import label_kind
+from snaketrain.data.summary import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import JsonObject
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> None:
     except ValueError as error:
         raise SystemExit(f"prepare_data: {error}") from None
     write_json(output / "report.json", report)
-    _show(report)
+    show(report)
     inputs = {"raw": raw.content} | ({"tokenizer": model.content} if model else {})
     job.finish(inputs, [*made, "report.json"], facts, started)
 
@@ -80,26 +80,6 @@ def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]
 
     facts = prepare_items(data, output)
     return facts, facts, [f"{split}.npy" for split in facts["splits"]]
-
-
-def _show(report: JsonObject) -> None:
-    """The summary at the end of the job's log."""
-    if "datasets" in report:
-        for split, facts in report["splits"].items():
-            print(f"  {split:5} {facts['examples']:>9} items of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
-        return
-    print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
-    tally = label_kind(report["label_kind"]).tally
-    for split, facts in report["splits"].items():
-        kind = "unlabelled" if not facts["labelled"] else tally.summary(report["label_names"], facts)
-        mean = facts["tokens"] / max(1, facts["examples"])
-        print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
-    for case in report["odd"].values():
-        if case["count"]:
-            print(f"warning: {report['name']}: {case['count']} {case['what']}")
-            for first in case["first"]:
-                print(f"  {first}")
-    print()
 
 
 if __name__ == "__main__":

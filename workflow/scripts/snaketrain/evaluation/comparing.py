@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,21 +28,25 @@ class FinishedRun(TypedDict):
     selection: JsonObject
     dev: JsonObject
     test: JsonObject
+    sets: dict[str, JsonObject]  # the results on each of `evaluation_sets`
+    checkpoints: dict[str, list[JsonObject]]  # by set: the metrics of all kept checkpoints, if they were asked for
 
 
-def read_run(folder: Path) -> FinishedRun:
+def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
     folder = Path(folder)
-    info = _read(folder / "training/run.json")
+    info, evaluation = _read(folder / "training/run.json"), _read(folder / "evaluation/manifest.json")
     events, _ = read_events(folder / "training/journal.jsonl")
     return {
         "run": info["run"],
-        "settings": by_key(info["settings"]),
+        "settings": by_key(info["settings"]) | evaluation["facts"].get("test", {}),
         "data": info.get("data") or {},
         "events": events,
         "curves": curves(events),
         "selection": _read(folder / "selection/selection.json"),
         "dev": _read(folder / "evaluation/dev_results.json"),
         "test": _read(folder / "evaluation/test_results.json"),
+        "sets": {name: _read(folder / f"sets/{name}/{name}_results.json") for name in sets},
+        "checkpoints": {name: _read(path)["checkpoints"] for name in sets if (path := folder / f"sets/{name}/checkpoints.json").is_file()},
     }
 
 
@@ -53,13 +58,18 @@ def _read(path: Path) -> JsonObject:
         raise SystemExit(f"{path}: cannot be read ({error}). Run the stage that writes it again.") from None
 
 
+def results_of(run: FinishedRun) -> dict[str, JsonObject]:
+    """By the beginning of a column in the table, or of a metric in MLflow."""
+    return {"dev": run["dev"], "test": run["test"]} | {f"test.{name}": results for name, results in run["sets"].items()}
+
+
 def row(run: FinishedRun) -> Row:
     """The settings of a run, then its results."""
     selection, winner = run["selection"], run["selection"]["winner"]
     line: Row = {"run": run["run"], "status": "finished", **run["settings"]}
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
     line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
-    for split, results in (("dev", run["dev"]), ("test", run["test"])):
+    for split, results in results_of(run).items():
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
         line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
@@ -93,8 +103,23 @@ def chosen_by(rows: list[Row]) -> list[str]:
 def metrics_of(runs: list[FinishedRun]) -> list[str]:
     """The metrics of all runs: first those that checkpoints were selected by, last the loss."""
     chosen = {run["selection"]["metric"] for run in runs}
-    names = dict.fromkeys(name for run in runs for results in (run["dev"], run["test"]) for name in results["metrics"])
+    names = dict.fromkeys(name for run in runs for results in results_of(run).values() for name in results["metrics"])
     return sorted(names, key=lambda name: (name not in chosen, name == "loss"))
+
+
+def sets_of(runs: list[FinishedRun]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run["sets"]))
+
+
+def checkpoint_rows(runs: list[FinishedRun]) -> list[Row]:
+    """A row for each kept checkpoint on each set that all of them were evaluated on."""
+    return [
+        {"run": run["run"], "set": name, "step": each["step"], "selected": each["step"] == run["selection"]["winner"]["step"]}
+        | each["metrics"]
+        for run in runs
+        for name, found in run["checkpoints"].items()
+        for each in found
+    ]
 
 
 def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
@@ -152,7 +177,7 @@ def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
 def _group(members: list[Row]) -> SeedGroup:
     name = group_name([m["run"] for m in members])
     group: SeedGroup = {"run": name, "runs": [m["run"] for m in members], "members": members}
-    for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_"))):
+    for key in dict.fromkeys(key for m in members for key in m if key == "selected_value" or key.startswith(("dev_", "test_", "test."))):
         values = [m[key] for m in members if is_number(m.get(key))]
         group[key] = statistics.fmean(values) if values else None
         group[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else None

@@ -8,7 +8,7 @@ import jinja2
 
 from snaketrain.evaluation import learning_curves
 from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
-from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, chosen_by, comparable, metrics_of
+from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpoint_rows, chosen_by, comparable, metrics_of, sets_of
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.mistakes import Mistakes
 from snaketrain.evaluation.rounding import rounded, spoken
@@ -51,10 +51,17 @@ def page(made: Comparison) -> str:
         metrics=metrics,
         scored=scored,
         columns={"test": metrics if scored == "test" else [], "dev": chosen if scored == "test" else metrics},
+        sets={name: metrics_on(name, rows, metrics) for name in sets_of(runs)},
+        checkpoints=checkpoint_rows(runs),
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=learning_curves.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
     )
+
+
+def metrics_on(name: str, rows: list[Row], metrics: list[str]) -> list[str]:
+    """The metrics that any run has on an evaluation set."""
+    return [metric for metric in metrics if any(row.get(f"test.{name}_{metric}") is not None for row in rows)]
 
 
 def setting(value: object) -> str:

@@ -1,12 +1,14 @@
 """Writes the results of an evaluation on one split, for any task: metrics, a table of predictions, and a figure."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from snaketrain.evaluation.plots import draw
+from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report
 from snaketrain.runtime.json_types import Json, JsonObject
@@ -21,6 +23,15 @@ class Measured(TypedDict):
     examples: int
     metrics: dict[str, float]  # the task's own; empty if the examples have no labels
     baselines: dict[str, JsonObject]
+
+
+def write_scores(folder: Path, run: str, each: ScoredSet, scoring: Scoring, weights: Mapping[str, str]) -> list[str]:
+    """Writes the results of a model on a set; returns the names of the files."""
+    measured, rows = scoring.read(weights, each)
+    table, evaluate = each.table(measured["examples"]), scoring.evaluate
+    write_results(folder, run, each.name, measured, rows, table, scoring.data.facts, evaluate.confidence, evaluate.bins)
+    files = [f"{each.name}_results.json", f"{each.name}_plots.png"]
+    return [*files, f"{each.name}_predictions.csv"] if len(rows) > 1 else files
 
 
 def write_results(

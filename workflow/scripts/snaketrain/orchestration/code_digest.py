@@ -31,7 +31,9 @@ LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
 LABEL_CLASSES_USED = {
     "prepare_data": ("Parser", "Tally"),
     "train_model": ("Head",),
+    "prepare_set": ("Parser", "Tally"),
     "evaluate_model": ("Head", "Report", "Panel"),
+    "evaluate_set": ("Head", "Report", "Panel"),
     "predict_inputs": ("Parser", "Tally", "Head", "Report"),
 }
 

@@ -10,7 +10,12 @@ from snaketrain.runtime.secret_forms import without_secrets
 
 
 def data_name(data: Data) -> str:
-    return f"{data.name}-{digest(sorted(strings('data', data)))[:8]}"
+    return f"{data.name}-{digest(sorted(strings('data', data.for_training)))[:8]}"
+
+
+def set_name(name: str, reading: Data, data: Data) -> str:
+    """Of an evaluation set, which is prepared by what is known of the training data."""
+    return f"{name}-{digest(data_name(data), sorted(strings('data', reading)))[:8]}"
 
 
 def source_name(source: Source) -> str:

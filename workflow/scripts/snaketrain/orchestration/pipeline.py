@@ -12,6 +12,7 @@ from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
+from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of, set_of
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards, strategy_files
 from snaketrain.orchestration.inspection.task_metrics import train_settings
@@ -30,7 +31,9 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "prepare_data": "data/{}",
     "train_model": "runs/{}/training",
     "select_checkpoint": "runs/{}/selection",
+    "prepare_set": "sets/{}",
     "evaluate_model": "runs/{}/evaluation",
+    "evaluate_set": "runs/{}/sets/{}",  # of a name `run/evaluation set`
     "predict_inputs": "runs/{}/predictions",
     "compare_runs": "comparison",
 }
@@ -50,6 +53,7 @@ class Pipeline:
         self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
+        self.sets = EvaluationSets(self.runs)
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
@@ -62,6 +66,8 @@ class Pipeline:
                     strings(section, getattr(run, section))
                 for inputs in run.predict.values():
                     strings("predict", inputs)
+                for each in run.evaluation_sets.values():
+                    strings("evaluation_sets", each)
             except CannotTellApart as error:
                 raise ConfigurationError(
                     [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
@@ -77,9 +83,9 @@ class Pipeline:
 
     @cached_property
     def inputs(self) -> dict[str, Source]:
-        """The sources of all unlabelled data."""
+        """The sources of all files that are fetched on their own: of evaluation sets, and of unlabelled data."""
         sources = [inputs.source for run in self.runs.values() for inputs in run.predict.values()]
-        return {source_name(source): source for source in sources}
+        return {source_name(source): source for source in (*sources, *self.sets.sources)}
 
     @property
     def predicting(self) -> list[str]:
@@ -88,7 +94,7 @@ class Pipeline:
 
     @cached_property
     def datasets(self) -> dict[str, Data]:
-        return {name: self.runs[run].data for run, name in self._data_names.items()}
+        return {name: self.runs[run].data.for_training for run, name in self._data_names.items()}
 
     @cached_property
     def computes(self) -> dict[str, Compute]:
@@ -98,9 +104,13 @@ class Pipeline:
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
-    def compute(self, stage: str, run: str) -> Compute:
+    @cached_property
+    def set_computes(self) -> dict[str, Compute]:
+        return {name: self.compute("evaluate_set", name) for name in self.sets.evaluations}
+
+    def compute(self, stage: str, name: str) -> Compute:
         """What a training, an evaluation or a prediction takes."""
-        return (self.computes if stage == "train_model" else self.evaluation_computes)[run]
+        return (self.computes if stage == "train_model" else self.evaluation_computes)[run_of(name)]
 
     @property
     def selection_is_light(self) -> bool:
@@ -127,7 +137,9 @@ class Pipeline:
             "fetch_model": ("model", list(self.models)),
             "fetch_data": ("data set", list(self.datasets)),
             "prepare_data": ("data set", list(self.datasets)),
-            "fetch_input": ("unlabelled data", list(self.inputs)),
+            "prepare_set": ("evaluation set", list(self.sets.prepared)),
+            "evaluate_set": ("run with that evaluation set", self.sets.evaluations),
+            "fetch_input": ("files of an evaluation set or to predict", list(self.inputs)),
             "predict_inputs": ("run with data to predict", list(self.predicting)),
             "compare_runs": ("", [""]),
         }.get(stage, ("run", list(self.runs)))
@@ -142,19 +154,19 @@ class Pipeline:
 
     @staticmethod
     def manifest(stage: str, name: str = "") -> str:
-        return f"{RESULTS}/{FOLDERS[stage].format(name)}/manifest.json"
+        return f"{RESULTS}/{FOLDERS[stage].format(*name.split('/'))}/manifest.json"
 
     def raw(self, dataset: str) -> str:
         return self.as_input("fetch_data", dataset)
 
-    def data(self, run: str) -> str:
-        return self.as_input("prepare_data", self._data_names[run])
+    def data(self, name: str) -> str:
+        return self.as_input("prepare_data", self._data_names[run_of(name)])
 
     def tokenizer(self, dataset: str) -> list[str]:
         return self._fetched(self.datasets[dataset].tokenizer)
 
-    def weights(self, run: str) -> list[str]:
-        return self._fetched(self.runs[run].model.source)
+    def weights(self, name: str) -> list[str]:
+        return self._fetched(self.runs[run_of(name)].model.source)
 
     def weights_to_merge(self, run: str) -> list[str]:
         """The pretrained weights that adapters are merged into when a checkpoint is selected."""
@@ -162,6 +174,16 @@ class Pipeline:
 
     def initial_weights(self, run: str) -> list[str]:
         return self._fetched(initial(self.runs[run]))
+
+    def data_of_set(self, name: str) -> str:
+        return self.as_input("prepare_data", self.sets.prepared[name].data)
+
+    def files_of_set(self, name: str) -> list[str]:
+        return [self.as_input(*each) for role, each in self.sets.prepared[name].reads().items() if role == "files"]
+
+    def evaluation_set(self, evaluation: str) -> list[str]:
+        """What an evaluation reads besides the training data: its set, or the test set of a run, if that is prepared on its own."""
+        return [self.as_input("prepare_set", name)] if (name := self.sets.read_by(evaluation)) else []
 
     def unlabelled(self, run: str) -> list[str]:
         """In the order of their names."""
@@ -178,7 +200,10 @@ class Pipeline:
         if stage.startswith("fetch"):
             return {}
         if stage == "compare_runs":
-            return {run: ("evaluate_model", run) for run in self.runs}
+            evaluations = {name: ("evaluate_set", name) for name in self.sets.evaluations}
+            return {run: ("evaluate_model", run) for run in self.runs} | evaluations
+        if stage == "prepare_set":
+            return self.sets.prepared[name].reads()
         if stage == "prepare_data":
             sources = {"tokenizer": self.datasets[name].tokenizer}
             return {"raw": ("fetch_data", name)} | {
@@ -187,7 +212,7 @@ class Pipeline:
         if stage == "predict_inputs":
             fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
             return {"selection": ("select_checkpoint", name)} | fetched
-        data = {"data": ("prepare_data", self._data_names[name])}
+        data = {"data": ("prepare_data", self._data_names[run_of(name)])}
         if stage == "train_model":
             sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
             return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
@@ -195,11 +220,12 @@ class Pipeline:
             model = self.runs[name].model
             pretrained = {"model": ("fetch_model", source_name(model.source))} if model.adapters and model.source else {}
             return {"training": ("train_model", name)} | pretrained
-        return data | {"selection": ("select_checkpoint", name)}
+        return data | {"selection": ("select_checkpoint", run_of(name))} | self.sets.reads(name)
 
     def results(self, run: str) -> list[str]:
         predictions = ["predict_inputs"] if self.runs[run].predict else []
-        return [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model", *predictions)]
+        found = [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model", *predictions)]
+        return found + [self.manifest("evaluate_set", f"{run}/{each}") for each in self.runs[run].evaluation_sets]
 
     # --- what makes it stale
 
@@ -231,7 +257,11 @@ class Pipeline:
             return [s for split, source in of_splits(self.datasets[name]).items() for s in strings(f"data.{split}", source)]
         if stage == "prepare_data":
             return strings("data", self.datasets[name])
-        run = self.runs[name]
+        if stage == "prepare_set":
+            return strings("data", self.sets.prepared[name].reading)
+        run = self.runs[run_of(name)]
+        if stage == "evaluate_set":
+            return self.sets.settings(name)
         if stage == "predict_inputs":
             return [s for each, inputs in sorted(run.predict.items()) for s in strings(f"predict.{each}", inputs)]
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
@@ -243,12 +273,17 @@ class Pipeline:
         own: list[Path] = []
         if stage == "prepare_data":
             own = [*class_files(dataset_classes(self.datasets[name])), label_kind_file(self.datasets[name].label_kind)]
-        if stage in ("train_model", "evaluate_model", "predict_inputs"):
-            run = self.runs[name]
-            named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
+        if stage == "prepare_set":
+            reading = self.sets.prepared[name].reading
+            own = [*class_files(dataset_classes(reading)), label_kind_file(reading.label_kind)]
+        if stage in ("train_model", "evaluate_model", "evaluate_set", "predict_inputs"):
+            run = self.runs[run_of(name)]
+            named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training)]
+            if stage.startswith("evaluate"):
+                named += dataset_classes(run.sets.get(set_of(name), run.data))
             named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
             named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
-            if stage == "evaluate_model":
+            if stage.startswith("evaluate"):
                 named += [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
             if stage == "train_model":
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.config.schema.evaluation_sets import placed
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
 from snaketrain.data.sources.reading import check, check_inputs
@@ -16,7 +17,7 @@ from snaketrain.orchestration.inspection.evaluation_size import evaluation_error
 from snaketrain.orchestration.inspection.generation_settings import generation_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
-from snaketrain.orchestration.names import data_name, initial
+from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
@@ -38,7 +39,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if run is None:
             continue
         train, data = run.train, run.data
-        arguments = [source.arguments for source in data.sources.values()]
+        arguments = [source.arguments for source in (*data.sources.values(), *run.evaluation_sets.values())]
         named = (
             train.task,
             train.strategy,
@@ -53,6 +54,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             data.label_kind,
             arguments,
             dataset_classes(data),
+            [each.use for each in run.evaluation_sets.values()],
         )
         shared = run.model.adapters is None, train.strategy, train.batch_size, train.batch_tokens, train.accumulate, run.compute
         for check_settings, relevant, is_consequence in (
@@ -61,6 +63,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (evaluation_errors, shared, mentions),
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
+            (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
             (unlabelled, (run.data, run.predict), follows_by_path),
         ):
             if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
@@ -76,6 +79,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     with_model = {name: run for name, run in runs.items() if not follows("model", reading.runs[name].wrong)}
     for name, errors in zip(with_model, pattern_errors(with_model.values()), strict=True):
         problems += [f"{problem} (run {name})" for problem in errors if not follows_by_path(problem, reading.runs[name].wrong)]
+    problems += same_in_queue(runs)
     problems += tracking(runs)
     if problems:
         raise ConfigurationError(_once(problems))
@@ -104,6 +108,31 @@ def sources(run: Settings) -> Iterator[str]:
             f"model.source: is missing, and {run.model.use} needs it. Name pretrained weights, or a class to initialise randomly, "
             "such as transformers.BertForSequenceClassification."
         )
+
+
+def evaluation_sets(run: Settings) -> Iterator[str]:
+    """Sets that are not prepared yet, whose files or columns are missing, or whose files are trained on."""
+    trained_on = set(_local_files(run.data).get("train", ()))
+    for name, reading in run.sets.items():
+        if Path(f"results/sets/{set_name(name, reading, run.data)}/manifest.json").exists() or reading.by_class:
+            continue
+        problems = [f"evaluation_sets.{name}: {each}" for each in files("", reading.sources["test"])] if name != "test" else []
+        if (given := _local_files(reading)) and not problems:
+            problems = [placed(name, problem) for problem in check(reading, given)]
+        yield from problems
+        same_rows = name != "test" and reading.where == run.data.where
+        if same_rows and (both := sorted(trained_on & set(given.get("test", ())))):
+            yield f"evaluation_sets.{name}: {both[0]} is among the files of data.train too. Name others, or other rows of it by `where`."
+
+
+def same_in_queue(runs: dict[str, Settings]) -> Iterator[str]:
+    """Evaluations whose jobs have the same name on a cluster, which is how a workflow recognises those of a killed one."""
+    found: dict[str, str] = {}
+    for run, settings in runs.items():
+        for name in settings.evaluation_sets:
+            other = found.setdefault(f"{run}_{name}", run)
+            if other != run:
+                yield f"evaluation_sets.{name}: run {run} with this set, and run {other} with another, are both {run}_{name} on a cluster. Rename one."
 
 
 def unlabelled(run: Settings) -> Iterator[str]:

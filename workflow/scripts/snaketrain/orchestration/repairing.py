@@ -14,7 +14,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
 
-PREPARING = ("fetch_data", "fetch_model", "fetch_input", "prepare_data")
+PREPARING = ("fetch_data", "fetch_model", "fetch_input", "prepare_data", "prepare_set")
 LATER = ("train_model", "select_checkpoint", "evaluate_model")
 
 
@@ -63,6 +63,7 @@ class Repairs:
     def _all_is_done(self) -> bool:
         stages = [("compare_runs", ""), *((stage, run) for stage in LATER for run in self.pipeline.runs)]
         stages += [("predict_inputs", run) for run in self.pipeline.predicting]
+        stages += [("evaluate_set", name) for name in self.pipeline.sets.evaluations]
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:

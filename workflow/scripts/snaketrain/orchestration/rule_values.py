@@ -17,6 +17,11 @@ TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
 TAKES_ALL = inspect.signature(lambda wildcards, input, output, threads: None)
 
 
+def job_name(wildcards: Iterable[str]) -> str:
+    """The name of a job among those of its rule: that of the run, data set or model, or `run/evaluation set`; empty without wildcards."""
+    return "/".join(wildcards)
+
+
 def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Callable[[Sequence[str]], Value]:
     """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
     values = {name: value(name) for name in names}
@@ -25,7 +30,7 @@ def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Call
         return found[0]
 
     def of_job(wildcards: Sequence[str]) -> Value:
-        return values[wildcards[0]]
+        return values[job_name(wildcards)]
 
     return with_signature(TAKES_WILDCARDS, of_job)
 

@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
+from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.pipeline import RESULTS, Pipeline
+from snaketrain.orchestration.rule_values import job_name
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
 
+RUNS_A_MODEL = ("train_model", "evaluate_model", "evaluate_set", "predict_inputs")
 Option = str | int | float | bool | list[str] | None
 
 
@@ -24,7 +27,7 @@ def stage_command(
 
     Every process that executes a job parses the Snakefile, also on a compute node, so the file has the settings that it compares.
     """
-    name = next(iter(wildcards), "")
+    name = job_name(wildcards)
     if executes():
         job_settings(pipeline, stage, name).store(name)
     return logged(shell_command(pipeline, stage, name, output[0], dict(input.items()), threads), show=pipeline.in_job)
@@ -42,7 +45,8 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
     runs = [run for run in pipeline.runs if run not in unfinished]
-    given = {"runs": runs, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
+    sets = [name for name in pipeline.sets.evaluations if run_of(name) in runs]
+    given = {"runs": runs, "sets": sets, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
     command = shell_command(pipeline, "compare_runs", "", output, given)
     job_settings(pipeline, "compare_runs", "").store()
     return f"set -o pipefail; mkdir -p logs; {logged(command, show=False)} logs/compare_runs.log"
@@ -50,7 +54,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
 
 def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:
     """The launcher, the script of a stage and its options; `name` is that of the run, the data set or the model, if there are several."""
-    if stage in ("train_model", "evaluate_model", "predict_inputs"):
+    if stage in RUNS_A_MODEL:
         start = launching.launch(pipeline.compute(stage, name), pipeline.in_slurm_job)
     else:
         start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
@@ -84,16 +88,19 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     """The options of a stage besides its inputs and settings."""
     if stage == "prepare_data":
         return {"threads": threads}
+    if stage == "prepare_set":
+        return {"set-name": pipeline.sets.prepared[name].name, "threads": threads}
     if stage == "train_model":
         return {"run-name": name} | training_options(pipeline, name)
-    if stage == "evaluate_model":
-        compute = pipeline.compute(stage, name)
-        return {"run-name": name, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
+    if stage in ("evaluate_model", "evaluate_set"):
+        (run, *names), compute = name.split("/"), pipeline.compute(stage, name)
+        found: dict[str, Option] = {"run-name": run, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
+        return found | ({"set-name": names[0]} if names else {})
     if stage == "predict_inputs":
         compute, size = pipeline.compute(stage, name), pipeline.runs[name].evaluate.batch_size
         return {"batch-size": size, "threads": threads, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
-        return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs)}
+        return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs), "sets": list(pipeline.sets.evaluations)}
     return {}
 
 

@@ -31,7 +31,10 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
 def unfinished_runs(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
     """The reason by run: `train_model failed: RuntimeError: ...`."""
     left = set(dag.needrun_jobs())
-    last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
+    evaluations = sorted(
+        (job for job in left if job.rule.name in ("evaluate_set", "evaluate_model")), key=lambda job: job.rule.name, reverse=True
+    )
+    last = {job.wildcards.run: job for job in evaluations}  # of a run without any result, the evaluation of the model
     return {run: _why(_with_all_before(job, dag, left), dag, scheduler) for run, job in sorted(last.items())}
 
 

@@ -35,7 +35,7 @@ class JobSettings:
         return cls(stage, [each for each in strings if not each.startswith(CODE)], [each for each in strings if each.startswith(CODE)])
 
     def path(self, name: str = "", folder: Path = FOLDER) -> Path:
-        return folder / self.stage / f"{name or self.stage}-{digest(self.settings, self.code)}.json"
+        return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"
 
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
         path, text = self.path(name, folder), json.dumps(self._content(), indent=2, ensure_ascii=False) + "\n"

@@ -34,8 +34,8 @@ LOAD_WEIGHTS = """from safetensors.torch import load_file
 module.load_state_dict(load_file("{folder}/model.safetensors"))"""
 
 
-def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
-    """With the results of an evaluation, if there is one of this very selection."""
+def write_card(training: Manifest, data: Manifest, selection: Manifest, test: Manifest | None = None) -> None:
+    """With the results of an evaluation, if there is one of this very selection. `test`: the test set, if it is prepared on its own."""
     chosen = json.loads((selection.folder / "selection.json").read_text(encoding="utf-8"))
     results = evaluated(selection)
     model = selection.folder / "model"
@@ -49,7 +49,7 @@ def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
         "## Metrics",
         metrics_table(results, chosen),
         "## Data",
-        data_section(data),
+        data_section(data, test),
         "## Limits",
         limits(data, results),
         "## Load it",
@@ -131,11 +131,14 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
     return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
 
 
-def data_section(data: Manifest) -> str:
-    facts, settings = data.facts, by_key(data.settings)
+def data_section(data: Manifest, test: Manifest | None) -> str:
+    facts, settings, splits = data.facts, by_key(data.settings), data.facts.get("splits", {})
+    if test:
+        settings |= {key: value for key, value in by_key(test.settings).items() if key.startswith("data.test")}
+        splits = splits | test.facts["splits"]
     names = facts.get("label_names") or []
     lines = []
-    for split, found in facts.get("splits", {}).items():
+    for split, found in splits.items():
         counts = dict(zip(names[:MOST_CLASSES], found.get("label_counts") or [], strict=False))
         lines.append((split, found.get("examples", ""), ", ".join(f"{name} {count}" for name, count in counts.items())))
     source = {key: value for key, value in settings.items() if re.match(r"data\.(train|dev|test|where)\b", key) and value}

@@ -86,6 +86,17 @@ def parser_of_inference(stage: str, description: str | None) -> argparse.Argumen
     return arguments
 
 
+def parser_of_evaluation(stage: str, description: str | None) -> argparse.ArgumentParser:
+    """Of a stage that evaluates the model of a run."""
+    arguments = parser_of_inference(stage, description)
+    arguments.add_argument("--run-name", required=True, help="name of the run")
+    arguments.add_argument(
+        "--training", required=True, metavar="MANIFEST", help="manifest of the training, which knows the model and the task"
+    )
+    arguments.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
+    return arguments
+
+
 def run(
     main: Callable[[], int | None],
     folder: Path,

@@ -22,6 +22,7 @@ class Evaluated:
     selected: Manifest
     selection: JsonObject
     evaluated: Manifest | None
+    sets: dict[str, Manifest]  # the evaluations on each of `evaluation_sets`
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluated | None":
@@ -31,7 +32,9 @@ class Evaluated:
         selection = tracked.read_json(folder / "selection/selection.json")
         if trained is None or selected is None or selection is None or not tracked.follows(selected, trained):
             return None
-        return cls(selected, selection, evaluated if evaluated and tracked.follows(evaluated, selected) else None)
+        found = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("sets/*/manifest.json"))}
+        sets = {name: made for name, made in found.items() if made and tracked.follows(made, selected)}
+        return cls(selected, selection, evaluated if evaluated and tracked.follows(evaluated, selected) else None, sets)
 
     def points(self) -> list[tracked.Point]:
         """The metrics of the selected checkpoint on all splits."""
@@ -41,8 +44,17 @@ class Evaluated:
                 found += tracked.scores(split, results, self.selection, self.evaluated.finished)
         return found
 
+    def points_on(self, name: str) -> list[tracked.Point]:
+        """The metrics of the selected checkpoint on an evaluation set, and of all that are kept, if they were evaluated."""
+        made = self.sets[name]
+        results = tracked.read_json(made.folder / f"{name}_results.json") or {}
+        found = tracked.scores(f"test.{name}", results, self.selection, made.finished)
+        kept = tracked.read_json(made.folder / "checkpoints.json") if "checkpoints.json" in made.files else None
+        return found + tracked.by_step(f"test.{name}.checkpoints", kept["checkpoints"] if kept else [], made.finished)
+
     def figures(self) -> dict[str, float]:
-        return {name: value for name, value, _, _ in self.points()}
+        on_sets = [point for name in self.sets for point in self.points_on(name) if ".checkpoints/" not in point[0]]
+        return {name: value for name, value, _, _ in (*self.points(), *on_sets)}
 
     @staticmethod
     def by_split(evaluated: Manifest) -> dict[str, JsonObject]:
@@ -59,6 +71,12 @@ class StageResults:
             points = tracked.selected(found.selection, found.selected.finished)
             self._finish(run, experiment, sent, found.selected, ("select", "selection"), points, files)
             sent.done["selection"] = token
+        for name, on_set in found.sets.items():
+            if sent.done.get(f"set {name}") != (token := f"{on_set.identity} {on_set.content}"):
+                files = [(on_set.folder / file, f"evaluation/{name}") for file in ("manifest.json", *on_set.files)]
+                stage = (f"evaluate.{name}", f"evaluation on {name}")
+                self._finish(run, experiment, sent, on_set, stage, found.points_on(name), files)
+                sent.done[f"set {name}"] = token
         if not (made := found.evaluated) or sent.done.get("evaluation") == (token := f"{made.identity} {made.content}"):
             return
         files = [(file, "evaluation") for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]

@@ -12,6 +12,7 @@ from snaketrain.config.schema.base import LARGEST, Name, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Evaluate, Select
+from snaketrain.config.schema.evaluation_sets import EvaluationSet, set_problems
 from snaketrain.config.schema.metrics import Metric
 from snaketrain.config.schema.model import LOADING_ARGUMENTS, InitialWeights, Model
 from snaketrain.config.schema.predict import Inputs, ReadInputs, prediction_problems
@@ -26,6 +27,7 @@ __all__ = [
     "Compute",
     "Data",
     "Evaluate",
+    "EvaluationSet",
     "Examples",
     "InitialWeights",
     "Inputs",
@@ -51,6 +53,11 @@ class Settings(Section):
     train: Train = Train()
     select: Select = Select()
     evaluate: Evaluate = Evaluate()
+    evaluation_sets: dict[str, EvaluationSet] = Field(
+        {},
+        description="Further sets on which the selected model is evaluated, by name: `evaluation_sets: {imdb: {path: imdb.jsonl}}` writes "
+        "`results/runs/<run>/sets/imdb/`. A set that is added or changed is prepared and evaluated on its own; nothing else reruns but the comparison.",
+    )
     predict: dict[str, Inputs] = Field(
         {},
         description="Unlabelled data that the selected model predicts, by name: `predict: {new: {path: new.jsonl}}` writes "
@@ -58,6 +65,12 @@ class Settings(Section):
     )
     compute: Compute = Compute()
     tracking: Tracking = Tracking()
+
+    @property
+    def sets(self) -> dict[str, Data]:
+        """How each set is read that is prepared on its own."""
+        test = self.data.of_set(self.data.test, self.data.limit_test) if self.data.test and self.data.has_own_test_set else None
+        return ({"test": test} if test else {}) | {name: each.reading(self.data) for name, each in self.evaluation_sets.items()}
 
     def contradictions(self) -> Iterator[str]:
         yield from self._missing_splits()
@@ -67,10 +80,14 @@ class Settings(Section):
         yield from self._step_problems()
         yield from self._weight_problems()
         yield from prediction_problems(self.predict, self.data)
+        yield from set_problems(self.evaluation_sets, self.data)
         if twice := sorted(self.train.metrics.keys() & self.evaluate.metrics.keys()):
             yield f"evaluate.metrics has {twice[0]!r}, which train.metrics has too and which is evaluated anyway: remove it from evaluate.metrics"
 
     def _missing_splits(self) -> Iterator[str]:
+        if not self.data.sources and not self.evaluation_sets:
+            yield "data names no examples: give data.train, or data.test or evaluation_sets alone to evaluate a model as it is"
+            return
         if self.train.steps == 0:
             return
         if self.data.train is None:

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed, is_null
 from snaketrain.config.schema.sources import Examples, Source
@@ -18,8 +18,27 @@ else:
     LabelKindName = Literal[tuple(label_kinds())]
 
 
+def in_order(value: dict[str, str]) -> dict[str, str]:
+    return {column: as_text(cell) for column, cell in sorted(value.items())}
+
+
+def as_in_files(value: dict[str, str]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for label, name in value.items():
+        if named.setdefault(as_text(label), name) != name:
+            raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
+    return named
+
+
+CellByColumn = Annotated[dict[str, str], AfterValidator(in_order)]
+NameByLabel = Annotated[dict[str, str], AfterValidator(as_in_files)]
+
+
 class Data(Section):
-    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and reruns all later stages."""
+    """Raw text or a dataset class, and how it becomes examples. Changing it prepares the data again, and reruns all later stages.
+
+    A `test` set beside `train` is prepared on its own, so changing `test` or `limit_test` then trains nothing.
+    """
 
     name: Name = Field("data", description="the folder of the prepared data is named after it, followed by a digest of this section")
     train: Examples | None = Field(None, description="the training examples; null: nothing is trained, `train.steps: 0`")
@@ -52,10 +71,10 @@ class Data(Section):
     label: str | None = Field("label", description="the column of the label; null for language modelling and for sequence to sequence")
     label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
     label_separator: str = Field("|", description="separates the names of several classes, in text files", min_length=1)
-    labels: dict[str, str] | None = Field(
+    labels: NameByLabel | None = Field(
         None, description="class names by the label in the file, such as `{0: negative, 1: positive}`; null: the labels found, sorted"
     )
-    where: dict[str, str] = Field({}, description="keep only rows whose columns have these values")
+    where: CellByColumn = Field({}, description="keep only rows whose columns have these values")
     dev_fraction: Fraction = Field(0.1, description="share of `train` split off for development if `dev` is not given")
     test_fraction: Fraction = Field(0.1, description="share of `train` split off for the test if `test` is not given")
     split_seed: Seed = Field(42, description="seed of that split")
@@ -87,6 +106,21 @@ class Data(Section):
     def sources(self) -> dict[str, Examples]:
         """Those that are given, by split."""
         return {split: source for split in ("train", "dev", "test") if (source := getattr(self, split))}
+
+    @property
+    def has_own_test_set(self) -> bool:
+        """Whether the test set is prepared on its own, so that another one neither prepares the training data again nor trains again."""
+        return self.train is not None and self.test is not None
+
+    @property
+    def for_training(self) -> "Data":
+        """What is prepared for the training: all but a test set of its own."""
+        return self.model_copy(update={"test": None, "test_fraction": 0.0, "limit_test": None}) if self.has_own_test_set else self
+
+    def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
+        """How an evaluation set is read: as its only split, `test`, and by the same settings as the training data, but for `differences`."""
+        nothing_else = {"train": None, "dev": None, "limit_train": None, "limit_dev": None, "dev_fraction": 0.0, "test_fraction": 0.0}
+        return self.model_copy(update={**nothing_else, "test": examples, "limit_test": limit, **differences})
 
     @property
     def pair(self) -> bool:
@@ -121,20 +155,6 @@ class Data(Section):
         if twice := [name for name, count in Counter(value or ()).items() if count > 1]:
             raise ValueError(f"names {twice[0]!r} more than once: every column needs a name of its own")
         return value
-
-    @field_validator("where")
-    @classmethod
-    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
-        return {column: as_text(cell) for column, cell in sorted(value.items())}
-
-    @field_validator("labels")
-    @classmethod
-    def _as_in_files(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        named: dict[str, str] = {}
-        for label, name in (value or {}).items():
-            if named.setdefault(as_text(label), name) != name:
-                raise ValueError(f"{label!r} and another way to write it have different names: they are one label, keep one of them")
-        return value if value is None else named
 
     def contradictions(self) -> Iterator[str]:
         if self.tokenizer is None and not self.by_class:
@@ -194,9 +214,7 @@ class Data(Section):
         if others := [split for split, kind in kinds.items() if kind != next(iter(kinds.values()))]:
             first = next(iter(kinds))
             yield f"`{first}` is {kinds[first]} and `{others[0]}` {kinds[others[0]]}: give both in the same way"
-        if not self.sources:
-            yield "names no examples: give `train`, or `test` alone to evaluate a model as it is"
-        elif (
+        if (
             self.train is None
             and self.label is not None
             and self.labels is None

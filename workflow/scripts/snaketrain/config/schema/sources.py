@@ -38,6 +38,11 @@ class Source(Section):
         """Whether these are the user's own files, which may change at any time."""
         return bool(self.path) and not (self.package or self.hub)
 
+    @property
+    def source(self) -> "Source":
+        """Just where the files are, without the settings of a derived class."""
+        return Source.model_validate({name: getattr(self, name) for name in Source.model_fields})
+
     @field_validator("sha256")
     @classmethod
     def _digests_in_order(cls, value: dict[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Which items of a dataset class make up which split: their numbers are written down, the items stay where they are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,17 @@ from snaketrain.data.text.splitting import SPLITS, assign
 from snaketrain.runtime.json_types import JsonObject
 
 
-def prepare_items(data: Data, output: Path) -> JsonObject:
-    """Write `train.npy`, `dev.npy` and `test.npy`; return the facts about them, including those the dataset gives about itself."""
+def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:
+    """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for; return the facts about them, including those the dataset gives about itself."""
     given = {split: source for split in SPLITS if (source := getattr(data, split))}
     datasets = {split: make_dataset(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
     assigned = {split: assign(split, np.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
     main = next(iter(given))  # the training data, or what a model is evaluated on as it is
     facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
     facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
-    for number, split in enumerate(SPLITS):
+    for split in splits:
         origin = split if split in given else main
-        chosen = np.flatnonzero(assigned[origin] == number)
+        chosen = np.flatnonzero(assigned[origin] == SPLITS.index(split))
         if not len(chosen) and split != "test" and "train" in given:
             raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
         facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}

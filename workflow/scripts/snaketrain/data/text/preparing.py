@@ -3,7 +3,6 @@
 Rows are read once: surveyed, tokenised and spooled. Once all are known, each split selects its own.
 """
 
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +17,9 @@ from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.text.spooling import Spool, cases, in_batches, joined, progress, row_schema
 from snaketrain.data.text.surveying import Survey, Surveyor, classes
-from snaketrain.data.tokenization.opening import open_tokenizer
-from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer, token_schema
+from snaketrain.data.text.trained_on import TrainedOn
+from snaketrain.data.tokenization.opening import with_tokenizer
+from snaketrain.data.tokenization.tokenizer import Tokenizer, token_schema
 from snaketrain.runtime.json_types import JsonObject
 
 
@@ -38,28 +38,34 @@ class SplitPart(NamedTuple):
 
 
 def prepare(
-    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Path, output: Path, cores: int = 1
+    data: Data,
+    files: dict[str, list[Path]],
+    root: Path,
+    tokenizer: Path,
+    output: Path,
+    cores: int = 1,
+    trained_on: TrainedOn | None = None,
 ) -> tuple[JsonObject, DataIssues]:
-    """Write `train.arrow`, `dev.arrow` and `test.arrow`; return the facts about them, and the data issues."""
-    try:
-        with open_tokenizer(tokenizer, data, cores) as fast:
-            return _write(data, files, root, fast, output)
-    except TokensDiffer as difference:
-        print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
-    with open_tokenizer(tokenizer, data, cores, plain=True) as plain:
-        return _write(data, files, root, plain, output)
+    """Write `train.arrow`, `dev.arrow` and `test.arrow`, or an evaluation set's `test.arrow` alone if it is known what was trained on.
+
+    Returns the facts about them, and the data issues.
+    """
+    return with_tokenizer(tokenizer, data, cores, lambda opened: _write(data, files, root, opened, output, trained_on))
 
 
-def _write(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Tokenizer, output: Path) -> tuple[JsonObject, DataIssues]:
+def _write(
+    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Tokenizer, output: Path, trained_on: TrainedOn | None
+) -> tuple[JsonObject, DataIssues]:
     issues = DataIssues()
+    written = SPLITS if trained_on is None else ("test",)
     with ExitStack() as opened:
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
-        surveys = _surveys(data, files, root, spools, tokenizer, issues)
+        surveys = _surveys(data, files, root, spools, tokenizer, issues, trained_on)
         parts = _parts(data, surveys, spools)
-        _report_repetitions(parts, issues)
-        names, class_of = classes(data, surveys.get("train"))
+        _report_repetitions(parts, trained_on.hashes if trained_on else parts["train"].hashes if "train" in parts else None, issues)
+        names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, surveys.get("train"))
         writers: dict[str, SplitWriter] = {}
-        for split in SPLITS:  # also those without an example, which later stages pass over
+        for split in written:  # also those without an example, which later stages pass over
             part = parts.get(split)
             batches = joined(part.spool.selected(part.rows)) if part else iter(())
             if part and _limited(part.source, data):
@@ -69,18 +75,27 @@ def _write(data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Toke
             writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
     if "train" in parts:
         _check_train(writers["train"])
-        _report_untrained(names, writers, issues)
+    if trained_on or "train" in parts:
+        _report_untrained(names, trained_on.label_counts if trained_on else label_counts(writers["train"]), writers, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
 
 
 def _surveys(
-    data: Data, files: dict[str, list[Path]], root: Path, spools: dict[str, Spool], tokenizer: Tokenizer, issues: DataIssues
+    data: Data,
+    files: dict[str, list[Path]],
+    root: Path,
+    spools: dict[str, Spool],
+    tokenizer: Tokenizer,
+    issues: DataIssues,
+    trained_on: TrainedOn | None,
 ) -> dict[str, Survey]:
     """Read each source into its spool, and survey its rows."""
     surveys: dict[str, Survey] = {}
     known = set(data.labels) if data.labels is not None else None
+    if trained_on and trained_on.label_names:
+        known = set(trained_on.classes(data))
     for source, spool in spools.items():
         surveyor, schema = Surveyor(source, data, known), row_schema(data)
         batches = in_batches(surveyor.examples(files[source], root), schema)
@@ -91,7 +106,7 @@ def _surveys(
         surveys[source] = surveyor.survey(issues)
         if source == "dev" and data.label and not surveys[source].labelled:
             raise BadData(f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them.")
-        if source == "test" and "train" not in surveys and data.label and not surveys[source].labelled:
+        if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
             raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
         known = set(classes(data, surveys.get("train"))[1])
     return surveys
@@ -112,11 +127,10 @@ def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> 
     }
 
 
-def _report_repetitions(parts: dict[str, SplitPart], issues: DataIssues) -> None:
-    """Report examples that repeat within train, or that leak from train into another split."""
-    if "train" not in parts:
+def _report_repetitions(parts: dict[str, SplitPart], trained_on: numpy.ndarray | None, issues: DataIssues) -> None:
+    """Report examples that repeat within train, or that leak from train into another split. `trained_on`: hashes of the texts."""
+    if trained_on is None:
         return
-    trained_on = parts["train"].hashes
     for split, part in parts.items():
         if split == "train":
             kind, found = "duplicate", repeated(trained_on)
@@ -127,14 +141,17 @@ def _report_repetitions(parts: dict[str, SplitPart], issues: DataIssues) -> None
         issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
 
 
-def _report_untrained(names: list[str], writers: dict[str, SplitWriter], issues: DataIssues) -> None:
-    """Report examples of known classes that chance, a limit or the list of labels left out of train."""
-    trained_on = writers["train"].facts().get("label_counts", [])
-    for split in ("dev", "test"):
-        counts = writers[split].facts().get("label_counts", [])
-        for name, count, trained in zip(names, counts, trained_on, strict=False):
-            if not trained:
+def _report_untrained(names: list[str], trained_on: list[int], writers: dict[str, SplitWriter], issues: DataIssues) -> None:
+    """Report examples of known classes that chance, a limit or the list of labels left out of train. `trained_on`: by class."""
+    for split, writer in writers.items():
+        for name, count, trained in zip(names, label_counts(writer), trained_on, strict=False):
+            if split != "train" and not trained:
                 issues.add_all("untrained_class", count, [(split, name)][:count])
+
+
+def label_counts(writer: SplitWriter) -> list[int]:
+    counts: list[int] = writer.facts().get("label_counts", [])
+    return counts
 
 
 def _check_train(train: SplitWriter) -> None:

@@ -1,6 +1,5 @@
 """Turns the rows of unlabelled files into examples that a model can predict, tokenised as its training data was."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from snaketrain.data.sources.reading import cell, rows
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.spooling import in_batches, row_schema
 from snaketrain.data.text.surveying import Example, decodable
-from snaketrain.data.tokenization.opening import open_tokenizer
-from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer
+from snaketrain.data.tokenization.opening import with_tokenizer
+from snaketrain.data.tokenization.tokenizer import Tokenizer
 
 
 @dataclass
@@ -40,13 +39,7 @@ def prepare_unlabelled(
     data: Data, inputs: ReadInputs, files: list[Path], root: Path, tokenizer: Path, label_names: list[str], path: Path, cores: int = 1
 ) -> UnlabelledRows:
     """Write the examples to `path`. `data`: the settings of the training data; `tokenizer`: a folder."""
-    try:
-        with open_tokenizer(tokenizer, data, cores) as fast:
-            return _write(data, inputs, files, root, fast, label_names, path)
-    except TokensDiffer as difference:
-        print(f"{difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
-    with open_tokenizer(tokenizer, data, cores, plain=True) as plain:
-        return _write(data, inputs, files, root, plain, label_names, path)
+    return with_tokenizer(tokenizer, data, cores, lambda opened: _write(data, inputs, files, root, opened, label_names, path))
 
 
 def _write(

@@ -1,8 +1,11 @@
 """Makes the tokenizer for prepared data from a copied tokenizer's folder."""
 
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from snaketrain.config.schema import Data
 from snaketrain.data.tokenization.chats import ChatTokenizer
@@ -11,11 +14,24 @@ from snaketrain.data.tokenization.files import end_token_id, load_library_tokeni
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
 from snaketrain.data.tokenization.plain import PlainTokenizer
 from snaketrain.data.tokenization.targets import TargetTokenizer, source_and_target
-from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer
+from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer, TokensDiffer
+
+Made = TypeVar("Made")
 
 
 def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False) -> AbstractContextManager[Tokenizer]:
     return ParallelTokenizer(partial(make_tokenizer, folder, data, plain), cores)
+
+
+def with_tokenizer(folder: Path, data: Data, cores: int, use: Callable[[Tokenizer], Made]) -> Made:
+    """What `use` makes with a fast tokenizer, or, should that encode a text otherwise than as a whole, with a plain one."""
+    try:
+        with open_tokenizer(folder, data, cores) as fast:
+            return use(fast)
+    except TokensDiffer as difference:
+        print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
+    with open_tokenizer(folder, data, cores, plain=True) as plain:
+        return use(plain)
 
 
 def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = "data.max_length") -> BatchTokenizer:

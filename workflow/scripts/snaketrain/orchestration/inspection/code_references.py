@@ -90,10 +90,10 @@ def references(run: Settings, module_settings: module_task.ModuleSettings | None
     for name, metric in named_metrics(run):
         if not is_short(metric.use):
             yield Reference(f"{name}.use", metric.use, None, metric.arguments, complete=False)
-    for split in ("train", "dev", "test"):
-        source = getattr(run.data, split)
-        if source is not None and source.use is not None:
-            yield Reference(f"data.{split}.use", source.use, None, source.arguments)
+    sources = {f"data.{split}": source for split, source in run.data.sources.items()}
+    for place, source in (sources | {f"evaluation_sets.{name}": each for name, each in run.evaluation_sets.items()}).items():
+        if source.use is not None:
+            yield Reference(f"{place}.use", source.use, None, source.arguments)
     if module_settings is None:
         yield from (Reference("train.task.arguments", use, None, None) for use in uses_in(train.task.arguments))
         return

@@ -1,0 +1,32 @@
+# Evaluates the selected checkpoint, or all that are kept, on a set of `evaluation_sets`. The manifest lists `<set>_predictions.csv`, and
+# `checkpoints.json` of all checkpoints, which not every task and set has.
+
+
+rule evaluate_set:
+    input:
+        check_results("evaluate_set"),
+        training="results/runs/{run}/training/manifest.json",
+        selection="results/runs/{run}/selection/manifest.json",
+        data=varying(pipeline.sets.evaluations, pipeline.data),
+        set=varying(pipeline.sets.evaluations, pipeline.evaluation_set),
+        model=varying(pipeline.sets.evaluations, pipeline.weights),
+    output:
+        manifest="results/runs/{run}/sets/{evaluation_set}/manifest.json",
+        results="results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_results.json",
+        plots=report(
+            "results/runs/{run}/sets/{evaluation_set}/{evaluation_set}_plots.png",
+            category="Runs",
+            subcategory="{run}",
+            labels={"set": "{evaluation_set}"},
+            caption="../report/evaluation.rst",
+        ),
+    log:
+        "logs/evaluate_set/{run}/{evaluation_set}.log",
+    threads: varying(pipeline.sets.evaluations, lambda name: pipeline.set_computes[name].threads)
+    resources:
+        **launching.resources_of(pipeline.set_computes, saves=False),
+    params:
+        *pipeline.tracked("evaluate_set", pipeline.sets.evaluations),
+        command=untracked(stage_command, pipeline, "evaluate_set", executes),
+    shell:
+        "{params.command} {log:q}"

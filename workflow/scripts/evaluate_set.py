@@ -1,0 +1,95 @@
+"""Evaluate the selected checkpoint, or all that are kept, on a set of `evaluation_sets`: on any number of processes."""
+
+import shutil
+import time
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+
+from snaketrain.config.runs import from_strings
+from snaketrain.evaluation.scoring import ScoredSet, Scoring
+from snaketrain.runtime import stages
+from snaketrain.runtime.binding import bind
+from snaketrain.runtime.exit_codes import leave
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.rank_failures import report_failure
+from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.ranks import Ranks
+from snaketrain.training.checkpoints.model_folder import KeptCheckpoint, export, kept_checkpoints, merge
+
+
+def arguments() -> Namespace:
+    parser = stages.parser_of_evaluation("evaluate_set", __doc__)
+    parser.add_argument("--set", required=True, metavar="MANIFEST", help="manifest of the prepared evaluation set")
+    parser.add_argument("--set-name", required=True, help="name of the evaluation set")
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    quiet_libraries()
+    log_to(None)
+    bind(Ranks.of_environment())
+    training, selection, data, prepared = (read_manifest(path) for path in (args.training, args.selection, args.data, args.set))
+    model = read_manifest(args.model) if args.model else None
+    with_all = from_strings(job.given.settings)["set"]["checkpoints"] == "all"
+    kept = kept_checkpoints(training) if with_all else []
+    if Ranks.of_environment().rank == 0:
+        verify(*filter(None, (selection, model, prepared)))
+        verify(training, wanted=lambda name: name.startswith(tuple(f"{each.path}/" for each in kept)))
+    scoring, each = Scoring(args, job.given, training, data, model), ScoredSet(args.set_name, prepared, "test")
+    score_all(scoring, each, selection, kept)
+    if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results
+        return
+
+    from snaketrain.evaluation.results import write_scores
+
+    files = write_scores(job.folder, args.run_name, each, scoring, selection.facts["weights"])
+    (job.folder / "checkpoints.json").unlink(missing_ok=True)  # of another setting
+    if with_all:
+        write_json(job.folder / "checkpoints.json", {"set": each.name, "checkpoints": metrics_by_step(scoring, each, kept)})
+        files.append("checkpoints.json")
+    inputs = {"selection": selection.content, "data": data.content, "set": prepared.content}
+    inputs |= {"training": training.content} if with_all else {}
+    job.finish(inputs, files, {"run": args.run_name, "set": each.name}, started)
+
+
+def score_all(scoring: Scoring, each: ScoredSet, selection: Manifest, kept: list[KeptCheckpoint]) -> None:
+    """The selected model and the kept checkpoints, as far as they have no scores yet."""
+    selected = selection.facts["weights"]
+    # decided before any is scored, so that all ranks decide the same
+    with_selected = not scoring.is_done(selected, each)
+    missing = [one for one in kept if not scoring.is_done(one.weights, each) and one.weights != selected]
+    if with_selected:
+        scoring.score(selection.folder / "model", selected, [each], scoring.args.run_name)
+    for one in missing:
+        score_checkpoint(scoring, each, one)
+    if with_selected or missing:
+        scoring.close()
+
+
+def score_checkpoint(scoring: Scoring, each: ScoredSet, one: KeptCheckpoint) -> None:
+    """Exported as a selected one would be, into a folder that is removed afterwards."""
+    folder = Path(scoring.args.output).parent / ".checkpoint"
+    if scoring.strategy.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        export([scoring.training.folder / one.path], scoring.training, scoring.data.folder / "tokenizer", folder / "model")
+        if scoring.model.adapters and scoring.fetched:
+            merge(scoring.training, scoring.data, scoring.fetched, folder)
+    scoring.strategy.wait()
+    scoring.score(folder / "model", one.weights, [each], f"{scoring.args.run_name} at step {one.step}")
+    scoring.strategy.wait()
+    if scoring.strategy.rank == 0:
+        shutil.rmtree(folder)
+
+
+def metrics_by_step(scoring: Scoring, each: ScoredSet, kept: list[KeptCheckpoint]) -> list[JsonObject]:
+    return [{"step": one.step, "metrics": scoring.read(one.weights, each)[0]["metrics"]} for one in kept]
+
+
+if __name__ == "__main__":
+    args = arguments()
+    folder = args.output.parent
+    stages.run(partial(main, args), folder, partial(report_failure, "evaluation", folder), leave)

@@ -1,0 +1,81 @@
+"""Stage: tokenise an evaluation set as its training data was, and report its data issues; a dataset class is only counted."""
+
+import argparse
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Data
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER
+from snaketrain.config.schema.evaluation_sets import placed
+from snaketrain.data.summary import show
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+
+
+def main(args: argparse.Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    # read by the tokenizers library when it is first imported
+    os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
+    # without training data it contradicts itself, such as by naming no classes
+    reading = Data.model_validate(from_strings(job.given.settings)["data"], context=CONTRADICTIONS_LATER)
+    prepared, fetched = read_manifest(args.data), read_manifest(args.files) if args.files else None
+    verify(*filter(None, (prepared, fetched)))
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        facts, report, made = (
+            _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
+            if fetched
+            else _count(reading, prepared, job.folder)
+        )
+    except ValueError as error:
+        raise SystemExit(f"prepare_set: {placed(args.set_name, str(error))}") from None
+    write_json(job.folder / "report.json", report)
+    show(report)
+    inputs = {"data": prepared.content} | ({"files": fetched.content} if fetched else {})
+    job.finish(inputs, [*made, "report.json"], facts, started)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = stages.parser("prepare_set", __doc__)
+    parser.add_argument("--set-name", required=True, help="name of the evaluation set")
+    parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
+    parser.add_argument("--files", metavar="MANIFEST", help="manifest of the fetched files; not needed for a dataset class")
+    parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _prepare(
+    name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
+) -> tuple[JsonObject, JsonObject, list[str]]:
+    from snaketrain.data.sources.data_issues import BadData
+    from snaketrain.data.sources.reading import check
+    from snaketrain.data.text.preparing import prepare
+    from snaketrain.data.text.trained_on import TrainedOn
+
+    root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
+    files = {"test": [root / file for file in fetched.facts["files"]]}
+    if problems := check(reading, files):
+        raise BadData("\n".join(problems))
+    found, issues = prepare(reading, files, root, prepared.folder / "tokenizer", output, threads, trained_on)
+    if name != "test" and reading.label is not None and not found["splits"]["test"]["labelled"]:
+        raise BadData(f"no row has a label in column {reading.label!r}. Name the right column, or predict these files: set `predict`.")
+    facts = prepared.facts | {"splits": found["splits"], "odd": dict(sorted(issues.counts.items()))}
+    return facts, facts | {"name": name, "rows": {name: found["rows"]["test"]}, "odd": issues.report()}, ["test.arrow"]
+
+
+def _count(reading: Data, prepared: Manifest, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
+    from snaketrain.data.loading.item_splits import prepare_items
+
+    found = prepare_items(reading, output, ("test",))
+    facts = prepared.facts | {"splits": found["splits"], "datasets": found["datasets"]}
+    return facts, facts, ["test.npy"]
+
+
+if __name__ == "__main__":
+    args = _arguments()
+    stages.run(partial(main, args), args.output.parent)

@@ -1,0 +1,162 @@
+"""Runs a trained model on prepared sets, and keeps its scores: a changed plot or interval does not need the model again."""
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import Manifest, digest, write_json
+
+if TYPE_CHECKING:
+    from snaketrain.evaluation.results import Measured, Rows
+    from snaketrain.strategies.base import Strategy
+    from snaketrain.tasks.base import Task
+    from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+
+REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings on which the scores of a model do not depend
+
+
+@dataclass(frozen=True)
+class ScoredSet:
+    """A part of prepared data that a model is evaluated on."""
+
+    name: str
+    prepared: Manifest
+    split: str  # in the prepared data
+
+    def table(self, examples: int) -> dict[str, list[Json]]:
+        """Texts and labels, if it has one row for each example."""
+        import pyarrow as pa
+
+        path = self.prepared.file(f"{self.split}.arrow")
+        if not path.is_file():
+            return {}
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        names = [name for name in ("text", "text_pair", "target", "label") if name in table.column_names]
+        return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the models of a training are evaluated. All ranks do the same; rank 0 alone writes."""
+
+    args: Namespace
+    given: JobSettings
+    training: Manifest
+    data: Manifest  # on which it was trained
+    fetched: Manifest | None  # the model that it started from
+
+    @cached_property
+    def evaluate(self) -> Evaluate:
+        return Evaluate.model_validate(from_strings(self.given.settings)["evaluate"])
+
+    def folder(self, weights: Mapping[str, str], each: ScoredSet) -> Path:
+        """Where the scores are; `weights`: what identifies those of the model."""
+        key = scores_key(self.given, self.args.device, self.training, weights, self.data, each, self.fetched)
+        return Path(self.args.output).parent / "scores" / key
+
+    def is_done(self, weights: Mapping[str, str], each: ScoredSet) -> bool:
+        return (self.folder(weights, each) / f"{each.name}.json").is_file()
+
+    def read(self, weights: Mapping[str, str], each: ScoredSet) -> tuple["Measured", "Rows"]:
+        import numpy as np
+
+        folder = self.folder(weights, each)
+        return json.loads((folder / f"{each.name}.json").read_text()), dict(np.load(folder / f"{each.name}.npz"))
+
+    # --- with the model
+
+    @cached_property
+    def train(self) -> Train:
+        return self.evaluate.applied_to(Train.model_validate(from_strings(self.training.settings)["train"]))
+
+    @cached_property
+    def model(self) -> Model:
+        return Model.model_validate(from_strings(self.training.settings)["model"])
+
+    @cached_property
+    def strategy(self) -> "Strategy":
+        # transformers would warn of missing weights, which are loaded later
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+        from snaketrain.training.building import start_strategy
+
+        # with the training's precision, whatever `auto` would mean here
+        return start_strategy(self.train, self.args.device, self.training.facts["precision"])
+
+    @cached_property
+    def watch(self) -> "StallWatchdog":
+        from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
+
+        folder = Path(self.args.output).parent / "stalled"
+        return StallWatchdog(folder, self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
+
+    def score(self, folder: Path, weights: Mapping[str, str], sets: Sequence[ScoredSet], name: str) -> None:
+        """Run the model in a folder on the sets. `name`: of the model, for the progress bar."""
+        import numpy as np
+
+        from snaketrain.data.loading.opening import facts_of, open_split
+        from snaketrain.evaluation.predicting import load_trained, predict
+        from snaketrain.training.building import add_metrics, make_task
+
+        train, strategy, watch = self.train, self.strategy, self.watch
+        task = make_task(train, self.data.facts)
+        add_metrics(task, self.evaluate.metrics, self.data.facts, train.task.use, "evaluate.metrics")
+        pretrained = self.fetched.folder / "files" if self.fetched else None
+        state = load_trained(task, train, self.model, pretrained, facts_of(self.data), folder, strategy)
+        for each in sets:
+            examples, scores = open_split(each.prepared, each.split, train), self.folder(weights, each)
+            measured = len(examples) > 0 and not withheld(self.data.facts, each)
+            title = f"{name}: {each.name}"
+            metrics, rows = predict(state, examples, self.evaluate.batch_size, train.batch_tokens, title, measured, watch.beat)
+            if strategy.rank == 0:
+                scores.mkdir(parents=True, exist_ok=True)
+                save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
+                save(scores / f"{each.name}.npz", **rows)
+                found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
+                write_json(scores / f"{each.name}.json", found)  # written last: it marks both files as complete
+            watch.beat()
+
+    def close(self) -> None:
+        self.strategy.finish()
+        self.watch.close()
+
+
+def scores_key(
+    given: JobSettings,
+    device: str,
+    training: Manifest,
+    weights: Mapping[str, str],
+    data: Manifest,
+    each: ScoredSet,
+    model: Manifest | None,
+) -> str:
+    """A digest of all that the scores depend on; another metric of the same weights gives another key."""
+    settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
+    read = [sorted(training.settings), training.facts["precision"], dict(weights), data.content, model and model.content]
+    return digest(settings, sorted(given.code), device, *read, each.split, each.prepared.content)
+
+
+def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
+    import torch
+
+    try:
+        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
+    except Exception as error:  # such as a metric that is undefined for constant answers; the model's own results stand
+        print(f"warning: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
+        return {}
+
+
+def withheld(facts: JsonObject, each: ScoredSet) -> bool:
+    """Whether the training data has labels and this set has none."""
+    trained: bool = facts.get("splits", {}).get("train", {}).get("labelled", False)
+    labelled: bool = each.prepared.facts.get("splits", {}).get(each.split, {}).get("labelled", True)
+    return trained and not labelled
