@@ -17,6 +17,7 @@ import yaml
 from grammar import WORDS, texts, write_texts, write_word_tokenizer
 from sklearn.metrics import r2_score
 
+from pipeline.test_staleness import jobs_in
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, UNKIND, sentences, snakemake, write_tokenizer
 from snaketrain.orchestration.preflight import examine
 
@@ -131,6 +132,15 @@ def write_pretrained(folder: Path) -> None:
     write_tokenizer(folder / "models/bert-base-uncased")
 
 
+def write_reviews(folder: Path) -> None:
+    """Sentences of two sources in one file; those of the second are said twice."""
+    with open(folder / "reviews.csv", "w", newline="", encoding="utf-8") as file:
+        rows = [(text, label, "rotten_tomatoes") for text, label in sentences(700)]
+        rows += [(f"{text} {text}", label, "imdb") for text, label in sentences(900)[700:]]
+        csv.writer(file).writerows([("text", "label", "source"), *rows])
+    write_tokenizer(folder / "tokenizer")
+
+
 PAD, _, START, END = range(len(SPECIAL))
 SMALL_BART = {"d_model": 32, "max_position_embeddings": 256, "bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
 SMALL_BART |= {"decoder_start_token_id": END, "forced_eos_token_id": END}
@@ -165,6 +175,16 @@ CASES = {
         write_sst2,
         {"model": {"source": None, "arguments": SMALL_BART}, "train": {"batch_size": 16, "learning_rate": 2e-3, "epochs": 2}},
         {"accuracy": (0.85, 1)},  # the larger class makes 0.5
+    ),
+    "evaluation_sets": Case(
+        write_reviews,
+        {
+            "data": {"train": {"package": None, "path": "reviews.csv"}, "tokenizer": {"package": None, "path": "tokenizer"}},
+            "evaluation_sets": {"imdb": {"package": None, "path": "reviews.csv"}},
+            "model": {"use": "transformers.BertForSequenceClassification", "source": None, "arguments": SMALL_BERT},
+            "train": {"batch_size": 16, "learning_rate": 3e-3, "epochs": 4},
+        },
+        {"accuracy": (0.9, 1)},
     ),
     "adapters": Case(
         write_pretrained,
@@ -223,6 +243,7 @@ CASES = {
 }
 
 GENERATING = ["answers", "summaries", "chats"]
+WITH_SETS = ["evaluation_sets"]
 OF_CLASSES = [name for name, case in CASES.items() if case.write is copy_code]
 
 
@@ -253,15 +274,27 @@ def assert_it_has_learnt(name: str, folder: Path, run: str) -> None:
         assert least <= results["metrics"][metric] <= most, metric
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in (*OF_CLASSES, *GENERATING)])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*OF_CLASSES, *WITH_SETS, *GENERATING)])
 def test_the_example_trains_a_model_that_has_learnt(name, tmp_path):
     CASES[name].write(tmp_path)
     config = configuration(name)
     run_all(tmp_path, config)
     for run in config["runs"]:
         assert_it_has_learnt(name, tmp_path, run)
+    if name == "sst2_bart":
+        assert_another_test_set_trains_nothing(tmp_path)
     if "predict" in config:
         assert_it_predicts_unlabelled_pairs(tmp_path)
+
+
+def assert_another_test_set_trains_nothing(folder: Path) -> None:
+    (run,) = (folder / "results/runs").iterdir()
+    card = (run / "selection/model/README.md").read_text()
+    assert 'data.test.path: "data/sst2/sentiment-test"' in card and "| test | 120 |" in card
+    tested = folder / "data/sst2/sentiment-test"
+    tested.write_text("".join(tested.read_text().splitlines(keepends=True)[:60]))
+    planned = snakemake(folder, "--configfile", str(folder / "example.yaml"), "--dry-run")
+    assert jobs_in(planned.stdout + planned.stderr) == {"fetch_input", "prepare_set", f"evaluate_model {run.name}", "compare_runs"}
 
 
 def assert_it_predicts_unlabelled_pairs(folder: Path) -> None:
@@ -291,10 +324,20 @@ def run_together(folder: Path, names: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def trained_together(tmp_path_factory) -> Path:
-    """The examples of dataset classes."""
+    """The examples of dataset classes, and the one of evaluation sets."""
     folder = tmp_path_factory.mktemp("together")
     copy_code(folder)
-    return run_together(folder, OF_CLASSES)
+    write_reviews(folder)
+    return run_together(folder, [*OF_CLASSES, *WITH_SETS])
+
+
+def test_a_published_model_is_evaluated_beside_a_trained_one(trained_together):
+    assert_it_has_learnt("evaluation_sets", trained_together, "evaluation_sets-fine_tuned")
+    sets = {run: trained_together / f"results/runs/evaluation_sets-{run}/sets/imdb" for run in ("fine_tuned", "published")}
+    accuracy = {run: json.loads((folder / "imdb_results.json").read_text())["accuracy"] for run, folder in sets.items()}
+    assert accuracy["fine_tuned"] > 0.9 > 0.7 > accuracy["published"]
+    steps = {run: json.loads((folder / "checkpoints.json").read_text())["checkpoints"] for run, folder in sets.items()}
+    assert len(steps["fine_tuned"]) > 1 and [each["step"] for each in steps["published"]] == [0]
 
 
 @pytest.fixture(scope="module")
