@@ -1,6 +1,7 @@
 """The comparison's page in a real browser, wide and narrow, light and dark; and what it says of the models' mistakes."""
 
 import html
+import io
 import json
 import re
 import shutil
@@ -46,11 +47,23 @@ def text(tmp_path_factory) -> str:
     runs = {f"rate=1e-3-seed={seed}": {"skill": 0.9 + seed / 100, "train.seed": seed} for seed in range(3)}
     runs |= {f"rate=1e-4-seed={seed}": {"skill": 0.8, "train.seed": seed, "train.learning_rate": 1e-4} for seed in range(3)}
     results = make_workspace(tmp_path_factory.mktemp("page"), runs | {"poor<b>": {"skill": 0.3, "train.learning_rate": 1.0}})
+    for run in (results / "runs").iterdir():
+        copy_as_set(run, "imdb")
     return made_page(results, {"failed": "train_model failed: <b>"})
 
 
+def copy_as_set(run: Path, name: str) -> None:
+    """The results on the test set as those on an evaluation set as well, and on it two checkpoints."""
+    folder = run / f"sets/{name}"
+    folder.mkdir(parents=True)
+    shutil.copy(run / "evaluation/test_results.json", folder / f"{name}_results.json")
+    checkpoints = [{"step": step, "metrics": {"accuracy": step / 100}} for step in (30, 60)]
+    (folder / "checkpoints.json").write_text(json.dumps({"set": name, "checkpoints": checkpoints}))
+
+
 def made_page(results: Path, unfinished: dict[str, str]) -> str:
-    runs = [comparing.read_run(folder) for folder in sorted((results / "runs").iterdir())]
+    folders = sorted((results / "runs").iterdir())
+    runs = [comparing.read_run(folder, [path.name for path in folder.glob("sets/*")]) for folder in folders]
     return page(compare_runs.compare(runs, results / "runs", unfinished))
 
 
@@ -109,7 +122,8 @@ def test_first_of_all_it_says_which_is_best_and_what_is_wrong(text):
 
 
 def test_mistakes_of_the_best_run_are_open(text):
-    best, *others = re.findall(r"<details( open)?>\s*<summary>([^<]*)</summary>", text)
+    checkpoints, best, *others = re.findall(r"<details( open)?>\s*<summary>([^<]*)</summary>", text)
+    assert checkpoints == ("", "All kept checkpoints on the evaluation sets")
     assert best == (" open", "rate=1e-3-seed=2, on the test set") and [name for _, name in others] == [
         "rate=1e-4-seed=0, on the test set",
         "poor&lt;b&gt;, on the test set",
@@ -162,3 +176,13 @@ def test_of_many_classes_the_most_confused_are_listed():
     assert found.confusion is None and found.confused == [("c3", "c7", 4), ("c20", "c1", 2)]
     assert len(found.classes) == 40 and next(iter(found.classes)) == "c49" and found.rarer == 10
     assert mistakes_of("r", {"kind": None, "split": "test"}, None) is None
+
+
+def test_evaluation_sets_are_shown_with_their_checkpoints(text):
+    tables = pd.read_html(io.StringIO(text))
+    (of_sets,) = (table for table in tables if ("imdb", "accuracy") in table.columns)
+    assert of_sets["imdb", "accuracy"].str.startswith("0.9").sum() == 3 and len(of_sets) == 7
+    (means,) = (table for table in tables if "imdb accuracy" in table.columns)
+    assert means["imdb accuracy"].tolist() == means["test accuracy"].tolist()
+    (checkpoints,) = (table for table in tables if "set" in table.columns)
+    assert checkpoints[["set", "step", "accuracy"]].head(2).values.tolist() == [["imdb", "30", 0.3], ["imdb", "60 ★", 0.6]]

@@ -39,6 +39,7 @@ def page(made: Comparison) -> str:
     environment.filters |= {"figure": rounded, "setting": setting, "spoken": spoken}
     chosen, rows, runs = chosen_by(made.rows), made.rows, made.runs
     metrics, scored = metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
+    checkpoints = checkpoint_rows(runs)
     settings = differing_settings([run["settings"] for run in runs])
     return environment.get_template("comparison.html.jinja").render(
         made=made,
@@ -52,7 +53,9 @@ def page(made: Comparison) -> str:
         scored=scored,
         columns={"test": metrics if scored == "test" else [], "dev": chosen if scored == "test" else metrics},
         sets={name: metrics_on(name, rows, metrics) for name in sets_of(runs)},
-        checkpoints=checkpoint_rows(runs),
+        mean_keys=[*(f"test_{name}" for name in metrics), *(f"test.{each}_{name}" for each in sets_of(runs) for name in chosen)],
+        checkpoints=checkpoints,
+        checkpoint_metrics=[name for name in metrics if any(name in each for each in checkpoints)],
         confidence=next((run["test"]["confidence"] for run in runs if "confidence" in run["test"]), 0.95),
         curves=learning_curves.pictures(made.groups, {run["run"]: run["curves"] for run in runs}, chosen),
         colours=list(zip(COLOURS, COLOURS_ON_DARK, strict=True)),
