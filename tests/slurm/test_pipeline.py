@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -43,6 +44,20 @@ def test_logs_hold_no_noise_of_connections(undisturbed):
 
 def test_a_second_time_there_is_nothing_to_do(undisturbed):
     assert "Nothing to be done" in Workflow(undisturbed).finish()
+
+
+def test_a_set_that_is_added_is_prepared_and_evaluated_in_jobs_of_its_own(undisturbed, tmp_path):
+    folder = shutil.copytree(undisturbed, tmp_path / "workspace", symlinks=True)
+    before = {path.stem for path in folder.glob("logs/slurm/*/*/*.log")}
+    (folder / "more.csv").write_text("".join((folder / "sentences.csv").read_text().splitlines(keepends=True)[:30]))
+    config = read_configuration(folder)
+    write_configuration(folder, config | {"evaluation_sets": {"more": {"path": "more.csv", "checkpoints": "all"}}})
+    Workflow(folder).finish()
+    logs = {path.parent.parent.name: path.parent.name for path in folder.glob("logs/slurm/*/*/*.log") if path.stem not in before}
+    assert sorted(logs) == ["rule_evaluate_set", "rule_prepare_set"] and logs["rule_evaluate_set"] == "patient_more"
+    results = json.loads((folder / "results/runs/patient/sets/more/more_results.json").read_text())
+    assert results["examples"] == 29
+    assert len(json.loads((folder / "results/runs/patient/sets/more/checkpoints.json").read_text())["checkpoints"]) > 1
 
 
 def test_evaluated_in_the_trainings_job_which_is_requeued_meanwhile(undisturbed, workspace):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from snaketrain.orchestration.job_errors import last_error
-from snaketrain.orchestration.unfinished import unfinished_runs
+from snaketrain.orchestration.unfinished import without_results
 
 STAGES = ("train_model", "select_checkpoint", "evaluate_model")
 
@@ -50,7 +50,21 @@ def test_runs_whose_data_cannot_be_prepared_have_no_result(workflow, tmp_path):
     workflow.scheduler.failed.add(workflow.jobs["prepare_data"])
     write(tmp_path / "logs/prepare_data/.log", "python prepare_data.py\nprepare_data: no rows are left\n")
     expected = "prepare_data failed: prepare_data: no rows are left"
-    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"a": expected, "b": expected}
+    assert without_results(workflow.dag, workflow.scheduler) == {"a": expected, "b": expected}
+
+
+def test_a_run_whose_evaluation_on_a_further_set_failed_is_compared_without_it(workflow, tmp_path):
+    for run in ("a", "b"):
+        on_set = job("evaluate_set", run)
+        on_set.wildcards.evaluation_set = "more"
+        workflow.left.add(on_set)
+        workflow.dag.dependencies[on_set] = [workflow.jobs["select_checkpoint", run]]
+        if run == "a":
+            workflow.scheduler.failed.add(on_set)
+    for finished in ("prepare_data", *((stage, "a") for stage in STAGES)):
+        workflow.left.discard(workflow.jobs[finished])
+    write(tmp_path / "logs/evaluate_set/a.log", "python evaluate_set.py\nout of memory\n")
+    assert without_results(workflow.dag, workflow.scheduler) == {"a/more": "evaluate_set failed: out of memory", "b": "not started"}
 
 
 def test_of_jobs_that_were_submitted_as_one_the_last_that_ran_has_failed(workflow, tmp_path):
@@ -61,14 +75,14 @@ def test_of_jobs_that_were_submitted_as_one_the_last_that_ran_has_failed(workflo
     for number, stage in enumerate(("evaluate_model", "train_model", "select_checkpoint")):  # the first is of an earlier start
         log = write(tmp_path / f"logs/{stage}/a.log", f"python {stage}.py\n{stage} has its say\n")
         os.utime(log, (number, number))
-    assert unfinished_runs(workflow.dag, workflow.scheduler)["a"] == "select_checkpoint failed: select_checkpoint has its say"
+    assert without_results(workflow.dag, workflow.scheduler)["a"] == "select_checkpoint failed: select_checkpoint has its say"
 
 
 def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
     for stage in STAGES:
         workflow.left.discard(workflow.jobs[stage, "a"])
     workflow.left.discard(workflow.jobs["prepare_data"])
-    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"b": "not started"}
+    assert without_results(workflow.dag, workflow.scheduler) == {"b": "not started"}
     workflow.scheduler.running.add(workflow.jobs["train_model", "b"])
     write(
         tmp_path / "logs/train_model/b.log",
@@ -78,7 +92,7 @@ def test_a_failed_an_interrupted_and_a_finished_run(workflow, tmp_path):
         tmp_path / "out/train_model-b/journal.jsonl",
         json.dumps({"event": "end", "status": "STOPPED", "signals": ["SIGINT"], "step": 12}) + "\n",
     )
-    assert unfinished_runs(workflow.dag, workflow.scheduler) == {"b": "train_model interrupted: stopped by SIGINT at step 12"}
+    assert without_results(workflow.dag, workflow.scheduler) == {"b": "train_model interrupted: stopped by SIGINT at step 12"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Protocol
 
 class Wildcards(Protocol):
     run: str  # only for jobs of one run
+    evaluation_set: str  # only for an evaluation on one of `evaluation_sets`
 
     def __iter__(self) -> Iterator[str]: ...
     def items(self) -> Iterable[tuple[str, str]]: ...

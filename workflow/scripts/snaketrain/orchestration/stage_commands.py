@@ -45,8 +45,8 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
     runs = [run for run in pipeline.runs if run not in unfinished]
-    sets = [name for name in pipeline.sets.evaluations if run_of(name) in runs]
-    given = {"runs": runs, "sets": sets, "unfinished": [f"{run}: {why}" for run, why in unfinished.items()]}
+    sets = [name for name in pipeline.sets.evaluations if run_of(name) in runs and name not in unfinished]
+    given = {"runs": runs, "sets": sets, "unfinished": [f"{name}: {why}" for name, why in unfinished.items()]}
     command = shell_command(pipeline, "compare_runs", "", output, given)
     job_settings(pipeline, "compare_runs", "").store()
     return f"set -o pipefail; mkdir -p logs; {logged(command, show=False)} logs/compare_runs.log"

@@ -1,4 +1,4 @@
-"""After a failure: compares the runs that have a result, and reports why the others have none.
+"""After a failure: compares the runs that have a result, and reports why the others, or evaluations on further sets, have none.
 
 Snakemake does not run a job whose inputs are missing, so the workflow's comparison waits for all runs. This one writes no
 manifest: the next start of the workflow compares all runs.
@@ -19,23 +19,25 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
     """Compares the finished runs if a comparison was requested. The DAG and the scheduler are Snakemake's, after its last job."""
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
-    unfinished = unfinished_runs(dag, scheduler)
-    if 0 < len(unfinished) < len(pipeline.runs):
+    unfinished = without_results(dag, scheduler)
+    if unfinished and any(run not in unfinished for run in pipeline.runs):
         subprocess.run(["bash", "-c", comparison_without(pipeline, unfinished)])
         print_comparison()
     else:
-        for run, why in unfinished.items():
-            print(f"{run}: {why}", file=sys.stderr)
+        for name, why in unfinished.items():
+            print(f"{name}: {why}", file=sys.stderr)
 
 
-def unfinished_runs(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
-    """The reason by run: `train_model failed: RuntimeError: ...`."""
+def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
+    """The reason by run, `train_model failed: RuntimeError: ...`, or by `run/evaluation set` if the run itself has a result."""
     left = set(dag.needrun_jobs())
-    evaluations = sorted(
-        (job for job in left if job.rule.name in ("evaluate_set", "evaluate_model")), key=lambda job: job.rule.name, reverse=True
-    )
-    last = {job.wildcards.run: job for job in evaluations}  # of a run without any result, the evaluation of the model
-    return {run: _why(_with_all_before(job, dag, left), dag, scheduler) for run, job in sorted(last.items())}
+    last = {job.wildcards.run: job for job in left if job.rule.name == "evaluate_model"}
+    last |= {
+        f"{job.wildcards.run}/{job.wildcards.evaluation_set}": job
+        for job in left
+        if job.rule.name == "evaluate_set" and job.wildcards.run not in last
+    }
+    return {name: _why(_with_all_before(job, dag, left), dag, scheduler) for name, job in sorted(last.items())}
 
 
 def _with_all_before(job: Job, dag: Dag, left: set[Job]) -> list[Job]:

@@ -62,7 +62,6 @@ def _write(
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
         surveys = _surveys(data, files, root, spools, tokenizer, issues, trained_on)
         parts = _parts(data, surveys, spools)
-        _report_repetitions(parts, trained_on.hashes if trained_on else parts["train"].hashes if "train" in parts else None, issues)
         names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, surveys.get("train"))
         writers: dict[str, SplitWriter] = {}
         for split in written:  # also those without an example, which later stages pass over
@@ -73,10 +72,12 @@ def _write(
             labelled = part is not None and len(part.rows) > 0 and data.label is not None and part.survey.labelled
             writers[split] = SplitWriter(data, names, class_of, labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
-    if "train" in parts:
-        _check_train(writers["train"])
-    if trained_on or "train" in parts:
-        _report_untrained(names, trained_on.label_counts if trained_on else label_counts(writers["train"]), writers, issues)
+        if "train" in parts:
+            _check_train(writers["train"])
+            trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes)
+        if trained_on:
+            _report_repetitions(parts, trained_on, issues)
+            _report_untrained(writers, trained_on, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
@@ -127,24 +128,22 @@ def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> 
     }
 
 
-def _report_repetitions(parts: dict[str, SplitPart], trained_on: numpy.ndarray | None, issues: DataIssues) -> None:
-    """Report examples that repeat within train, or that leak from train into another split. `trained_on`: hashes of the texts."""
-    if trained_on is None:
-        return
+def _report_repetitions(parts: dict[str, SplitPart], trained_on: TrainedOn, issues: DataIssues) -> None:
+    """Report examples that repeat within train, or that leak from train into another split."""
     for split, part in parts.items():
         if split == "train":
-            kind, found = "duplicate", repeated(trained_on)
+            kind, found = "duplicate", repeated(trained_on.hashes)
         else:
-            kind, found = f"leaked_{split}", among(part.hashes, trained_on)
+            kind, found = f"leaked_{split}", among(part.hashes, trained_on.hashes)
         rows = part.rows[found]
         first = part.spool.selected(rows[: DataIssues.SHOWN])
         issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
 
 
-def _report_untrained(names: list[str], trained_on: list[int], writers: dict[str, SplitWriter], issues: DataIssues) -> None:
-    """Report examples of known classes that chance, a limit or the list of labels left out of train. `trained_on`: by class."""
+def _report_untrained(writers: dict[str, SplitWriter], trained_on: TrainedOn, issues: DataIssues) -> None:
+    """Report examples of known classes that chance, a limit or the list of labels left out of train."""
     for split, writer in writers.items():
-        for name, count, trained in zip(names, label_counts(writer), trained_on, strict=False):
+        for name, count, trained in zip(trained_on.label_names, label_counts(writer), trained_on.label_counts, strict=False):
             if split != "train" and not trained:
                 issues.add_all("untrained_class", count, [(split, name)][:count])
 
