@@ -113,7 +113,9 @@ def test_the_recorded_code_of_the_user_is_used(finished, uri):
     factors.write_text("FACTOR = 4\n")
     try:
         done = reproduce(finished, "own")
-        told = [line for line in done.stdout.splitlines() if not line.startswith("using the code of commit ")]  # of a repository with changes
+        told = [
+            line for line in done.stdout.splitlines() if not line.startswith("using the code of commit ")
+        ]  # of a repository with changes
         assert told == ["using own/factors.py as it was", "own: 5 of 5 losses up to step 10 are bit-identical"]
         (training / "code/own/factors.py").write_text("FACTOR = 5\n")
         assert "own: 0 of 5 losses" in reproduce(finished, "own").stdout
