@@ -14,10 +14,13 @@ import pandas as pd
 import pytest
 
 from pipeline.workspace import configuration, sentences, snakemake, write_tokenizer
+from snaketrain.tracking.local_database import SQLITE, readable
+from snaketrain.tracking.mlflow_store import Store
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} {0} \\n ü 日本 & ; | > < * ? [a] ! # %s ~ $HOME\n--output x"""
 FOLDER = TEXT.replace("{run} {0}", "")  # Snakemake works in no folder with braces in its name
 PLAIN = "$(touch PWNED) `touch PWNED` it's"  # of what is drawn
+ON_END = 'printf "%s|%s|%s|%s" "$SNAKETRAIN_STATE" "$SNAKETRAIN_REASON" "$SNAKETRAIN_FIGURES" "$SNAKETRAIN_TEST_ACCURACY" > "told-$SNAKETRAIN_RUN"'
 RIGHT = "from snaketrain.tasks.text_classification import TextClassification as Mine\n"
 
 
@@ -41,7 +44,7 @@ def hostile(folder: Path) -> Path:
     config = usual | {
         "data": usual["data"] | data,
         "train": usual["train"] | {"epochs": 1, "evaluations_per_epoch": 1},
-        "tracking": {"experiment": TEXT, "notes": TEXT, "register_models": False},
+        "tracking": {"experiment": TEXT, "notes": TEXT, "register_models": False, "on_end": ON_END},
         "runs": {
             "right": {},
             "wrong": {"train.task": {"use": f"{TEXT}.py:Mine"}},
@@ -93,6 +96,16 @@ def test_one_failed_run_does_not_prevent_the_comparison(workspace_of_two):
     assert printed.count("Traceback (most recent call last)") == 1 and "  log: logs/train_model/wrong.log\n" in printed
     assert "1 of 10 jobs did not finish." in printed.splitlines()[-1] and "code." not in printed and "shell:" not in printed
     assert f"wrong: train_model failed: {said}" in (folder / "logs/compare_runs.log").read_text(encoding="utf-8")
+    # what ended with which figures, though nothing in it was executed
+    assert (folder / "told-wrong").read_text(encoding="utf-8").startswith(f"failed|failed: RuntimeError: {TEXT}|{{}}|")
+    assert (folder / "told-right").read_text().endswith(f"|{found.loc['right', 'test_accuracy']:.5g}")
+    with readable(f"{SQLITE}{folder / 'mlflow.db'}") as uri:  # which MLflow does not open where it is
+        client = Store(uri).client
+        runs = client.search_runs([each.experiment_id for each in client.search_experiments()], "tags.`pipeline.stage` = 'train'")
+        statuses = {run.data.tags["pipeline.run"]: run.info.status for run in runs}
+        (right,) = (run for run in runs if run.info.status == "FINISHED")
+        files = {file.path for file in client.list_artifacts(right.info.run_id, "evaluation")}
+    assert statuses == {"right": "FINISHED", "wrong": "FAILED"} and "evaluation/test_results.json" in files
     again = snakemake(folder, "--dry-run", "--quiet", "rules", "--configfile", f"{TEXT}.yaml", "--config", "tracking={notes: other}")
     jobs = dict(line.split() for line in again.stdout.splitlines() if re.fullmatch(r"\w+ +\d+", line))
     assert jobs == {"train_model": "1", "select_checkpoint": "1", "evaluate_model": "1", "compare_runs": "1", "all": "1", "total": "5"}

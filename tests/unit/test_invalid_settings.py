@@ -227,6 +227,7 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("tracking.uri", "./mlruns", {}),
     ("tracking.uri", "mlflow.example.com", {}),
     ("tracking.uri", "", {}),
+    ("tracking.uri", "sqlite:////tmp/what?/mlflow.db", {}),
     ("compute.partition", "", {}),
     ("compute.launch_command", "", {"compute": {"launcher": "env"}}),
     ("select.metric", "acuracy", {}),

@@ -27,6 +27,7 @@ from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.provenance import code_at, copy_of, git_state, own_files
 from snaketrain.runtime.secret_forms import HIDDEN
+from snaketrain.tracking.local_database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
 PROJECT = Path(__file__).resolve().parents[3]
@@ -49,8 +50,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="how many steps to repeat (default: %(default)s)")
     args = parser.parse_args()
     root = args.results.resolve().parent
-    with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
-        recorded = Recorded(args.uri or f"sqlite:///{root / 'mlflow.db'}", args.run_id, Path(folder))
+    uri = args.uri or f"{SQLITE}{root / 'mlflow.db'}"
+    with tempfile.TemporaryDirectory(prefix="reproduce-") as folder, readable(uri) as store:
+        recorded = Recorded(store, args.run_id, Path(folder))
         run, expected = recorded.run, recorded.losses(args.steps)
         run["settings"] = written_out(run["settings"], args.settings)
         if not expected:

@@ -228,6 +228,8 @@ def tracking(runs: dict[str, Settings]) -> Iterator[str]:
                 f"tracking.uri: {uri!r} is not the address of a server or database. Write one such as http://host:5000 or "
                 "sqlite:////absolute/path/mlflow.db, or leave it out."
             )
+        elif uri.startswith("sqlite:") and "?" in uri:
+            yield f"tracking.uri: {uri!r} has a question mark, which MLflow takes for the end of the path. Name a database without one."
 
 
 def _once(problems: Iterable[str]) -> list[str]:

@@ -139,26 +139,30 @@ def folder_for(database: Path, given: Path | None) -> tuple[Path | None, str | N
         ) else None
     system = kind(database.parent)
     instead = "Set tracking.local_store (--local-store) to a folder on a local disk, or tracking.uri to an MLflow server"
-    if not has_locks(database.parent):
+    if why := must_be_copied(database):
         temporary = Path(tempfile.gettempdir())
-        return (
-            temporary,
-            f"{database}: its file system ({system}) has no file locks, so MLflow's database is written in {temporary} and copied. {instead}",
-        )
+        return temporary, f"{database}: {why}, so MLflow's database is written in {temporary} and copied. {instead}"
     if is_network(system):
         return None, f"{database}: its file system ({system}) is a network one, where SQLite is slow and may be damaged. {instead}"
     return None, None
 
 
+def must_be_copied(database: Path) -> str | None:
+    """Why MLflow cannot use a database at its place; None if it can."""
+    if "?" in str(database):  # for SQLAlchemy the end of the path
+        return "its path has a question mark, with which MLflow opens no database"
+    return None if has_locks(database.parent) else f"its file system ({kind(database.parent)}) has no file locks"
+
+
 @contextlib.contextmanager
 def readable(uri: str) -> Iterator[str]:
-    """The address of a copy, if the database is where SQLite cannot lock it."""
+    """The address of a copy, if the database is where it cannot be opened."""
     database = Path(uri.removeprefix(SQLITE))
-    if not uri.startswith(SQLITE) or not database.is_file() or has_locks(database.parent):
+    if not uri.startswith(SQLITE) or not database.is_file() or not (why := must_be_copied(database)):
         yield uri
         return
     with tempfile.TemporaryDirectory(prefix="snaketrain-mlflow-") as folder:
         copy = Path(folder, "mlflow.db")
         replace(database, copy)
-        print(f"{database}: its file system has no file locks, so this is a copy of now; changes to it are lost at the end.", flush=True)
+        print(f"{database}: {why}, so this is a copy of now; changes to it are lost at the end.", flush=True)
         yield f"{SQLITE}{copy}"

@@ -127,7 +127,7 @@ class Store:
                 raise ExperimentDeleted(name, found.experiment_id, self.uri)
             place = None
             if self.uri.startswith(SQLITE):  # MLflow would put artifacts below the current folder
-                place = str(self.artifacts / folder_name(name))
+                place = location(self.artifacts / folder_name(name))
             self._experiments[name] = found.experiment_id if found else self.client.create_experiment(name, artifact_location=place)
         return self._experiments[name]
 
@@ -220,8 +220,10 @@ class Store:
 
     def table(self, run_id: str, content: JsonObject, file: str) -> None:
         """An artifact that MLflow's pages show as a table."""
-        self.client.log_dict(run_id, content, file)
-        self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([{"path": file, "type": "table"}])})
+        self.client.log_text(run_id, hidden(json.dumps(content, ensure_ascii=False)), file)
+        tables = json.loads(self.get(run_id).data.tags.get(LOGGED_ARTIFACTS, "[]"))
+        if (entry := {"path": file, "type": "table"}) not in tables:
+            self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([*tables, entry])})
 
     def tail(self, run_id: str, file: Path, folder: str) -> None:
         """The end of a log."""
@@ -229,6 +231,11 @@ class Store:
             log.seek(max(0, file.stat().st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
         self.client.log_text(run_id, hidden(text), f"{folder}/{file.name}")
+
+
+def location(folder: Path) -> str:
+    """Of artifacts. MLflow takes a plain path for part of an address, in which these characters have a meaning."""
+    return folder.absolute().as_uri() if set(str(folder)) & set("%#?") else str(folder)
 
 
 @contextlib.contextmanager
@@ -247,5 +254,6 @@ def create(database: Path) -> None:
         return
     beside = database.with_name(f".{database.name}.new")
     beside.unlink(missing_ok=True)  # of a process that was killed
-    SqlAlchemyStore(f"{SQLITE}{beside}", ARTIFACTS).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+    place = Path(ARTIFACTS).absolute().as_uri()  # without quotes, since MLflow makes a statement of SQL of it
+    SqlAlchemyStore(f"{SQLITE}{beside}", place).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
     os.replace(beside, database)
