@@ -453,6 +453,17 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
     assert all(row.run_id in compared for row in follower.rows["tests"].values())
 
 
+def test_only_a_few_addresses_are_printed_for_many_runs_or_experiments(tmp_path, uri):
+    follower = Follower(make_workspace(tmp_path, {f"run-{number}": {"train.batch_size": number + 1} for number in range(12)}), Store(uri))
+    full_pass(follower, print)
+    assert [address.split()[0] for address in follower.addresses("http://ui")] == ["all", "curves", "compared"]
+    row = next(iter(follower.rows["tests"].values()))
+    follower.rows |= {f"other-{number}": {"first": row} for number in range(12)}
+    *some, more = follower.addresses("http://ui")
+    assert [address.split()[0] for address in some] == ["tests", "other-0", "other-1", "other-2", "other-3"]
+    assert more == "8 more experiments   http://ui/#/experiments"
+
+
 SWEEP = {
     f"rate-learning_rate={rate}-seed={seed}": {"train.learning_rate": float(rate), "train.seed": seed}
     for rate in ("1e-05", "3e-5")

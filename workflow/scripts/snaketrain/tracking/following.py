@@ -109,10 +109,13 @@ class Follower:
                     self._labels[run_id] = labelled
 
     def addresses(self, ui: str) -> list[str]:
-        """Of views, comparisons and, if they are few, single runs."""
+        """Of views, comparisons and, if they are few, single runs; of several experiments, of the view of each."""
+        experiments = {name: (self.store.experiment(name), list(rows.values())) for name, rows in list(self.rows.items())[:FEW]}
+        if len(self.rows) > 1:
+            more = [f"{len(self.rows) - FEW} more experiments   {ui}/#/experiments"] if len(self.rows) > FEW else []
+            return [*(f"{name:10} {views.view_address(ui, where)}" for name, (where, _) in experiments.items()), *more]
         found = []
-        for experiment, by_name in self.rows.items():
-            rows, where = list(by_name.values()), self.store.experiment(experiment)
+        for where, rows in experiments.values():
             found += views.addresses(ui, where, rows)
             if len(rows) <= FEW:
                 found += [f"{row.name:10} {run_address(ui, where, row.run_id)}" for row in rows]
