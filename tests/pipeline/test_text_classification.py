@@ -159,6 +159,27 @@ def test_numbers_are_predicted(finished):
     assert results["metrics"]["loss"] < 0.2 * results["baselines"]["mean"]["loss"]
 
 
+@pytest.mark.parametrize(("run", "constant", "reached"), [
+    ("pairs", "majority", {"auroc": 0.5}), ("topics", "majority", {"auroc": 0.5}), ("grades", "mean", {"spearman": 0}),
+])  # fmt: skip
+def test_constant_answers_are_measured_by_the_metrics_of_the_configuration(finished, run, constant, reached):
+    results, rows = results_of(finished, run)
+    baseline = results["baselines"][constant]
+    assert {name: baseline[name] for name in reached} == reached
+    if run == "pairs":
+        labels = [row["label"] for row in rows]
+        share = labels.count("second") / len(labels)
+        f1 = 2 * share / (1 + share) if share >= 0.5 else 0
+        assert abs(baseline["matthews_correlation"]) < 0.05  # torchmetrics divides by a small number instead of zero
+        assert baseline["f1"] == pytest.approx(f1) and baseline["accuracy"] == pytest.approx(max(share, 1 - share))
+        assert baseline["loss"] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share))
+    if run == "grades":
+        labels = np.array([float(row["label"]) for row in rows])
+        mean = float(baseline["answer"].split()[1].rstrip(","))
+        assert baseline["close"] == pytest.approx((np.abs(labels - mean) < 0.5).mean(), abs=0.02)
+        assert baseline["mae"] == pytest.approx(np.abs(labels - mean).mean(), rel=1e-3)
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_dev_metrics_are_those_that_the_checkpoint_was_selected_by(finished, run):
     winner = json.loads((finished / "results/runs" / run / "selection/selection.json").read_text())["winner"]

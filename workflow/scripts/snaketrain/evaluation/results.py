@@ -57,11 +57,20 @@ def write_results(
     results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}
     if report and (known := report.known(labels)).any():
         labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
-        results |= {"kind": facts["label_kind"], "examples": len(labels), "baselines": results["baselines"] | report.baselines(labels)}
+        results |= {
+            "kind": facts["label_kind"],
+            "examples": len(labels),
+            "baselines": merged(results["baselines"], report.baselines(labels)),
+        }
         results |= report.score(labels, rows, confidence, bins)
     draw(folder / f"{split}_plots.png", results, labels, rows)
     write_json(folder / f"{split}_results.json", results)
     return results
+
+
+def merged(measured: dict[str, JsonObject], reported: dict[str, JsonObject]) -> dict[str, JsonObject]:
+    """Constant answers with the metrics that the task measured and, instead of these, those that the label kind reports."""
+    return {name: {**measured.get(name, {}), **reported.get(name, {})} for name in dict.fromkeys([*reported, *measured])}
 
 
 def report_for(rows: Rows, table: Table, facts: JsonObject) -> Report | None:

@@ -18,7 +18,6 @@ from snaketrain.runtime.manifests import Manifest, digest, write_json
 if TYPE_CHECKING:
     from snaketrain.evaluation.results import Measured, Rows
     from snaketrain.strategies.base import Strategy
-    from snaketrain.tasks.base import Task
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
 REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings on which the scores of a model do not depend
@@ -104,6 +103,7 @@ class Scoring:
         import numpy as np
 
         from snaketrain.data.loading.opening import facts_of, open_split
+        from snaketrain.evaluation.constant_answers import baselines
         from snaketrain.evaluation.predicting import load_trained, predict
         from snaketrain.training.building import add_metrics, make_task
 
@@ -121,7 +121,9 @@ class Scoring:
                 scores.mkdir(parents=True, exist_ok=True)
                 save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options
                 save(scores / f"{each.name}.npz", **rows)
-                found = {"examples": len(examples), "metrics": metrics, "baselines": baselines(task, rows) if measured else {}}
+                table = each.table(len(examples))
+                constant = baselines(task, rows, table, self.data.facts) if measured else {}
+                found = {"examples": len(examples), "metrics": metrics, "baselines": constant}
                 write_json(scores / f"{each.name}.json", found)  # written last: it marks both files as complete
             watch.beat()
 
@@ -143,16 +145,6 @@ def scores_key(
     settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
     read = [sorted(training.settings), training.facts["precision"], dict(weights), data.content, model and model.content]
     return digest(settings, sorted(given.code), device, *read, each.split, each.prepared.content)
-
-
-def baselines(task: "Task", rows: "Rows") -> dict[str, JsonObject]:
-    import torch
-
-    try:
-        return task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
-    except Exception as error:  # such as a metric that is undefined for constant answers; the model's own results stand
-        print(f"warning: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
-        return {}
 
 
 def withheld(facts: JsonObject, each: ScoredSet) -> bool:

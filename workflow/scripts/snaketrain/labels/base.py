@@ -166,6 +166,8 @@ class Head(ABC):
 class Report(ABC):
     """What an evaluation reports about predictions besides the task's own metrics."""
 
+    smallest_share = 1e-7  # of a class in a constant answer, so that one that never occurs gets a finite logit
+
     def __init__(self, facts: JsonObject):
         self.names: list[str] = facts["label_names"]
         self.train: JsonObject = facts.get("splits", {}).get("train", {})
@@ -187,6 +189,10 @@ class Report(ABC):
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         """The metrics of constant answers, which any model should beat."""
+        return {}
+
+    def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
     @abstractmethod

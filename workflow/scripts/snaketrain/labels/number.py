@@ -156,6 +156,11 @@ class NumberReport(Report):
         scores = {"loss": squares, "mae": np.abs(labels - mean).mean(), "r2": 1 - squares / spread if spread else math.nan}
         return {"mean": {"answer": f"always {mean:.4g}, the mean of the training data"} | {k: float(v) for k, v in scores.items()}}
 
+    def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        return {} if (mean := self.train.get("label_mean")) is None else {"mean": np.array([mean])}
+
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         known = ["" if math.isnan(label) else f"{label:.9g}" for label in labels]
         return {"label": known, "predicted": [f"{number:.9g}" for number in rows["predicted"]]}

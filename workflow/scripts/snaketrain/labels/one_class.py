@@ -157,6 +157,13 @@ class OneClassReport(ClassReport):
         accuracy, f1 = accuracy_score(labels, constant), f1_score(labels, constant, labels=classes, average="macro", zero_division=0)
         return {"majority": {"answer": f"always {self.names[most]}", "accuracy": float(accuracy), "macro_f1": float(f1)}}
 
+    def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """With the frequencies of the classes as their probabilities."""
+        import numpy as np
+
+        frequencies = np.bincount(labels, minlength=len(self.names)) / len(labels)
+        return {"majority": np.log(np.clip(frequencies, self.smallest_share, None))}
+
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         probabilities = rows["probabilities"]
         best = probabilities.argmax(axis=1)

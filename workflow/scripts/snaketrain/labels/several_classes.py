@@ -171,6 +171,15 @@ class SeveralClassesReport(ClassReport):
             name: {"answer": f"always {', '.join(answer) or 'none'}"} | self.constant(labels, answer) for name, answer in answers.items()
         }
 
+    def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """With the frequencies of the classes in the training data as their probabilities."""
+        import numpy as np
+
+        if "label_counts" not in self.train:
+            return {}
+        frequencies = np.clip(np.array(self.train["label_counts"]) / self.train["examples"], self.smallest_share, 1 - self.smallest_share)
+        return {"majority": np.log(frequencies / (1 - frequencies))}
+
     def constant(self, labels: np.ndarray, answer: list[str]) -> dict[str, float]:
         import numpy as np
         from sklearn.metrics import accuracy_score, f1_score
