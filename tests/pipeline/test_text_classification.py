@@ -53,6 +53,7 @@ RUNS = {
         "train.metrics": {"spearman": None, "close": {"use": "mine.py:close", "arguments": {"within": 0.5}, "mode": "max"}},
     },
 }
+ON_END = 'printenv | grep ^SNAKETRAIN_ > "told-$SNAKETRAIN_RUN.txt"; echo no such user >&2; exit 3'
 MINE = """
 def close(prediction, target, within):
     return ((prediction - target).abs() < within).float()
@@ -72,9 +73,10 @@ def finished(tmp_path_factory) -> Path:
         datasets={name: common | given for name, given in DATASETS.items()},
         model=usual["model"] | {"arguments": usual["model"]["arguments"] | SMALL_BUT_QUICK},
         train=usual["train"] | {"epochs": 12, "learning_rate": 3e-3, "warmup": 0.1, "evaluations_per_epoch": 1},
+        tracking=usual["tracking"] | {"on_end": ON_END},
         runs=RUNS,
     )
-    snakemake(folder)
+    (folder / "said.txt").write_text(snakemake(folder).stderr)
     return folder
 
 
@@ -178,6 +180,20 @@ def test_constant_answers_are_measured_by_the_metrics_of_the_configuration(finis
         mean = float(baseline["answer"].split()[1].rstrip(","))
         assert baseline["close"] == pytest.approx((np.abs(labels - mean) < 0.5).mean(), abs=0.02)
         assert baseline["mae"] == pytest.approx(np.abs(labels - mean).mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_users_command_is_told_of_each_run_and_its_failure_changes_nothing(finished, run):
+    told = dict(line.partition("=")[::2] for line in (finished / f"told-{run}.txt").read_text().splitlines())
+    results, _ = results_of(finished, run)
+    assert (told["SNAKETRAIN_RUN"], told["SNAKETRAIN_STATE"], told["SNAKETRAIN_REASON"]) == (run, "finished", "")
+    assert told["SNAKETRAIN_FOLDER"] == str(finished / "results/runs" / run)
+    figures = json.loads(told["SNAKETRAIN_FIGURES"])
+    assert {name: figures[f"test/{name}"] for name in results["metrics"]} == pytest.approx(results["metrics"], rel=1e-4)
+    metric = RUNS[run]["select.metric"]
+    assert float(told[f"SNAKETRAIN_TEST_{metric.upper()}"]) == pytest.approx(results["metrics"][metric], rel=1e-4)
+    assert f"tracking.on_end: the command for {run} failed with exit code 3. Its output is in " in (finished / "said.txt").read_text()
+    assert (finished / "results/.on_end.log").read_text() == "no such user\n" * len(RUNS)
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -92,6 +92,7 @@ def test_seeds_are_grouped_by_configuration(addresses):
     """The two runs differ only in the seed: one line, and the band between them."""
     content = page(addresses["seeds"], "trace scatter")
     assert "|Group by: configuration|" in words(content) and "Group: " in words(content)
+    assert re.search(r'class="js-fill" [^>]*fill-opacity: 0\.[1-9]', content)
 
 
 def test_the_comparison(addresses):
