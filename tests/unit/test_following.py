@@ -17,9 +17,10 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.runtime.goodput import ACTIVITIES
-from snaketrain.runtime.manifests import Manifest, write_json, write_manifest, write_text
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import slurm_jobs
+from snaketrain.tracking.addresses import MODE
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
@@ -461,7 +462,7 @@ def test_only_a_few_addresses_are_printed_for_many_runs_or_experiments(tmp_path,
     follower.rows |= {f"other-{number}": {"first": row} for number in range(12)}
     *some, more = follower.addresses("http://ui")
     assert [address.split()[0] for address in some] == ["tests", "other-0", "other-1", "other-2", "other-3"]
-    assert more == "8 more experiments   http://ui/#/experiments"
+    assert more == f"8 more experiments   http://ui/#/experiments?{MODE}"
 
 
 SWEEP = {

@@ -19,7 +19,7 @@ from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.addresses import run_address
+from snaketrain.tracking.addresses import MODE, run_address
 from snaketrain.tracking.configurations import TrainingRow, labels, short_name
 from snaketrain.tracking.mlflow_store import NOTE, Store
 from snaketrain.tracking.on_end import RunEnd
@@ -112,7 +112,7 @@ class Follower:
         """Of views, comparisons and, if they are few, single runs; of several experiments, of the view of each."""
         experiments = {name: (self.store.experiment(name), list(rows.values())) for name, rows in list(self.rows.items())[:FEW]}
         if len(self.rows) > 1:
-            more = [f"{len(self.rows) - FEW} more experiments   {ui}/#/experiments"] if len(self.rows) > FEW else []
+            more = [f"{len(self.rows) - FEW} more experiments   {ui}/#/experiments?{MODE}"] if len(self.rows) > FEW else []
             return [*(f"{name:10} {views.view_address(ui, where)}" for name, (where, _) in experiments.items()), *more]
         found = []
         for where, rows in experiments.values():
