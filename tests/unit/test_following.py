@@ -71,6 +71,10 @@ def training_run(store: Store, name: str = "first"):
     return run
 
 
+def text_of(store: Store, run, artifact: str) -> str:
+    return Path(store.client.download_artifacts(run.info.run_id, artifact)).read_text()
+
+
 def history(store: Store, run, name: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, name)]
 
@@ -151,6 +155,34 @@ def test_the_record_of_where_and_why(tmp_path, uri, monkeypatch):
     assert {path.name for path in (artifacts / "logs").iterdir()} == {"rank-0.log", "rank-1.txt"}
     log = (artifacts / "logs/rank-0.log").read_text()
     assert log.endswith("xx\ntoken *** refused\n") and len(log) <= TAIL_BYTES
+
+
+def test_samples_of_generated_texts_are_a_table(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
+    write(results, {"event": "samples", "step": 20, "time": START + 20, "samples": [{"prompt": "a <b>", "generated": "c"}]})
+    store = follow(results, uri)
+    write(results, {"event": "samples", "step": 40, "time": START + 40, "samples": [{"prompt": "a <b>", "generated": "d"}]})
+    follow(results, uri)
+    run = training_run(store)
+    shown = json.loads(text_of(store, run, "training/samples.json"))
+    assert shown == {"columns": ["step", "prompt", "generated"], "data": [[20, "a <b>", "c"], [40, "a <b>", "d"]]}
+    assert [each["path"] for each in json.loads(run.data.tags["mlflow.loggedArtifacts"])] == ["training/samples.json"]
+
+
+def test_predictions_of_unlabelled_data_are_artifacts(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {}})
+    selection = read_manifest(results / "runs/first/selection/manifest.json").content
+    folder = results / "runs/first/predictions"
+    write_text(folder / "new.csv", "id,text,generated\n0,a,b\n")
+    write_manifest(
+        folder / "manifest.json",
+        Manifest("predict_inputs", "0123", ['predict.new.path="x"'], {"selection": selection}, {"new.csv": "01"}, {}, START + 63),
+    )
+    store = follow(results, uri)
+    run = training_run(store)
+    assert text_of(store, run, "predictions/new.csv").startswith("id,text,generated")
+    children = store.client.search_runs([store.experiment("tests")], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    assert {child.info.run_name for child in children} == {"first selection", "first evaluation", "first predictions"}
 
 
 def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):

@@ -32,6 +32,7 @@ from snaketrain.tracking.stage_results import Evaluated, StageResults
 
 LOOK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
 MOST_REPORTS = 10  # of failed ranks are sent
+DUE = "due"  # what is sent again with all that came before
 FEW = 5  # up to this many runs are listed one by one
 
 
@@ -155,10 +156,15 @@ class Follower:
             high_water = dict(sent.high_water)
             self.store.points(sent.run_id, points(events, high_water))
             sent.high_water, sent.standing, sent.offset = high_water, standing(events, sent.standing), offset
+            if any(event.get("event") == "samples" for event in events):
+                sent.done["samples"] = DUE
             self.store.check()
             sent.write(training)
             if left and (job := job_of(training)):
                 self.jobs.doubt(job)
+        if sent.done.get("samples") == DUE and (table := tracked.samples_table(all_events(journal))):
+            self.store.table(sent.run_id, table, tracked.SAMPLES)
+            sent.done["samples"] = "sent"
         state = sent.standing or standing([{"event": "", "time": time.time()}])
         status, why = tracked.status(state, time.time(), left)
         if sent.status == (token := f"{status} {state['attempts']} {state['time'] if status != 'RUNNING' else ''}"):

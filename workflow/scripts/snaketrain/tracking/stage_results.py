@@ -23,18 +23,20 @@ class Evaluated:
     selection: JsonObject
     evaluated: Manifest | None
     sets: dict[str, Manifest]  # the evaluations on each of `evaluation_sets`
+    predicted: Manifest | None = None  # unlabelled data
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluated | None":
-        trained, selected, evaluated = (
-            tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation")
+        trained, selected, *after = (
+            tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation", "predictions")
         )
         selection = tracked.read_json(folder / "selection/selection.json")
         if trained is None or selected is None or selection is None or not tracked.follows(selected, trained):
             return None
         found = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("sets/*/manifest.json"))}
         sets = {name: made for name, made in found.items() if made and tracked.follows(made, selected)}
-        return cls(selected, selection, evaluated if evaluated and tracked.follows(evaluated, selected) else None, sets)
+        evaluated, predicted = (made if made and tracked.follows(made, selected) else None for made in after)
+        return cls(selected, selection, evaluated, sets, predicted)
 
     def points(self) -> list[tracked.Point]:
         """The metrics of the selected checkpoint on all splits."""
@@ -77,14 +79,21 @@ class StageResults:
                 stage = (f"evaluate.{name}", f"evaluation on {name}")
                 self._finish(run, experiment, sent, on_set, stage, found.points_on(name), files)
                 sent.done[f"set {name}"] = token
-        if not (made := found.evaluated) or sent.done.get("evaluation") == (token := f"{made.identity} {made.content}"):
-            return
+        if (made := found.evaluated) and sent.done.get("evaluation") != (token := f"{made.identity} {made.content}"):
+            self._send_evaluation(found, made, training, run, experiment, sent)
+            sent.done["evaluation"] = token
+        if (made := found.predicted) and sent.done.get("predictions") != (token := f"{made.identity} {made.content}"):
+            self._finish(
+                run, experiment, sent, made, ("predict", "predictions"), [], [(made.file(name), "predictions") for name in made.files]
+            )
+            sent.done["predictions"] = token
+
+    def _send_evaluation(self, found: Evaluated, made: Manifest, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
         files = [(file, "evaluation") for file in sorted(made.folder.iterdir()) if file.suffix in (".json", ".csv", ".png")]
         if run.get("data"):
             files.append((Path(run["data"]["path"]).parent / "report.json", "data"))
         self._finish(run, experiment, sent, made, ("evaluate", "evaluation"), found.points(), files)
         self.store.tags(sent.run_id, tracked.interval(found.by_split(made)["test"]))
-        sent.done["evaluation"] = token
 
     def _finish(
         self,

@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.journal import Event
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.setting_strings import by_key
@@ -16,6 +18,8 @@ SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is con
 END = "pipeline.end"  # a tag: how the last attempt ended
 INTERVAL = "interval"  # a tag: the uncertainty of the accuracy on the test set
 TIME = "training/time.json"  # an artifact: what the wall time was spent on
+SAMPLES = "training/samples.json"  # an artifact: texts that the model generated in the evaluations of the training
+MOST_SAMPLES = 400  # the last ones
 REPEATED = ("confidence", "examples", "majority_accuracy")  # stated by the settings, the data's run, and the baseline
 LONGEST_REASON = 500
 Point = tuple[str, float, float, int]
@@ -102,6 +106,14 @@ def time_table(seconds: dict[str, float]) -> JsonObject:
     """What the wall time of a training was spent on, as MLflow's pages show a table."""
     rows = [[name, round(value, 1), round(value / seconds["wall"], 4)] for name, value in seconds.items() if name != "goodput"]
     return {"columns": ["activity", "seconds", "share of the wall time"], "data": rows}
+
+
+def samples_table(events: Iterable[Event]) -> JsonObject | None:
+    """The samples of all evaluations of a training, in which the later attempt counts where a step was repeated; None if there are none."""
+    by_step = {event["step"]: event["samples"] for event in events if event.get("event") == "samples"}
+    rows = [{"step": step, **sample} for step in sorted(by_step) for sample in by_step[step]][-MOST_SAMPLES:]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return {"columns": columns, "data": [[row.get(name, "") for name in columns] for row in rows]} if rows else None
 
 
 def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
