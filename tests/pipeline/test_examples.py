@@ -254,7 +254,7 @@ def merged(old: Any, new: Any) -> Any:
 
 
 def test_every_example_has_a_case():
-    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == set(CASES)
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == {*CASES, "glue"}, "which tests/slow/test_glue.py runs"
 
 
 def configuration(name: str) -> dict[str, Any]:
