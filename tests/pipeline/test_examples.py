@@ -9,17 +9,21 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from distributed.running import run_stage
 from grammar import WORDS, texts, write_texts, write_word_tokenizer
+from pyarrow import parquet
 from sklearn.metrics import r2_score
 
 from pipeline.test_staleness import jobs_in
 from pipeline.workspace import KIND, NEUTRAL, REPOSITORY, SPECIAL, UNKIND, sentences, snakemake, write_tokenizer
 from snaketrain.orchestration.preflight import examine
+from snaketrain.tracking.mlflow_store import Store
 
 EXAMPLES = REPOSITORY / "config/examples"
 
@@ -60,6 +64,8 @@ def write_answers(folder: Path) -> None:
     prompts = [draw.choices(WORDS, k=3) for _ in range(2000)]
     pairs = [{"prompt": " ".join(words), "answer": " ".join(reversed(words))} for words in prompts]
     (folder / "data/answers/reversed.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    unseen = [words for words in product(WORDS, repeat=3) if list(words) not in prompts]
+    (folder / "data/new.csv").write_text("prompt\n" + "".join(" ".join(words) + "\n" for words in unseen))
     write_word_tokenizer(folder / "models/SmolLM2-135M")
 
 
@@ -210,6 +216,7 @@ CASES = {
             },
             "train": {"epochs": 8, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
             "evaluate": {"generate": {"max_new_tokens": 5}},
+            "predict": {"new": {"path": "data/new.csv"}},
         },
         {"perplexity": (1, 1.3), "exact_match": (0.8, 1)},  # with the prompts the perplexity could not be less than 2.5
     ),
@@ -360,6 +367,41 @@ def test_the_example_generates_what_it_has_learnt(name, generated_together):
         wanted = [row.get("target") or row.get("text_pair") or json.loads(row["text"])[-1]["content"] for row in rows]
         exact = sum(row["generated"] == text for row, text in zip(rows, wanted, strict=True))
         assert metrics["exact_match"] == pytest.approx(exact / len(rows))
+
+
+@pytest.mark.parametrize(("name", "processes"), [("answers", 2), ("summaries", 1), ("chats", 2)])
+def test_texts_are_generated_by_hand_as_in_the_evaluation(name, processes, generated_together, tmp_path):
+    """From a copy of the model's folder. Prompts have no answers, and a chat ends before the one that is to be given."""
+    (run,) = configuration(name)["runs"]
+    results = generated_together / f"results/runs/{name}-{run}"
+    folder = shutil.copytree(results / "selection/model", tmp_path / "copied")
+    with open(results / "evaluation/test_predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))[:30]
+    column = {"answers": "question", "summaries": "article", "chats": "messages"}[name]
+    texts = [json.loads(row["text"])[:-1] if name == "chats" else row["text"] for row in rows]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
+    words = ["--model", folder, "--input", tmp_path / "new.jsonl", "--text", column, "--output", tmp_path / "out", "--device", "cpu"]
+    generate = ["--generate", "max_new_tokens=5", *(["num_beams=2"] if name == "summaries" else [])]
+    printed = run_stage("predict", [*words, "--batch-size", 7, *generate], tmp_path / "log", processes)
+    with open(tmp_path / "out.csv", newline="") as file:
+        predicted = list(csv.DictReader(file))
+    assert list(predicted[0]) == ["id", "text", "generated"] and "generating by max_new_tokens 5" in printed
+    assert [row["generated"] for row in predicted] == [row["generated"] for row in rows]
+
+
+def test_the_workflow_generates_answers_to_unlabelled_prompts(generated_together):
+    folder = generated_together / "results/runs/answers-answers/predictions"
+    with open(folder / "new.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 10 and sum(row["generated"].split() == row["text"].split()[::-1] for row in rows) >= 0.75 * len(rows)
+    assert parquet.read_table(folder / "new.parquet").to_pylist() == rows
+    client = Store(f"sqlite:///{generated_together}/mlflow.db").client
+    artifacts = {}
+    for run in client.search_runs([each.experiment_id for each in client.search_experiments()], "tags.`pipeline.stage` = 'train'"):
+        found = [file.path for place in ("predictions", "training") for file in client.list_artifacts(run.info.run_id, place)]
+        artifacts[run.data.tags["pipeline.run"]] = {path for path in found if path.startswith("predictions") or "samples" in path}
+    assert artifacts["answers-answers"] == {"predictions/new.csv", "predictions/new.parquet"}
+    assert artifacts["summaries-summaries"] == {"training/samples.json"}  # its evaluations generate during the training, too
 
 
 def test_predictions_are_beside_their_targets_and_metrics_beside_a_constant_answer(trained_together):

@@ -39,6 +39,7 @@ class Mixed(Heir, mine.Mine, base.Task):
 """
 
 # what is changed ("/" leads into sections), and words that the message must hold, beginning with the path
+PROMPTS = {"data/text": ["text", "label"], "data/label": None, "train/task": "causal_lm", "select/metric": "loss"}
 BAD = [
     # misspelt keys, at every level
     ({"trian": {}}, "trian: no such section. Did you mean 'train'?"),
@@ -201,7 +202,12 @@ BAD = [
     ({"predict/new": {"path": "train.csv", "text": "txt"}}, "predict.new: ", "train.csv has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "id": "key"}}, "predict.new: ", "train.csv has no column 'key'"),
     ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}}, "predict.new.text names 2 columns, but data.text 1 (text): name as many"),
-    ({"predict/new": {"path": "train.csv"}, "data/target": "text", "data/label": None}, "predict generates no text yet", "remove `predict`"),
+    ({"predict/new": {"path": "train.csv", "generate": {}}}, "predict.new.generate: text is generated, which train.task text_classification cannot"),
+    ({"predict/new": {"path": "train.csv"}, "data/target": "text", "data/label": None}, "predict: the data has data.target, so that text is generated"),
+    ({"predict/new": {"path": "train.csv"}, **PROMPTS, "train/strategy": "fairscale_fsdp"}, "predict.new: train.strategy fairscale_fsdp cannot generate", "Use fsdp"),
+    ({"predict/new": {"path": "train.csv", "text": ["a", "b", "c"]}, **PROMPTS}, "predict.new.text: expects"),
+    ({"predict/new": {"path": "train.csv", "text": "a"}, **PROMPTS}, "predict.new: ", "train.csv has no column 'a'"),
+    ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}, "data/messages": "text", "data/label": None}, "predict.new.text names 2 columns, but chats are in one"),
     ({"predict/new.1": {"path": "train.csv"}}, "predict: 'new.1' cannot be a name: files are named after it"),
     ({"data/text": "txt"}, "data.text: train file", "has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"data/label": "lable"}, "data.label: train file", "has no column 'lable'", "Did you mean 'label'?"),

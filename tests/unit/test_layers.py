@@ -90,7 +90,7 @@ def test_tasks_and_data_know_one_process_only(name):
 
 def test_tokens_come_through_one_interface():
     """How they are made quickly is the business of `data.tokenization` alone."""
-    interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files")}
+    interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files", "prompts")}
     outside = [name for name in FILES if not name.startswith("snaketrain.data.tokenization")]
     found = {module_of(each) for name in outside for each in of(name) if each.startswith("snaketrain.data.tokenization")}
     assert found == interface

@@ -3,7 +3,7 @@
 import pyarrow
 import pytest
 
-from snaketrain.config.runs import strings
+from snaketrain.config.runs import from_strings, strings
 from snaketrain.config.schema import Data, Model, ReadInputs, Train
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
@@ -13,6 +13,9 @@ from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.evaluation.unlabelled import Predictor
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.strategies.single import Single
+from snaketrain.tasks.base import Task
+from snaketrain.tasks.generation import split_answer
+from snaketrain.training.state import TrainState
 
 PAIRS = [("a good film", "a bad film"), ("the story", "never really good"), ("this plot was very boring", "it is great")]
 
@@ -57,13 +60,44 @@ def test_rows_without_a_text_are_left_out_and_reported(tmp_path, tiny_tokenizer)
         prepare_unlabelled(settings(), ReadInputs(), [file], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow")
 
 
-@pytest.mark.parametrize("writes", [{"target": "summary", "label": None}, {"messages": "chat", "label": None}])
-def test_a_model_that_writes_text_is_refused(tmp_path, writes):
-    trained = TrainedModel(
-        "small", [*strings("data", settings(**writes)), *strings("model", Model()), *strings("train", Train())], {}, "fp32"
+@pytest.mark.parametrize("longest", [None, 9])
+def test_prompts_are_tokenised_as_before_the_answers_of_the_training(tmp_path, tiny_tokenizer, longest):
+    copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer", pair=True)
+    data = settings(text=["first", "second"], label=None, max_length=longest, end_token="[PAD]")
+    train, new = tmp_path / "train.csv", tmp_path / "new.csv"
+    train.write_text("first,second\n" + "".join(f"{first},{second}\n" for first, second in PAIRS))
+    new.write_text("prompt\n" + "".join(f"{first}\n" for first, _ in PAIRS) + "a " * 20 + "\n")
+    prepare(data, {"train": [train]}, tmp_path, tmp_path / "tokenizer", tmp_path)
+    given = ReadInputs(text="prompt")
+    assert given.asks_for_text(data) and not ReadInputs(text=["first", "second"]).asks_for_text(data)
+    found = prepare_unlabelled(
+        data, given, [new], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow", generates=given.asks_for_text(data)
     )
-    with pytest.raises(SystemExit, match=r"the model writes text, which is not predicted here yet. Load the folder with transformers"):
-        Predictor.load(trained, tmp_path, None, Single("cpu", "fp32"), 8, 1)
+    expected = {
+        row["text"]: split_answer(row["input_ids"], row["token_type_ids"])[0] for row in table(tmp_path / "train.arrow").to_pylist()
+    }
+    prompts = {row["text"]: row["input_ids"] for row in table(tmp_path / "new.arrow").to_pylist()}
+    *whole, long = prompts
+    for text in whole:  # a pair was truncated together with its answer
+        assert prompts[text][: len(expected[text]) - 1] == expected[text][:-1] and prompts[text][-1] == expected[text][-1]
+    assert len(prompts[long]) == (longest or 22)
+    assert (found.issues.counts["truncated"], found.ids) == (1 if longest else 0, ["0", "1", "2", "3"])
+
+
+def test_a_task_of_another_kind_generates_no_text(tmp_path):
+    given = [*strings("data", settings(target="summary", label=None)), *strings("model", Model()), *strings("train", Train())]
+    state = TrainState(Task(), Single("cpu", "fp32"), {})
+    predictor = Predictor(TrainedModel("small", given, {}, "fp32"), tmp_path, state, 8)
+    with pytest.raises(SystemExit, match="its task text_classification is not derived from Seq2seq or CausalLm, so it generates no text"):
+        predictor.predict_files(ReadInputs(), [], tmp_path, tmp_path, "new")
+
+
+def test_inputs_generate_as_the_evaluation_does_unless_they_say_otherwise():
+    data = {"train": {"path": "x"}, "tokenizer": {"path": "x"}, "target": "summary", "label": None}
+    config = {"data": data, "train": {"task": "seq2seq"}, "evaluate": {"generate": {"num_beams": 4}}, "select": {"metric": "loss"}}
+    config |= {"predict": {"new": {"path": "a.csv"}, "old": {"path": "b.csv", "generate": {"num_beams": 2}}}}
+    given = from_strings(Pipeline(config, reads_files=False)._settings("predict_inputs", "default"))["predict"]
+    assert {name: inputs["generate"]["num_beams"] for name, inputs in given.items()} == {"new": 4, "old": 2}
 
 
 def test_what_is_predicted_makes_no_other_result_stale():

@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Model, ReadInputs, Source
+from snaketrain.config.schema.generation import Generate
+from snaketrain.config.schema.predict import text_problems
 from snaketrain.data.sources.fetching import named_files
+from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
@@ -22,13 +25,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, metavar="PATH", help="PATH.parquet and PATH.csv are written, or replaced; default: INPUT-predictions"
     )
-    parser.add_argument("--text", nargs="+", metavar="COLUMN", help="the columns of the text (default: those of the training data)")
+    parser.add_argument(
+        "--text",
+        nargs="+",
+        metavar="COLUMN",
+        help="the columns of the text, or of the prompts or chats (default: those of the training data)",
+    )
     parser.add_argument(
         "--id", metavar="COLUMN", help="a column that is copied to the predictions (default: the number of the row, from 0)"
     )
     parser.add_argument("--format", help="auto, csv, tsv, jsonl, parquet or text (default: that of the training data)")
     parser.add_argument("--encoding", help="encoding of text files (default: that of the training data)")
     parser.add_argument("--columns", nargs="*", metavar="NAME", help="for CSV and TSV without a header line; without a NAME: there is one")
+    parser.add_argument(
+        "--generate",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help="how text is generated, such as max_new_tokens=64 num_beams=4: settings of evaluate.generate (default: those of the training)",
+    )
     parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs (default: %(default)s)")
@@ -43,8 +57,12 @@ def main(args: argparse.Namespace) -> None:
 
     trained = TrainedModel.read(args.model)
     try:
-        read = ReadInputs(text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns)
+        read = ReadInputs(
+            text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns, generate=generation(args.generate)
+        )
         files = named_files(Source(path=args.input))
+        if problems := text_problems("--text", read, trained.data):
+            raise ValueError(problems[0])
     except ValueError as error:
         raise SystemExit(str(error)) from None
     output = args.output or Path(f"{Path(args.input).stem}-predictions")
@@ -59,6 +77,15 @@ def main(args: argparse.Namespace) -> None:
         read, list(files.values()), Path(os.path.commonpath([file.parent for file in files.values()])), output.parent, output.name
     )
     strategy.finish()
+
+
+def generation(words: list[str] | None) -> Generate | None:
+    if words is None:
+        return None
+    given = dict(word.partition("=")[::2] for word in words)
+    if errors := list(setting_errors(given, "--generate")):
+        raise ValueError("\n".join(errors))
+    return Generate.model_validate(given)
 
 
 def built_from(folder: Path, model: Model) -> Path | None:

@@ -1,17 +1,21 @@
 """Predicts unlabelled files with a trained model: rank 0 prepares the rows and writes the predictions, all ranks predict."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snaketrain.config.schema import ReadInputs
+from snaketrain.config.schema.generation import Generate, generation_of
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.sources.data_issues import DESCRIPTIONS, DataIssues
-from snaketrain.data.text.unlabelled import prepare_unlabelled
+from snaketrain.data.sources.data_issues import DataIssues
+from snaketrain.data.text.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.prediction_files import write_predictions
 from snaketrain.evaluation.trained_model import TrainedModel
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.answering import Answering
+from snaketrain.tasks.predicting_tokens import TokenPrediction
 from snaketrain.training.building import make_task
 from snaketrain.training.state import TrainState
 
@@ -39,23 +43,22 @@ class Predictor:
         beat: Callable[[], None] = lambda: None,
     ) -> "Predictor":
         """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
-        if trained.data.target or trained.data.messages:
-            raise SystemExit(
-                f"{folder}: the model writes text, which is not predicted here yet. Load the folder with transformers, and call `generate`."
-            )
-        train, facts = trained.train, trained.facts | {"tokenizer_folder": str(folder)}
-        state = load_trained(make_task(train), train, trained.model, pretrained, facts, folder, strategy)
+        task = make_task(trained.train)
+        if isinstance(task, TokenPrediction):
+            task.generate = None  # the inputs say what is generated, and how
+        state = load_trained(task, trained.train, trained.model, pretrained, facts_of(trained, folder), folder, strategy)
         return cls(trained, folder, state, batch_size, threads, beat)
 
     def predict_files(self, inputs: ReadInputs, files: list[Path], root: Path, output: Path, name: str) -> list[str]:
         """Write `<name>.parquet` and `<name>.csv` to the folder `output`; returns their names, on rank 0 alone."""
         strategy, prepared = self.state.strategy, output / f".{name}.arrow"
+        state = self._answering(inputs) if inputs.asks_for_text(self.trained.data) else self.state
         ids: list[str] = []
         if strategy.rank == 0:
-            ids = self._prepare(inputs, files, root, prepared)
+            ids = self._prepare(inputs, files, root, prepared, generates=state is not self.state)
         strategy.wait()
         examples = TextExamples(prepared, self.trained.facts["pad_token_id"])
-        _, rows = predict(self.state, examples, self.batch_size, self.trained.train.batch_tokens, name, False, self.beat)
+        _, rows = predict(state, examples, self.batch_size, self.trained.train.batch_tokens, name, False, self.beat)
         if strategy.rank > 0:
             return []
         names = write_predictions(output, name, ids, examples.table, rows, self.trained.facts)
@@ -63,17 +66,36 @@ class Predictor:
         print(f"{name}: {len(ids)} predictions -> {', '.join(str(output / each) for each in names)}", flush=True)
         return names
 
-    def _prepare(self, inputs: ReadInputs, files: list[Path], root: Path, path: Path) -> list[str]:
+    def _answering(self, inputs: ReadInputs) -> TrainState:
+        """The model as it answers prompts; as it is, where its task does not generate and the data does not require it."""
+        task, data = self.state.task, self.trained.data
+        if not isinstance(task, TokenPrediction):
+            if not (data.target or data.messages or inputs.generate):
+                return self.state
+            raise SystemExit(
+                f"{self.folder}: its task {self.trained.train.task.use} is not derived from Seq2seq or CausalLm, so it generates no text."
+            )
+        settings = inputs.generate or generation_of(self.trained.train) or Generate()
+        if self.state.rank == 0:
+            print("generating by", ", ".join(f"{name} {value}" for name, value in settings if value is not None), flush=True)
+        module = self.state.plain_modules()["model"]
+        return replace(self.state, task=Answering(task, module, settings, facts_of(self.trained, self.folder)))
+
+    def _prepare(self, inputs: ReadInputs, files: list[Path], root: Path, path: Path, generates: bool) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         names = self.trained.facts["label_names"]
         try:
-            found = prepare_unlabelled(self.trained.data, inputs, files, root, self.folder, names, path, self.threads)
+            found = prepare_unlabelled(self.trained.data, inputs, files, root, self.folder, names, path, self.threads, generates)
         except ValueError as error:
             raise SystemExit(str(error)) from None
         report(found.issues)
         return found.ids
 
 
+def facts_of(trained: TrainedModel, folder: Path) -> JsonObject:
+    return trained.facts | {"tokenizer_folder": str(folder)}
+
+
 def report(issues: DataIssues) -> None:
     for kind, count in issues.counts.items():
-        print(f"{count:>9} {DESCRIPTIONS[kind]}", *issues.examples.get(kind, []), sep=f"\n{'':10}", flush=True)
+        print(f"{count:>9} {ISSUES[kind]}", *issues.examples.get(kind, []), sep=f"\n{'':10}", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.runs import read_runs, strings
-from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
+from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source, Tracking
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of, set_of
@@ -263,7 +263,7 @@ class Pipeline:
         if stage == "evaluate_set":
             return self.sets.settings(name)
         if stage == "predict_inputs":
-            return [s for each, inputs in sorted(run.predict.items()) for s in strings(f"predict.{each}", inputs)]
+            return [s for each, inputs in sorted(predicted(run).items()) for s in strings(f"predict.{each}", inputs)]
         sections = {"train_model": ("model", "train"), "select_checkpoint": ("select",), "evaluate_model": ("evaluate",)}[stage]
         if stage == "train_model" and run.train.depends_on_selection:
             sections += ("select",)
@@ -316,3 +316,12 @@ class Pipeline:
             return varying(differing, string)
 
         return [*sorted(shared), *map(item, range(max(map(len, differing.values()), default=0)))]
+
+
+def predicted(run: Settings) -> dict[str, Inputs]:
+    """The inputs of `predict`, of which those that do not say how text is generated follow the evaluation."""
+    by_evaluation = {"generate": run.evaluate.generate}
+    return {
+        name: inputs.model_copy(update=by_evaluation) if inputs.generate is None and inputs.asks_for_text(run.data) else inputs
+        for name, inputs in run.predict.items()
+    }

@@ -14,7 +14,7 @@ from snaketrain.data.sources.fetching import describe, misnamed_digests, named_f
 from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
-from snaketrain.orchestration.inspection.generation_settings import generation_errors
+from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
@@ -62,9 +62,10 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (strategy_errors, shared, mentions),
             (evaluation_errors, shared, mentions),
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
+            (prediction_errors, (run.data, run.predict, train.task, train.strategy), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
-            (unlabelled, (run.data, run.predict), follows_by_path),
+            (unlabelled, (run.data, run.predict, train.task), follows_by_path),
         ):
             if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
@@ -142,7 +143,8 @@ def unlabelled(run: Settings) -> Iterator[str]:
             continue
         problems = list(files(f"predict.{name}", inputs.source))
         if not problems:
-            problems = check_inputs(inputs.reading(run.data), source_files(inputs.source), [inputs.id] if inputs.id else [])
+            reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
+            problems = check_inputs(reading, source_files(inputs.source), [inputs.id] if inputs.id else [])
         yield from (f"predict.{name}: {problem}" for problem in problems)
 
 

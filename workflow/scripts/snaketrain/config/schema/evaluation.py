@@ -48,7 +48,4 @@ class Evaluate(Section):
 
     def applied_to(self, train: Train) -> Train:
         """The settings of a training, with the generation of the evaluation in place of its own."""
-        if self.generate is None:
-            return train
-        arguments = train.task.arguments | {"generate": self.generate.model_dump()}
-        return train.model_copy(update={"task": train.task.model_copy(update={"arguments": arguments})})
+        return self.generate.applied_to(train) if self.generate else train

@@ -56,7 +56,7 @@ def set_problems(sets: Mapping[str, EvaluationSet], data: Data) -> Iterator[str]
             kinds = ("a dataset class", "files of text") if each.use is not None else ("files of text", "a dataset class")
             yield f"{place} is {kinds[0]}, but the data {kinds[1]}: give both in the same way"
             continue
-        yield from other_number_of_texts(place, each, data)
+        yield from other_number_of_texts(f"{place}.text", each, data)
         for setting in ("target", "label"):
             if getattr(each, setting) is not None and getattr(data, setting) is None:
                 yield f"{place}.{setting} names a column, but data.{setting} is null: the model was not trained on such a column, remove it"

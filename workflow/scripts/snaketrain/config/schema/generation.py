@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
+from snaketrain.config.schema.train import Train
 
 Penalty = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
@@ -23,3 +24,14 @@ class Generate(Section):
         None, description="above 1 tokens that occurred become less likely"
     )
     no_repeat_ngram_size: NotNegative | None = Field(None, description="no sequence of so many tokens occurs twice in an answer")
+
+    def applied_to(self, train: Train) -> Train:
+        """The settings of a training, with this generation in place of its own."""
+        arguments = train.task.arguments | {"generate": self.model_dump()}
+        return train.model_copy(update={"task": train.task.model_copy(update={"arguments": arguments})})
+
+
+def generation_of(train: Train) -> Generate | None:
+    """By which the evaluations of a training generate."""
+    given = train.task.arguments.get("generate")
+    return None if given is None else Generate.model_validate(given)

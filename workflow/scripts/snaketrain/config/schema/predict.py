@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
+from snaketrain.config.schema.base import is_null
 from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.generation import Generate
 from snaketrain.config.schema.reading import ReadFiles, other_number_of_texts
 from snaketrain.config.schema.sources import Source
 
@@ -15,11 +17,33 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of files, and part of a 
 class ReadInputs(ReadFiles):
     """How the rows of unlabelled files are read, where that differs from the training data."""
 
+    text: list[str] | None = Field(
+        None,
+        description="the columns of the text, as many as in `data.text`, or that of the chats; of prompts with answers that of the prompts alone, or both "
+        "for the loss of given answers; null: the same, and of prompts with answers the prompts",
+        max_length=2,
+    )
     id: str | None = Field(None, description="a column that is copied to the predictions as `id`; null: the number of the row, from 0")
+    generate: Generate | None = Field(
+        None,
+        exclude_if=is_null,
+        description="how a model that writes text generates it; null: as `evaluate.generate` says, or else `train.task.arguments.generate`, or else its "
+        "defaults. A model of running text continues each text only if this is given",
+    )
 
-    def reading(self, data: Data) -> Data:
-        """The settings of the training data with these instead; all rows are read, and no label."""
-        return data.model_copy(update=self.differences | {"label": None, "where": {}})
+    def asks_for_text(self, data: Data) -> bool:
+        """Whether text is to be generated; otherwise texts are given to be judged. Only some tasks can generate."""
+        prompts = data.label is None and data.pair and len(self.text or ()) != 2
+        return bool(data.target or data.messages or prompts or self.generate)
+
+    def reading(self, data: Data, generates: bool) -> Data:
+        """The settings of the training data with these instead; all rows are read, and no label.
+
+        `generates`: text is generated, so that only what it is generated from is read.
+        """
+        texts = self.text or ([data.messages] if data.messages else data.text)
+        given = {"messages": texts[0] if data.messages else None, "text": texts[:1] if generates else texts}
+        return data.model_copy(update=self.differences | given | {"label": None, "target": None, "where": {}})
 
 
 class Inputs(Source, ReadInputs):
@@ -29,12 +53,17 @@ class Inputs(Source, ReadInputs):
 def prediction_problems(predict: Mapping[str, Inputs], data: Data) -> Iterator[str]:
     if predict and data.by_class:
         yield "predict is for files of text, but the data is a dataset class: remove `predict`"
-    for name in ("target", "messages"):
-        if predict and getattr(data, name) is not None:
-            yield f"predict generates no text yet, which a model of data.{name} would have to: remove `predict`, and use the model with transformers"
     for name, inputs in predict.items():
         yield from bad_file_name("predict", name)
-        yield from other_number_of_texts(f"predict.{name}", inputs, data)
+        yield from text_problems(f"predict.{name}.text", inputs, data)
+
+
+def text_problems(place: str, inputs: ReadInputs, data: Data) -> list[str]:
+    """Columns that do not fit those of the training data, of which prompts have the first alone."""
+    if data.messages and len(inputs.text or ()) > 1:
+        return [f"{place} names {len(inputs.text or ())} columns, but chats are in one: name that of the messages"]
+    prompts = data.label is None and data.pair and len(inputs.text or ()) == 1
+    return [] if prompts else other_number_of_texts(place, inputs, data)
 
 
 def bad_file_name(section: str, name: str) -> Iterator[str]:

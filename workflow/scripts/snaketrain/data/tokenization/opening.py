@@ -17,20 +17,24 @@ from snaketrain.data.tokenization.targets import TargetTokenizer, source_and_tar
 from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer, TokensDiffer
 
 Made = TypeVar("Made")
+Opening = Callable[[Path, Data, int, bool], AbstractContextManager[Tokenizer]]
 
 
 def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False) -> AbstractContextManager[Tokenizer]:
     return ParallelTokenizer(partial(make_tokenizer, folder, data, plain), cores)
 
 
-def with_tokenizer(folder: Path, data: Data, cores: int, use: Callable[[Tokenizer], Made]) -> Made:
-    """What `use` makes with a fast tokenizer, or, should that encode a text otherwise than as a whole, with a plain one."""
+def with_tokenizer(folder: Path, data: Data, cores: int, use: Callable[[Tokenizer], Made], opened: Opening = open_tokenizer) -> Made:
+    """What `use` makes with a fast tokenizer, or, should that encode a text otherwise than as a whole, with a plain one.
+
+    `opened`: opens either.
+    """
     try:
-        with open_tokenizer(folder, data, cores) as fast:
+        with opened(folder, data, cores, False) as fast:
             return use(fast)
     except TokensDiffer as difference:
         print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
-    with open_tokenizer(folder, data, cores, plain=True) as plain:
+    with opened(folder, data, cores, True) as plain:
         return use(plain)
 
 

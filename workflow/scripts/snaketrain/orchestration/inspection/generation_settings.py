@@ -37,13 +37,29 @@ def generation_errors(run: Settings) -> Iterator[str]:
         yield f"{given}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
 
 
-def setting_errors(value: Json) -> Iterator[str]:
-    """Errors in the settings of a generation that are an argument of a task, each with its place."""
+def prediction_errors(run: Settings) -> Iterator[str]:
+    """Inputs of `predict` for which text is to be generated, by a task or strategy that cannot."""
+    task, data = run.train.task.use, run.data
+    needed = f"predict: the data has data.{'target' if data.target else 'messages'}, so that" if data.target or data.messages else ""
+    for name, inputs in run.predict.items():
+        if not inputs.asks_for_text(data):
+            continue
+        if not takes_generate(task) and (needed or inputs.generate):
+            yield f"{needed or f'predict.{name}.generate:'} text is generated, which train.task {task} cannot. Use one of {', '.join(TASKS)}, or remove it."
+        elif takes_generate(task) and not generates(run.train.strategy.use):
+            yield (
+                f"predict.{name}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. "
+                "Use fsdp, or remove it."
+            )
+
+
+def setting_errors(value: Json, where: str = ARGUMENT) -> Iterator[str]:
+    """Errors in the settings of a generation that no section of the configuration holds, each with its place."""
     try:
         Generate.model_validate(value)
     except ValidationError as error:
         for item in error.errors():
-            place = ".".join([ARGUMENT, *map(str, item["loc"])])
+            place = ".".join([where, *map(str, item["loc"])])
             if item["type"] == "extra_forbidden":
                 yield f"{place}: no such setting{nearest(str(item['loc'][-1]), sorted(Generate.model_fields))}"
             else:
