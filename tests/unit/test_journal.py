@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from snaketrain.runtime.journal import Journal, read_events
+from snaketrain.runtime.journal import Journal, events_named, read_events
 
 
 def train(step: int) -> str:
@@ -33,3 +33,15 @@ def test_an_empty_journal_begins_with_the_first_attempt(tmp_path):
     journal.begin(resume_step=0)
     journal.file.close()
     assert [event["attempt"] for event in read_events(path)[0]] == [1]
+
+
+def test_events_of_a_name_are_found_between_others(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    for step in (1, 2):
+        journal.write("train", step=step, note='{"event": "samples"')
+        journal.write("samples", step=step)
+    journal.file.write('{"event": "samples", "ste')
+    journal.file.flush()
+    assert [event["step"] for event in events_named(path, "samples")] == [1, 2]
+    assert list(events_named(tmp_path / "none.jsonl", "samples")) == []

@@ -83,6 +83,18 @@ def all_events(path: str | Path) -> Iterator[Event]:
         yield from events
 
 
+def events_named(path: Path, name: str) -> Iterator[Event]:
+    """Iterates over the rare events of a name, without reading those between them."""
+    beginning = f'{{"event": "{name}"'.encode()  # as `Journal.write` begins such a line
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(beginning)
+        while start >= 0:
+            yield from read_events(path, start, at_most_bytes=0)[0]
+            start = content.find(beginning, start + 1)
+
+
 def last_attempt(path: Path) -> Event | None:
     """The line with which the last attempt began, of a journal of any length."""
     if not path.is_file() or not path.stat().st_size:

@@ -12,7 +12,7 @@ from snaketrain.evaluation.curves import points, standing
 from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.goodput import goodput
-from snaketrain.runtime.journal import CHUNK_BYTES, all_events, read_events
+from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, read_events
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.ownership import gone, job_of
@@ -162,7 +162,7 @@ class Follower:
             sent.write(training)
             if left and (job := job_of(training)):
                 self.jobs.doubt(job)
-        if sent.done.get("samples") == DUE and (table := tracked.samples_table(all_events(journal))):
+        if sent.done.get("samples") == DUE and (table := tracked.samples_table(events_named(journal, "samples"))):
             self.store.table(sent.run_id, table, tracked.SAMPLES)
             sent.done["samples"] = "sent"
         state = sent.standing or standing([{"event": "", "time": time.time()}])

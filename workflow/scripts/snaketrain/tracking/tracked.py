@@ -110,7 +110,7 @@ def time_table(seconds: dict[str, float]) -> JsonObject:
 
 def samples_table(events: Iterable[Event]) -> JsonObject | None:
     """The samples of all evaluations of a training, in which the later attempt counts where a step was repeated; None if there are none."""
-    by_step = {event["step"]: event["samples"] for event in events if event.get("event") == "samples"}
+    by_step = {event["step"]: event["samples"] for event in events}
     rows = [{"step": step, **sample} for step in sorted(by_step) for sample in by_step[step]][-MOST_SAMPLES:]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return {"columns": columns, "data": [[row.get(name, "") for name in columns] for row in rows]} if rows else None
