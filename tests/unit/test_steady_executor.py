@@ -200,6 +200,14 @@ def test_a_submission_waits(slurm, executor, submission, caplog, message):
     assert caplog.text.count("is not submitted yet") == 1
 
 
+def test_many_submissions_at_a_limit_do_not_each_ask_for_all_jobs(slurm, executor, submission, tmp_path):
+    """SLURM said no, so no job can have been lost; that is asked only where it did not answer."""
+    slurm(sbatch=once_refused(AT_THE_LIMIT), squeue=f'echo "$@" >> {tmp_path}/asked; echo 3')
+    executor.run_job(submission)
+    assert [job.external_jobid for job in executor.active_jobs] == ["12"]
+    assert {line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()} == {"--me"}
+
+
 def test_a_limit_with_no_job_ahead_is_a_failure(slurm, executor, submission):
     slurm(sbatch=AT_THE_LIMIT, squeue="true")
     executor.run_job(submission)

@@ -29,7 +29,7 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
         self.slurm = slurm
         self.following: dict[str, SubmittedJobInfo] = {}  # by number: submitted or adopted, and not known to have ended
         self.names: set[str] = set()  # of all jobs that were followed
-        self.unconfirmed: set[str] = set()  # comments of jobs given up while it was not known whether SLURM had taken them
+        self.unconfirmed: set[str] = set()  # comments of jobs that SLURM may have taken although it did not say so
         self.fingerprints: dict[str, str] = {}  # of jobs that are being submitted, by comment
         self.submission = threading.local()  # this thread's current submission: its job's name, and its outcome
         self.cancelling = threading.Event()
@@ -57,15 +57,15 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
         started, pause, reason = time.monotonic(), FIRST_PAUSE_SECONDS, ""
         self.fingerprints[comment(job)] = fingerprint(job, self.workflow.executor_settings)
         while not self.cancelling.is_set():
-            asks = reason or comment(job) in self.unconfirmed
-            refusal = UNKNOWN if asks and not self.cancel_unconfirmed(job) else self.try_to_submit(job)
-            if refusal is None:
+            if comment(job) in self.unconfirmed and self.cancel_unconfirmed(job):
                 self.unconfirmed.discard(comment(job))
+            refusal = UNKNOWN if comment(job) in self.unconfirmed else self.try_to_submit(job)
+            if refusal is None:
                 break
+            if OUTAGE.search(refusal):
+                self.unconfirmed.add(comment(job))
             before, reason = reason, self.why_wait(refusal, time.monotonic() - started)
-            if not reason:
-                if OUTAGE.search(refusal):
-                    self.unconfirmed.add(comment(job))  # Snakemake may submit it once more
+            if not reason:  # Snakemake may submit it once more
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
             if reason != before:
@@ -75,7 +75,8 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
         if not reason:
             return
         if self.cancelling.is_set():
-            self.cancel_unconfirmed(job)
+            if comment(job) in self.unconfirmed:
+                self.cancel_unconfirmed(job)
         else:
             self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
 
