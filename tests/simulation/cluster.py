@@ -14,7 +14,7 @@ NODE_TIMEOUT = 300  # SlurmdTimeout: until a node that does not answer is given 
 REQUEUE_DELAY = 20  # really up to two minutes
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     name: str
     job: "Job | None" = None
@@ -28,7 +28,7 @@ class Node:
         return not (self.crashed or self.cut)
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     number: str
     name: str
@@ -48,6 +48,7 @@ class Job:
     hosts: list[Node] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     begin: float = 0.0
+    started: float = 0.0
     held: bool = False
     ended: float | None = None
     ended_by: str = ""  # who or what, for the judge
@@ -139,7 +140,7 @@ class Controller:
             return
         free = [node for node in self.nodes.values() if node.job is None and not node.down]
         for job in [job for job in self.jobs.values() if job.state == PENDING]:
-            usable = [node for node in free if node.name not in job.excluded]
+            usable = [node for node in free if node.name not in job.excluded] if job.excluded else free
             if job.held:
                 job.reason = "JobHeldUser"
             elif job.begin > self.world.now:
@@ -152,7 +153,7 @@ class Controller:
                 self._start(job, given)
 
     def _start(self, job: Job, given: list[Node]) -> None:
-        job.state, job.hosts, job.reason, job.ended_by = RUNNING, given, "None", ""
+        job.state, job.hosts, job.reason, job.ended_by, job.started = RUNNING, given, "None", "", self.world.now
         for node in given:
             node.job = job
         start = job.restarts

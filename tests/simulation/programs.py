@@ -1,13 +1,14 @@
 """SLURM's programs: what they print, how long they take, and how they fail. What the simulation does not know is an error."""
 
 import contextlib
-import shlex
+import functools
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from simulation.cluster import IN_QUEUE, Controller, Job
+from simulation.standard_library import split_words
 from simulation.virtual_time import EPOCH, current, sleep
 
 NO_ANSWER = "Unable to contact slurm controller (connect failure)"
@@ -52,7 +53,7 @@ class Programs:
         self.lost_answers = self.failures = 0
 
     def __call__(self, command: list[str] | str, script: str | None, timeout: float | None) -> "subprocess.CompletedProcess[str]":
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        words = split_words(command) if isinstance(command, str) else list(command)
         words = words[1:] if words[0] == "exec" else words
         if words[0] == "which":
             return subprocess.CompletedProcess(words, 1, "", "")
@@ -122,15 +123,16 @@ class Programs:
         if options.get("--states") != "all":
             jobs = [job for job in jobs if job.state in IN_QUEUE]
         if name := options.get("--name"):
-            jobs = [job for job in jobs if job.name in name.split(",")]
+            names = set(name.split(","))
+            jobs = [job for job in jobs if job.name in names]
         if numbers := options.get("--jobs"):
-            wanted = numbers.split(",")
-            if len(wanted) == 1 and wanted[0] not in self.controller.jobs:
+            wanted = set(numbers.split(","))
+            if len(wanted) == 1 and not wanted & self.controller.jobs.keys():
                 raise Refused("slurm_load_jobs error: Invalid job id specified")
             jobs = [job for job in jobs if job.number in wanted]
         assert "--noheader" in options, words
-        form = options["--format"]
-        return "".join(line(form, job) + "\n" for job in jobs)
+        columns = columns_of(options["--format"])
+        return "".join([row(columns, job) + "\n" for job in jobs])
 
     def scontrol(self, words: list[str], _: str | None) -> str:
         match words[1:]:
@@ -140,8 +142,8 @@ class Programs:
                 return "".join(f"{node}\n" for node in nodes.split(","))
             case ["show", "job", "--details", "--oneliner", number] | ["show", "job", "--oneliner", number]:
                 job = self.known(number)
-                nodes = line("%N", job) or "(null)"
-                return f"JobId={number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
+                nodes = COLUMNS["N"](job) or "(null)"
+                return f"JobId={number} JobName={job.name} JobState={job.state} Restarts={job.restarts} NodeList={nodes} BatchHost={job.hosts[0].name if job.hosts else '(null)'} EndTime={moment(job.started + job.seconds) if job.hosts else 'Unknown'} ExcNodeList={','.join(sorted(job.excluded)) or '(null)'}\n"
             case ["requeue", number]:
                 job = self.known(number)
                 if job.state not in ("RUNNING", "SUSPENDED"):
@@ -221,6 +223,13 @@ def parsed(words: list[str]) -> dict[str, str]:
     return found
 
 
-def line(form: str, job: Job) -> str:
-    parts = form.split("%")
-    return parts[0] + "".join(COLUMNS[part[0]](job) + part[1:] for part in parts[1:])
+@functools.cache
+def columns_of(form: str) -> list[tuple[Callable[[Job], str], str]]:
+    """Of a format such as `%i|%T`: what each column shows, and what follows it."""
+    nothing, *parts = form.split("%")
+    assert not nothing, form
+    return [(COLUMNS[part[0]], part[1:]) for part in parts]
+
+
+def row(columns: list[tuple[Callable[[Job], str], str]], job: Job) -> str:
+    return "".join([show(job) + after for show, after in columns])

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,6 +87,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         *((module, "time", time) for module in (journal, manifests, ownership, run_folder, slurm_job, stages)),
         *((module, "time", time) for module in (plugin, job_status_query, job_scheduler)),
         *((module, "threading", virtual.threading) for module in (client, submissions, submitting, remote, job_scheduler, journal)),
+        (job_status_query, "shlex", SimpleNamespace(split=virtual.split_words, join=shlex.join, quote=shlex.quote)),
         *((module, "subprocess", subprocess) for module in (client, plugin, job_cancellation, job_status_query, partitions, utils)),
         *((module, "asyncio", asyncio) for module in (remote, steady_executor, job_status_query)),
         (remote, "async_lock", virtual.held), (remote, "Throttler", virtual.Unlimited),

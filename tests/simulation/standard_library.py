@@ -1,6 +1,8 @@
 """The parts of Python's library that the product and its plugin wait with, in virtual time; and where they are put in place."""
 
 import contextlib
+import re
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,6 +12,16 @@ from typing import Any
 from simulation.virtual_time import EPOCH, Counter, Flag, Thread, current, sleep
 
 Programs = Callable[[list[str] | str, str | None, float | None], "subprocess.CompletedProcess[str]"]
+
+
+WORD = re.compile(r"(?:[^\s']|'[^']*')+")
+
+
+def split_words(text: str) -> list[str]:
+    """shlex.split, which takes 10 ms for a question that names 500 jobs."""
+    if '"' in text or "\\" in text:
+        return shlex.split(text)
+    return [word.replace("'", "") for word in WORD.findall(text)]
 
 
 class VirtualTime:

@@ -16,6 +16,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+EVERY = 10  # histories a line tells how many there are
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / folder) for folder in ("tests", "workflow/scripts", "workflow/scripts/tools")]
 
@@ -46,6 +47,8 @@ def main() -> int:
                 outcomes.append(outcome)
                 for problem in outcome.problems[:3]:
                     print(f"seed {outcome.seed}: {problem}", flush=True)
+                if len(outcomes) % EVERY == 0:
+                    print(f"{len(outcomes)} of {args.histories} histories after {time.monotonic() - began:.0f} s", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print(f"interrupted after {len(outcomes)} of {args.histories} histories")

@@ -34,9 +34,10 @@ NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 def jobs_here(slurm: Slurm) -> list[QueuedJob]:
     """The jobs that workflows in this folder have submitted."""
-    here = os.path.realpath(".")
-    in_folder = (job for job in slurm.user_jobs() if os.path.realpath(job.folder) == here)
-    return [job for found in in_folder if (job := with_own_comment(slurm, found)).comment.startswith("rule_")]
+    found, here = slurm.user_jobs(), os.path.realpath(".")
+    ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
+    commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)
+    return [job for job in commented if job.comment.startswith("rule_")]
 
 
 def with_own_comment(slurm: Slurm, job: QueuedJob) -> QueuedJob:
