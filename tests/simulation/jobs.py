@@ -79,11 +79,13 @@ class Machines:
         output = output_of(rule, run)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
-        restarts = Restarts(output.parent, self.works[run].compute.restarts, 2.0, partial(print, flush=True))
+        compute = self.works[run].compute
+        restarts = Restarts(output.parent, compute.restarts, 2.0, partial(print, flush=True))
         try:
             started = SlurmJob(
-                Slurm(), job.number, output.parent, self.works[run].compute.counts, NodeSize(1, 4), restarts, 60.0, current().process.host
-            )
+                Slurm(), job.number, output.parent, compute.counts, NodeSize(1, 4), restarts, 60.0, current().process.host,
+                compute.save_before_limit_seconds,
+            )  # fmt: skip
             started.signals = current().process.signals
             code = started.train([f"{rule}.py", "--output", str(output)])
         except SlurmError as error:  # as launch_slurm.main does

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes
 from snaketrain.orchestration import launching
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.jobs import Allocation, moment_of
 
 
 def words(compute: Compute, in_slurm_job: bool = False) -> list[str]:
@@ -42,7 +44,19 @@ def test_processes_of_one_machine_share_its_threads():
 def test_in_a_slurm_job_all_start_on_its_nodes(processes):
     found = words(Compute(nodes="2", processes=processes, threads=4), in_slurm_job=True)
     start = next(i for i, word in enumerate(found) if word.endswith("/launch_slurm.py"))
-    assert found[start + 1 :] == ["--nodes", "2", "--processes", str(processes), "--threads", "4", "--restarts", "3", "--"]
+    assert found[start + 1 :] == [
+        "--nodes",
+        "2",
+        "--processes",
+        str(processes),
+        "--threads",
+        "4",
+        "--restarts",
+        "3",
+        "--save-before-limit",
+        "120",
+        "--",
+    ]
 
 
 def test_torchrun_can_be_chosen_within_a_slurm_job():
@@ -303,6 +317,38 @@ def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, pree
     (slurm / "times").write_text(f"StartTime=2026-11-23T02:00:00 PreemptEligibleTime=2026-11-23T02:00:00 PreemptTime={preempted}")
     job.exit_code(StepEnding(Ending(143)), ["SIGTERM"])
     assert changed(slurm) == requests
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "saved", "requests"),
+    [(170, True, ["requeue 7"]), (-10, True, ["requeue 7"]), (170, False, []), (600, True, [])],
+    ids=["little time", "no time", "little time, and nothing saved", "much time"],
+)
+def test_a_training_whose_time_runs_out_in_the_pause_before_a_restart_is_requeued(job, slurm, seconds_left, saved, requests):
+    """SLURM signals processes only, and there are none in a pause: the next ones would train until they are killed."""
+    job.save_before_limit = 120
+    end = datetime.now() + timedelta(seconds=seconds_left)
+    (slurm / "times").write_text(f"StartTime=2026-11-23T02:00:00 EndTime={end.isoformat(timespec='seconds')}")
+    if saved:
+        (slurm / "checkpoints/step-00000010").mkdir(parents=True)
+    assert job.exit_code(LOST, []) == (137 if requests else None)
+    assert changed(slurm) == requests
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_training_whose_time_runs_out_while_its_processes_start_is_requeued(job, slurm, saved):
+    """They do not save on the signal yet, and are killed by it."""
+    if saved:
+        (slurm / "checkpoints/step-00000010").mkdir(parents=True)
+    assert job.exit_code(StepEnding(Ending(138)), []) == 138
+    assert changed(slurm) == (["requeue 7"] if saved else [])
+
+
+@pytest.mark.parametrize(("shown", "found"), [("Unknown", None), ("", None), ("1970-01-02T00:00:00", 86400.0)])
+def test_the_end_of_a_jobs_time(monkeypatch, shown, found):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert moment_of(shown) == found
 
 
 def test_a_start_that_was_cut_off_does_not_end_the_next_one(job, slurm, capsys):

@@ -44,6 +44,14 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--srun", action="append", default=[], metavar="OPTION", help="a further option of srun; may be given several times"
     )
+    parser.add_argument(
+        "--save-before-limit",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long before the job's time limit SLURM signals the processes, which save: with less time left, nothing is restarted "
+        "within the job (default: they are not signalled)",
+    )
     add_restart_options(parser)
     parser.add_argument(
         "--silence",
@@ -70,8 +78,9 @@ def main() -> int:
     restarts = Restarts(folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
         job = SlurmJob(
-            Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence, os.environ.get("SLURMD_NODENAME", "")
-        )
+            Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence,
+            os.environ.get("SLURMD_NODENAME", ""), args.save_before_limit,
+        )  # fmt: skip
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda number, _: job.signals.append(number))  # the processes get them too; they save and exit
         return job.train(args.command)

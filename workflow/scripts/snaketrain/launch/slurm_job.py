@@ -1,5 +1,6 @@
 """A training within its SLURM job: restarts on the nodes that are left, and requeues when these are not enough or time has run out."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -9,26 +10,30 @@ from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
-from snaketrain.runtime.run_folder import end_of_journal, stopped_by
+from snaketrain.runtime.run_folder import end_of_journal, last_saved, stopped_by
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 
 OUT_OF_TIME = "SIGUSR1"
+KILLED_BY_USR1 = 128 + signal.SIGUSR1  # a process that cannot save yet
 SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued
 SECONDS_BETWEEN_QUESTIONS = 10
 SECONDS_TO_LEARN_NODES = 900
+SECONDS_EARLY = 60  # that SLURM may signal before the moment it was asked for
 
 
 class SlurmJob:
     def __init__(
         self, slurm: Slurm, number: str, folder: Path, nodes: NodeCounts, size: NodeSize, restarts: Restarts, silence_seconds: float,
-        here: str = "",
+        here: str = "", save_before_limit: float = 0.0,
     ):  # fmt: skip
-        """`here`: the name of this node in SLURM."""
+        """`here`: the name of this node in SLURM. `save_before_limit`: how many seconds before the time limit SLURM signals the processes."""
         self.slurm, self.folder, self.nodes, self.size, self.restarts = slurm, folder, nodes, size, restarts
         self.signals: list[int] = []  # received: SLURM is ending the job, and knows why
-        self.silence_seconds = silence_seconds
+        self.silence_seconds, self.save_before_limit = silence_seconds, save_before_limit
+        self.saved_before = last_saved(folder)
         self.job = self.allocation(number)
+        self.ends_at = self.job.ends_at
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
         # by a later start of the job: this node was cut off, and SLURM has not ended this start yet
@@ -76,6 +81,8 @@ class SlurmJob:
             self.say(f"{OUT_OF_MEMORY}{ending.memory_kill}")
         if OUT_OF_TIME in stopped and not self.signals:
             return self.requeue(ending.code, "its time ran out; saved")
+        if ending.code == KILLED_BY_USR1 and not self.signals and self.has_saved():
+            return self.requeue(ending.code, "its time ran out while the processes started; resuming from the last checkpoint")
         if not self.signals and self.is_being_preempted():  # it ended within the GraceTime, so that SLURM would count it as failed
             return self.requeue(ending.code, "it is preempted; resuming from the last checkpoint")
         if self.signals or not ending.lost:
@@ -88,7 +95,21 @@ class SlurmJob:
         if (pause := self.restarts.pause_after(ending)) is None:
             return ending.code
         self.wait(pause)
-        return ending.code if self.signals or self.started_elsewhere() else None
+        if self.signals or self.started_elsewhere():
+            return ending.code
+        if self.may_miss_signal():
+            return self.requeue(ending.code, "its time runs out; resuming from the last checkpoint")
+        return None
+
+    def may_miss_signal(self) -> bool:
+        """Whether SLURM has signalled the end of the time limit while no process ran, or may do so before a new one could notice."""
+        if not self.save_before_limit or self.ends_at is None or not self.has_saved():
+            return False
+        return time.time() > self.ends_at - self.save_before_limit - SECONDS_EARLY
+
+    def has_saved(self) -> bool:
+        """Whether this start of the job made a checkpoint. If it did not, requeueing it for its time could go on for ever."""
+        return last_saved(self.folder) > self.saved_before
 
     def is_being_preempted(self) -> bool:
         try:
@@ -130,7 +151,9 @@ class SlurmJob:
         """A script on a node that was cut off may outlive its start of the job."""
         while not (self.signals or self.replaced):
             try:
-                if self.slurm.allocation(self.job.number).restarts == self.job.restarts:
+                now = self.slurm.allocation(self.job.number)
+                self.ends_at = now.ends_at  # which an administrator may have changed
+                if now.restarts == self.job.restarts:
                     return False
                 self.say("SLURM has already restarted it elsewhere")
                 self.replaced = True

@@ -37,6 +37,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     cpu = " --cpu" if compute.device == "cpu" else ""
     if launcher == "srun":
         size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads} --restarts {compute.restarts}{cpu}"
+        size += f" --save-before-limit {compute.save_before_limit_seconds}"
         return f"{here} {shlex.quote(sys.executable)} {tool('launch_slurm.py')} {size}{step_options(compute)} --"
     if compute.processes == 1:
         return on_node

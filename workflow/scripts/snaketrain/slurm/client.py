@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
-from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of
+from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of, moment_of
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
@@ -92,9 +92,10 @@ class Slurm:
 
     def allocation(self, number: str) -> Allocation:
         shown = self._ask("scontrol", "show", "job", "--details", "--oneliner", number)
-        found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList", "BatchHost")}
-        restarts, nodes, script_host = (match[1].replace("(null)", "") if match else "" for match in found.values())
-        return Allocation(number, int(restarts or 0), self.hosts(nodes) if nodes else (), gpus_of(shown), script_host)
+        found = {key: re.search(rf" {key}=(\S+)", shown) for key in ("Restarts", "NodeList", "BatchHost", "EndTime")}
+        restarts, nodes, script_host, end = (match[1].replace("(null)", "") if match else "" for match in found.values())
+        hosts = self.hosts(nodes) if nodes else ()
+        return Allocation(number, int(restarts or 0), hosts, gpus_of(shown), script_host, moment_of(end))
 
     def is_being_preempted(self, number: str) -> bool:
         """Whether SLURM preempts this start of the job, with a GraceTime in which it may still run."""

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 # the comment of several jobs of a run that Snakemake submits as one: the run, and their rules in the order of the alphabet
@@ -55,6 +56,15 @@ class Allocation:
     hosts: tuple[str, ...]
     gpus: int = 0  # on each node; of unequal nodes, the fewest
     script_host: str = ""  # the node that runs the job's script
+    ends_at: float | None = None  # its time limit, in seconds since the epoch; None if it has none
+
+
+def moment_of(shown: str) -> float | None:
+    """A time as SLURM shows it, in the time zone of this machine; None where it shows none, such as `Unknown`."""
+    try:
+        return datetime.fromisoformat(shown).timestamp()
+    except ValueError:
+        return None
 
 
 def gpus_of(job: str) -> int:
