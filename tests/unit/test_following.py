@@ -19,12 +19,12 @@ from workspace import START, make_workspace
 from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.tracking import slurm_jobs
+from snaketrain.tracking import passes, slurm_jobs
 from snaketrain.tracking.addresses import MODE
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
-from snaketrain.tracking.passes import full_pass
+from snaketrain.tracking.passes import Postponed, full_pass
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/tools/follow_runs.py"
 TRAINING = """
@@ -362,6 +362,52 @@ def test_a_job_that_is_queued_again_lives(tmp_path, uri, squeue, monkeypatch):
     for _ in range(2):
         follower.update(results / "runs/first/training")
     assert training_run(follower.store).info.status == "RUNNING"
+
+
+def test_a_live_run_costs_one_request_in_a_pass_that_has_something_to_send(tmp_path, uri, monkeypatch):
+    results = make_workspace(tmp_path, {f"run-{number}": {"ends": "nothing", "train.seed": number} for number in range(3)})
+    follower, requests = Follower(results, Store(uri)), []
+
+    class Noted:
+        def __getattr__(self, name):
+            requests.append(name)
+            return getattr(follower.store._client, name)
+
+    for training in follower.runs():
+        append(training, loss(65, 0.5))
+    assert full_pass(follower, print) is None
+    monkeypatch.setattr(Store, "client", Noted())
+    assert full_pass(follower, print) is None and requests == []
+    for training in follower.runs()[:2]:
+        append(training, loss(70, 0.5), loss(75, 0.5))
+    assert full_pass(follower, print) is None and requests == ["log_batch", "log_batch"]
+
+
+def append(training: Path, *events: dict) -> None:
+    with open(training / "journal.jsonl", "a") as journal:
+        journal.write("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(tmp_path, uri, monkeypatch):
+    results = make_workspace(tmp_path, {"broken": {}, "first": {"ends": "nothing", "train.seed": 1}})
+    whole = (results / "runs/broken/training/run.json").read_text()
+    (results / "runs/broken/training/run.json").write_text('{"run": "broken"}')
+    follower, postponed, tried = Follower(results, Store(uri)), Postponed(), []
+    update = follower.update
+    monkeypatch.setattr(follower, "update", lambda training: (tried.append(training.parent.name), update(training)))
+    now = time.monotonic()
+    monkeypatch.setattr(passes.time, "monotonic", lambda: now)
+    for moment in range(8):
+        now += 1
+        write(results, loss(65 + moment, 0.5))
+        problem = full_pass(follower, print, postponed)
+        assert problem.of_one_run and "cannot be recorded" in problem.what
+    assert tried.count("first") == 8 and tried.count("broken") == 3, "after 2 and 4 seconds"
+    assert len(history(follower.store, training_run(follower.store), "train/loss")) > 8
+    (results / "runs/broken/training/run.json").write_text(whole)
+    now += passes.LONGEST_PAUSE_SECONDS
+    assert full_pass(follower, print, postponed) is None
+    assert training_run(follower.store, "broken").info.status == "FINISHED"
 
 
 def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):

@@ -20,6 +20,7 @@ from snaketrain.tracking.registrar import Registrar
 
 if TYPE_CHECKING:
     from snaketrain.tracking.following import Follower
+    from snaketrain.tracking.passes import Postponed
 
 LONGEST_PAUSE_SECONDS = 15
 LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages
@@ -50,6 +51,7 @@ class Loop:
         self.options, self.lease, self.is_over = options, lease, is_over
         self.follower: Follower | None = None
         self.local: LocalDatabase | None = None
+        self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
         self.registrar = Registrar(options.uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
         self.local_folder, warning = self._local_folder()
@@ -57,19 +59,21 @@ class Loop:
             warn(warning)
 
     def run(self) -> None:
-        failures, last = 0, False
+        failures, last = 0, False  # failures in a row that concern all runs
+        of_one_run: bool | None = None  # of the last problem; None if there is none
         while not last:
             # checked before the pass, so that the last pass sees everything the process wrote before it ended
             last = self.options.once or self.is_over()
             problem = self._pass(last)
-            failures = failures + 1 if problem else 0
-            if problem and (failures == 1 or last):
+            failures = failures + 1 if problem and not problem.of_one_run else 0
+            if problem and (last or of_one_run is not problem.of_one_run):
                 later = f"{problem.advice}; then: {self.options.to_repeat}" if last else "Nothing is lost; trying again."
                 warn(f"{problem.what}. {later}")
+            of_one_run = problem.of_one_run if problem else None
             if not last:
                 longest = max(LONGEST_PAUSE_SECONDS, self.options.interval)
                 self._pause(min(self.options.interval * 2 ** min(failures, 10), longest))
-        if self.follower and not failures and (self.options.once or self.follower.runs()):
+        if self.follower and not problem and (self.options.once or self.follower.runs()):
             self._say_where_to_look(self.follower)
         for warning in self.on_end.finish():
             warn(warning)
@@ -99,11 +103,12 @@ class Loop:
             return problem_with(self.options.uri, error)
 
     def _update(self, follower: "Follower", last: bool) -> Problem | None:
-        from snaketrain.tracking.passes import full_pass
+        from snaketrain.tracking.passes import Postponed, full_pass
 
         if last:
             follower.jobs.asked_at = None  # ask SLURM again
-        problem = full_pass(follower, self._note if last else lambda text: None)
+        self.postponed = Postponed() if last or self.postponed is None else self.postponed
+        problem = full_pass(follower, self._note if last else lambda text: None, self.postponed)
         for end in follower.ends.values():
             self.on_end.tell(end, last)
         due = follower.unregistered if self.options.models else set()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 class Problem:
     what: str
     advice: str = "Correct that"
+    of_one_run: bool = False  # the others are recorded meanwhile
 
 
 def problem_with(uri: str, error: Exception) -> Problem:
