@@ -1,5 +1,8 @@
 """Kills a training at random moments, resumes it, and compares with one that ran without interruption.
 
+    python benchmarks/kill_anywhere.py --trials 100
+    python benchmarks/kill_anywhere.py --strategy fsdp --format sharded --trials 30   # each checkpoint in the shards of two processes
+
 Only trainings that were killed between their first checkpoint and their end, and that resumed from a checkpoint according to
 their journal, count as trials. A trial passes if it resumed from its newest checkpoint each time, and if the final weights and all
 losses and metrics of the journal are bitwise the same, with no step missing. Trainings that were killed too early or too late are
@@ -16,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -203,7 +207,9 @@ def main() -> None:
     )
     parser.add_argument("--strategy", help="train under this one, such as fsdp (default: single and ddp)")
     parser.add_argument("--format", choices=("auto", "whole", "sharded"), default="auto", help="of the checkpoints (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/kill_anywhere.json", help="%(default)s")
+    parser.add_argument(
+        "--output", type=Path, help="default: benchmarks/results/kill_anywhere.json, or with --strategy kill_anywhere_NAME.json"
+    )
     parser.add_argument("--script", type=Path, default=forking.SCRIPT, help="what is killed, such as one with a fault (%(default)s)")
     args = parser.parse_args()
     forking.preload()
@@ -216,12 +222,13 @@ def main() -> None:
         found.add(trials(place, data, count, processes, seed=processes, script=args.script, **settings))
     print(f"{found.passed} of {args.trials} trials resumed mid-way and came to the same weights and the same journal")
     print(f"All trainings: {counted(found)}", *found.problems, sep="\n")
-    figures = {"trials": args.trials, **settings, "passed": found.passed} | {
+    figures = {"date": f"{date.today()}", "trials": args.trials, **settings, "passed": found.passed} | {
         kind: found.kinds[kind] for kind in (RESUMED, RESTARTED, NOT_IN_TIME)
     }
     figures |= {"resumed from steps": dict(sorted(Counter(found.resumed_from).items())), "problems": found.problems}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(figures, indent=2) + "\n")
+    output = args.output or REPOSITORY / f"benchmarks/results/kill_anywhere{f'_{args.strategy}' if args.strategy else ''}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(figures, indent=2) + "\n")
     if found.problems:  # whose logs are in the folder
         sys.exit(1)
     shutil.rmtree(folder)
