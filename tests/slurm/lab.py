@@ -62,12 +62,12 @@ def set_pace(folder: Path, seconds: float) -> Path:
 class Workflow:
     """A snakemake over the SLURM profile, in a process group of its own, as a terminal would have it."""
 
-    def __init__(self, folder: Path, *options: str):
+    def __init__(self, folder: Path, *options: str, python: str | Path = sys.executable):
         self.folder = folder
         self.output = open(folder / "snakemake.out", "a")  # noqa: SIM115 - open as long as the process
         words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--profile", REPOSITORY / "profiles/slurm"]
         faster = ["--slurm-init-seconds-before-status-checks", 1]
-        self.command = [str(word) for word in (sys.executable, HERE / "fast_snakemake.py", *words, *faster, *options)]
+        self.command = [str(word) for word in (python, HERE / "fast_snakemake.py", *words, *faster, *options)]
         as_in_terminal = ["env", "--default-signal=INT"]  # what started the tests may ignore Ctrl-C, as a shell's background does
         self.process = subprocess.Popen(
             [*as_in_terminal, *self.command], cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True
