@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import limits
@@ -65,7 +64,8 @@ def test_save_every_minutes_saves_at_the_same_steps_on_all_ranks(data, tmp_path)
     saved = [line for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "checkpoint"]
     assert [line["step"] for line in saved] == sorted({line["step"] for line in saved}) and saved[-1]["step"] == 150
     assert len(saved) > 3, "no evaluation asks for any but the last"
-    assert all(later["time"] - earlier["time"] > seconds / 2 for earlier, later in pairwise(saved[:-1]))
+    between = saved[-2]["time"] - saved[0]["time"]  # on a busy machine one may be reported late, just before the next
+    assert between > (len(saved) - 3) * seconds / 2
 
 
 def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
@@ -143,25 +143,6 @@ def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
     assert (last["event"], last["status"]) == ("end", "FAILED")
     assert "epsilon" in last["error"]
     assert "the training failed" in (tmp_path / "logs/rank-0.log").read_text()
-
-
-def test_more_steps_under_an_open_ended_schedule_continue(data, tmp_path):
-    constant = {"schedule": "constant", "warmup": 5}
-    train(data, tmp_path / "whole", epochs=2, **constant)
-    train(data, tmp_path / "parts", epochs=1, **constant)
-    train(data, tmp_path / "parts", epochs=2, **constant)
-    attempts = [line["resume_step"] for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]
-    assert attempts == [0, max(losses(tmp_path / "whole")) // 2]
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_fewer_steps_than_were_taken_start_fresh(data, tmp_path):
-    constant = {"schedule": "constant", "warmup": 5}
-    longer = train(data, tmp_path / "run/training", epochs=2, **constant)
-    shorter = train(data, tmp_path / "run/training", epochs=1, **constant)
-    assert shorter == {step: loss for step, loss in longer.items() if step in shorter}
-    assert len(list((tmp_path / "run/superseded").iterdir())) == 1
 
 
 def test_stops_early_when_it_gets_no_better(data, tmp_path):

@@ -15,7 +15,9 @@ from distributed import forking
 
 from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.journal import read_events
 from snaketrain.slurm.submissions import Submission, Submissions
+from snaketrain.tracking.mlflow_store import Store
 
 TRAINS = {"train_model", "select_checkpoint", "evaluate_model"}
 BOTH = ("small", "other")
@@ -335,3 +337,24 @@ def test_the_same_selection_is_not_scored_again(finished):
     assert len(scores) == 4
     snakemake(finished, snakefile=finished / "Snakefile")
     assert {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")} == scores
+
+
+def test_another_cadence_trains_no_step_again(finished):
+    """And MLflow has the curves of the whole training."""
+    configure(finished, train__evaluations_per_epoch=4)
+    done = snakemake(finished, snakefile=finished / "Snakefile")
+    assert "Traceback" not in done.stderr
+    store = Store(f"sqlite:///{finished}/mlflow.db")
+    for name in BOTH:
+        training = finished / f"results/runs/{name}/training"
+        events = read_events(training / "journal.jsonl")[0]
+        (attempt,) = [event for event in events if event["event"] == "attempt"]
+        steps = [event["step"] for event in events if event["event"] == "train"]
+        assert attempt["resume_step"] == attempt["steps"] == json.loads((training / "manifest.json").read_text())["facts"]["steps"]
+        assert "resumed at step" in (training / "logs/rank-0.log").read_text()
+        runs = store.client.search_runs(
+            [store.experiment("words")], f"attributes.run_name = '{name}'", order_by=["attributes.start_time DESC"]
+        )
+        assert [point.step for point in store.client.get_metric_history(runs[0].info.run_id, "train/loss")] == steps != []
+        assert runs[0].info.status == "FINISHED" and "test/accuracy" in runs[0].data.metrics
+    assert planned(finished) == set()

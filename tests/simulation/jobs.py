@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import train_model
 from simulation.cluster import Controller, Job, Node
@@ -197,10 +196,10 @@ class Training:
 
     def train(self) -> int:
         job = stages.Job(self.output, JobSettings("train_model", [f'run.name="{self.work.name}"'], []))
-        folder, work, plan = job.folder, self.work, SimpleNamespace(steps=self.work.steps, open_ended=False)
-        train_model.take_over(job, plan, {})
+        folder, work = job.folder, self.work
+        train_model.take_over(job, {})
         self.check(folder)
-        ours = {FINGERPRINT: train_model.fingerprint(job, plan, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
+        ours = {FINGERPRINT: train_model.fingerprint(job, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
         write_json(folder / "run.json", ours)
         step, saved = last_saved(folder), None
         journal = Journal(folder / "journal.jsonl", True, lambda: self.check(folder))

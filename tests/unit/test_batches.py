@@ -145,13 +145,13 @@ def test_an_example_longer_than_the_budget_is_a_batch_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "warmup", "open_ended"),
+    ("schedule", "warmup", "same_rates"),
     [("constant", 0, True), ("constant", 5, True), ("constant", 0.1, False), ("linear", 0, False), ("inverse_square_root", 3, True)],
 )
-def test_open_ended_is_what_does_not_look_at_the_end(schedule, warmup, open_ended):
+def test_rates_that_do_not_depend_on_the_end(schedule, warmup, same_rates):
     short, long = (plan_of(Train(batch_size=8, epochs=epochs, warmup=warmup, schedule=schedule), 103) for epochs in (2, 6))
     same = all(short.learning_rate_at(step) == long.learning_rate_at(step) for step in range(1, short.steps + 1))
-    assert short.open_ended == same == open_ended
+    assert same == same_rates
 
 
 def test_warmup_stable_decay():

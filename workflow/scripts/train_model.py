@@ -39,9 +39,11 @@ from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 
 if TYPE_CHECKING:
+    from snaketrain.runtime.manifests import Manifest
+    from snaketrain.strategies.base import Strategy
+    from snaketrain.tasks.base import Task
     from snaketrain.training.plan import Plan
-
-LENGTH = ("train.epochs=", "train.steps=")
+    from snaketrain.training.trajectory import Trajectory
 
 
 def arguments() -> argparse.Namespace:
@@ -104,21 +106,22 @@ def main(args: argparse.Namespace) -> int:
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
     from snaketrain.data.loading.opening import open_splits
-    from snaketrain.training.building import make_task, start_strategy
+    from snaketrain.training.building import early_stopping, make_task, start_strategy
     from snaketrain.training.callbacks import default_callbacks
     from snaketrain.training.checkpoints.best_metric import Selection
     from snaketrain.training.journals import open_journals
     from snaketrain.training.plan import Plan
+    from snaketrain.training.reuse import reuse_steps
     from snaketrain.training.trainer import Trainer
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
     first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths)
     about: JsonObject = {"began": started} | (place() if first else {})
     if first:
-        about |= take_over(job, plan, inputs)
+        about |= take_over(job, inputs)
         given = {role: path for role, path in paths.items() if path}
         description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)
-        record_start(job, description, fingerprint(job, plan, inputs), inputs, data, started, strategy)
+        record_start(job, description, fingerprint(job, inputs), inputs, data, started, strategy)
     strategy.wait()  # for the folder
     own_files = keeps_files(of_all=args.rank_files == "all")
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
@@ -127,10 +130,15 @@ def main(args: argparse.Namespace) -> int:
     task = make_task(train, data.facts)
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
+    selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
+    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, args.log_every)
+    if first:
+        reuse_steps(folder, trajectory, plan, early_stopping(train, selection))
+    strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     trainer = Trainer.from_settings(
         train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
-        initial_weights=files.get("initial"), selection=Selection(metric, mode_of(metric, metrics, args.keep_best_mode)),
+        initial_weights=files.get("initial"), selection=selection, trajectory=trajectory,
         keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
@@ -160,16 +168,40 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def fingerprint(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> str:
-    """Identifies a training, however it is executed; if no step depends on their total number, also however long it is."""
-    excluded = (*EXECUTION_ONLY, *LENGTH) if plan.open_ended else EXECUTION_ONLY
-    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(excluded)], inputs)
+def fingerprint(job: stages.Job, inputs: dict[str, str]) -> str:
+    """Identifies a training, however it is executed."""
+    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(EXECUTION_ONLY)], inputs)
 
 
-def take_over(job: stages.Job, plan: "Plan", inputs: dict[str, str]) -> dict[str, str]:
+def trajectory_of_job(
+    job: stages.Job,
+    train: Train,
+    task: "Task",
+    plan: "Plan",
+    strategy: "Strategy",
+    data: "Manifest",
+    inputs: dict[str, str],
+    log_every: int,
+) -> "Trajectory":
+    """What decides the weights of this training, step by step."""
+    import torch
+
+    from snaketrain.training.building import evaluations_count, observers
+    from snaketrain.training.trajectory import Execution, trajectory_of
+
+    counted = evaluations_count(train, task)
+    execution = Execution(train.strategy.use, strategy.world_size, strategy.device.type, torch.__version__, train.accumulate)
+    weights = {role: content for role, content in inputs.items() if role != "data"}
+    return trajectory_of(
+        job.given.settings, job.given.code, weights, data, execution, strategy.precision, partial(plan.content, cadence=counted),
+        observers=observers(train), cadence={"log_every": log_every}, evaluations_count=counted,
+    )  # fmt: skip
+
+
+def take_over(job: stages.Job, inputs: dict[str, str]) -> dict[str, str]:
     """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files."""
     end_previous_owner(job.folder)
-    changed = prepare_run_folder(job.folder, fingerprint(job, plan, inputs), execution_options(job.given), plan.steps)
+    changed = prepare_run_folder(job.folder, fingerprint(job, inputs), execution_options(job.given))
     sign(job.folder)
     move_damaged_checkpoints(job.folder)
     return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}

@@ -42,7 +42,7 @@ def seconds_training(events: Iterable[Event]) -> float:
     """Time spent in all attempts together, without the pauses between them."""
     spans: dict[object, tuple[float, float]] = {}
     for event in events:
-        if "time" in event:
+        if "time" in event and event.get("attempt", 1) > 0:  # not what was reused of another training
             first, last = spans.get(event.get("attempt"), (event["time"], event["time"]))
             spans[event.get("attempt")] = min(first, event["time"]), max(last, event["time"])
     return sum(last - first for first, last in spans.values())

@@ -58,19 +58,19 @@ def execution_options(given: JobSettings) -> list[str]:
     return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
 
 
-def prepare_run_folder(folder: Path, fingerprint: str, options: list[str], steps: int) -> list[str]:
+def prepare_run_folder(folder: Path, fingerprint: str, options: list[str]) -> list[str]:
     """Make sure that the folder belongs to this training; the results of another one are moved aside, never deleted.
 
-    Different settings or data mean another training, and so do fewer steps than were already taken. With changed code or
-    strategy an unfinished training resumes and logs that; the changed execution options are returned.
+    Different settings or data mean another training. With changed code or strategy an unfinished training resumes and logs that;
+    the changed execution options are returned.
     """
     try:
         before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         before = None
-    taken, changed = last_saved(folder), []
+    changed: list[str] = []
     other_options = before and before[EXECUTION_OPTIONS] != options
-    if before and (before[FINGERPRINT] != fingerprint or (other_options and _finished(folder)) or taken > steps):
+    if before and (before[FINGERPRINT] != fingerprint or (other_options and _finished(folder))):
         began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
         aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
         aside.parent.mkdir(parents=True, exist_ok=True)

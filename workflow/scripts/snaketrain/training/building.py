@@ -68,9 +68,25 @@ def load_callbacks(train: Train) -> list[Callback]:
 
 def selection_callbacks(train: Train, selection: Selection) -> list[Callback]:
     """What the selection metric decides while training."""
-    early, schedule = train.early_stopping, train.schedule
-    found: list[Callback] = [EarlyStopping(selection, early.patience, early.min_change)] if early else []
+    stopping, schedule = early_stopping(train, selection), train.schedule
+    found: list[Callback] = [stopping] if stopping else []
     return found + ([ReduceOnPlateau(selection, schedule.arguments, train.learning_rate)] if schedule.use == PLATEAU else [])
+
+
+def early_stopping(train: Train, selection: Selection) -> EarlyStopping | None:
+    early = train.early_stopping
+    return EarlyStopping(selection, early.patience, early.min_change) if early else None
+
+
+def observers(train: Train) -> set[int]:
+    """The numbers of the callbacks that declare to only observe."""
+    return {number for number, each in enumerate(train.callbacks) if getattr(load(each.use), "observes_only", False)}
+
+
+def evaluations_count(train: Train, task: Task) -> bool:
+    """Whether evaluations, checkpoints or logged figures can change the weights."""
+    keeps_state = any(getattr(type(task), hook) is not getattr(Task, hook) for hook in ("validation_epoch", "state_dict"))
+    return train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
 
 
 def make_task(train: Train, facts: JsonObject | None = None) -> Task:

@@ -1,6 +1,7 @@
 """Ends a training when the selection metric has not improved for a number of evaluations."""
 
 import math
+from collections.abc import Iterable
 
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.best_metric import Selection
@@ -23,15 +24,28 @@ class EarlyStopping(Callback):
             raise SystemExit(
                 f"select.metric: the task logs no `{self.metric}`, which train.early_stopping needs. It logs: {', '.join(metrics)}."
             )
-        value = self.sign * metrics[self.metric]
+        self.observe(metrics[self.metric])
+        self._decide(state)
+
+    def observe(self, metric: float) -> None:
+        value = self.sign * metric
         if value > self.best + self.min_change:  # never true for NaN
             self.best, self.since = value, 0
         else:
             self.since += 1
-        self._decide(state)
+
+    def replay(self, metrics: Iterable[float]) -> None:
+        """Instead of what a checkpoint remembers: other settings would have decided otherwise."""
+        self.best, self.since = -math.inf, 0
+        for metric in metrics:
+            self.observe(metric)
+
+    @property
+    def decided(self) -> bool:
+        return self.since >= self.patience
 
     def _decide(self, state: TrainState) -> None:
-        if self.since >= self.patience:
+        if self.decided:
             state.finished_early = f"{self.metric} has not improved in {self.since} evaluations"
 
     def state_dict(self) -> dict[str, float]:

@@ -11,6 +11,7 @@ class NonfiniteSteps:
         self.allowed, self.rollbacks_allowed = allowed, rollbacks_allowed
         self.in_a_row: list[list[int]] = []  # the examples of each step
         self.rollbacks = 0
+        self.longest = 0  # the most steps in a row so far
 
     def record_finite(self) -> None:
         self.in_a_row = []
@@ -18,6 +19,7 @@ class NonfiniteSteps:
     def record_nonfinite(self, examples: list[int]) -> bool:
         """Whether it is time to roll back."""
         self.in_a_row.append(examples)
+        self.longest = max(self.longest, len(self.in_a_row))
         if len(self.in_a_row) <= self.allowed:
             return False
         if self.rollbacks == self.rollbacks_allowed:
@@ -31,10 +33,11 @@ class NonfiniteSteps:
         return True
 
     def state_dict(self) -> dict[str, object]:
-        return {"in_a_row": self.in_a_row, "rollbacks": self.rollbacks}
+        return {"in_a_row": self.in_a_row, "rollbacks": self.rollbacks, "longest": self.longest}
 
     def load_state_dict(self, state: StateDict) -> None:
         self.in_a_row, self.rollbacks = state["in_a_row"], state["rollbacks"]
+        self.longest = state.get("longest", len(self.in_a_row))  # older checkpoints have none
 
 
 def nonfinite_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:

@@ -1,6 +1,7 @@
 """What happens at which step: a pure function of the settings and the training data, whatever the world size."""
 
 import bisect
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,6 @@ class Plan:
     learning_rate: float
     schedule: Schedule
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
-    open_ended: bool  # no step depends on the total number of steps
 
     @classmethod
     def of(cls, train: Train, lengths: Lengths) -> "Plan":
@@ -48,15 +48,9 @@ class Plan:
             raise SystemExit(
                 f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a fraction below 1."
             )
-        open_ended = (
-            all(map(is_open_ended, (schedule, *of_groups.values())))
-            and (train.warmup >= 1 or train.warmup == 0)
-            and train.early_stopping is None
-            and not train.callbacks
-        )
         return cls(
             batches, total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, train.save_every, train.save_every_minutes, warmup,
-            train.learning_rate, schedule, of_groups, open_ended,
+            train.learning_rate, schedule, of_groups,
         )  # fmt: skip
 
     def epoch_of(self, step: int) -> int:
@@ -98,6 +92,12 @@ class Plan:
         """The rates of the groups that have a schedule of their own."""
         return {number: self._rate(schedule, step) for number, schedule in self.group_schedules.items()}
 
+    def content(self, step: int, cadence: bool) -> bytes:
+        """What a step adds to the fingerprint of a training, to the last bit; `cadence`: also what happens after it."""
+        rates = [self.learning_rate_at(step), *(rate for _, rate in sorted(self.group_rates_at(step).items()))]
+        after = [self.evaluates_at(step), self.saves_at(step), step == self.steps] if cadence else []
+        return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
+
     def _rate(self, schedule: Schedule, step: int) -> float:
         done = step - 1
         if done < self.warmup_steps:
@@ -126,7 +126,3 @@ def schedule_of(setting: Use, learning_rate: float) -> Schedule:
 def make_schedule(found: type[Schedule] | Callable[..., float], arguments: JsonObject) -> Schedule:
     """An instance of a class, or a function with its arguments bound."""
     return found(**arguments) if isinstance(found, type) else partial(found, **arguments)
-
-
-def is_open_ended(schedule: Schedule) -> bool:
-    return bool(getattr(getattr(schedule, "func", schedule), "open_ended", False))

@@ -1,8 +1,7 @@
 """The learning rate over time, as a fraction of the highest one.
 
-A schedule is a function of the steps done and the total steps (both without the warm-up), or a class with such a `__call__`.
-One that does not depend on the total may set the attribute `open_ended`: if it is given more steps, a finished training then
-continues instead of starting again.
+A schedule is a function of the steps done and the total steps (both without the warm-up), or a class with such a `__call__`. If more
+steps leave its rates as they were up to some step, a longer training continues from there.
 """
 
 import math
@@ -10,9 +9,6 @@ import math
 
 def constant(done: int, steps: int) -> float:
     return 1.0
-
-
-constant.open_ended = True  # type: ignore[attr-defined]  # functions take attributes
 
 
 def linear(done: int, steps: int) -> float:
@@ -31,6 +27,3 @@ def warmup_stable_decay(done: int, steps: int, decay: float = 0.2) -> float:
 def inverse_square_root(done: int, steps: int, stable: int = 1000) -> float:
     """The highest rate for `stable` steps, then a decay with the inverse square root of the step."""
     return math.sqrt(stable / max(stable, done))
-
-
-inverse_square_root.open_ended = True  # type: ignore[attr-defined]

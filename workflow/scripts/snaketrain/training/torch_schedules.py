@@ -20,7 +20,6 @@ class TorchSchedule:
         takes = inspect.signature(scheduler).parameters
         self.arguments = arguments | ({"max_lr": learning_rate} if "max_lr" in takes else {})
         self.length = next((name for name in SET_BY_LENGTH if name in takes and name not in arguments), None)
-        self.open_ended = self.length is None  # whether the rates do not depend on the total number of steps
         self.factors: list[float] = []
         self.running: tuple[torch.optim.Optimizer, LRScheduler] | None = None
 

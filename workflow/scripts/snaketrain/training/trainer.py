@@ -22,15 +22,18 @@ from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.formats import FormatName, make_format
 from snaketrain.training.checkpoints.store import Checkpoints
+from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.nonfinite import NonfiniteSteps, nonfinite_ranks
 from snaketrain.training.out_of_memory import Accumulation
 from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.reused_evaluations import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import seed_step, train_step
 from snaketrain.training.stop_agreement import NeverStop, StopAgreement, StopRequest
+from snaketrain.training.trajectory import Record, Trajectory
 from snaketrain.training.weight_average import averages_in_place
 
 
@@ -53,14 +56,15 @@ class Trainer:
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: FormatName = "auto",
         log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
+        trajectory: Trajectory | None = None,
     ):  # fmt: skip
         self.state, self.data, self.train, self.plan = state, data, train, plan
-        self.journal, self.rank_journal = journal, rank_journal
+        self.journal, self.rank_journal, self.trajectory = journal, rank_journal, trajectory
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
         format = make_format(checkpoint_format, state.strategy)
         self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, format, check=journal.sync)
-        self.best = BestMetric(selection)
+        self.best, self.reused = BestMetric(selection), ReusedEvaluations(folder)
         self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
@@ -79,7 +83,7 @@ class Trainer:
         plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
         checkpoint_format: FormatName = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
-        clock: Clock | None = None,
+        clock: Clock | None = None, trajectory: Trajectory | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
@@ -98,7 +102,7 @@ class Trainer:
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
             callbacks=[*callbacks, *selection_callbacks(train, selection), *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
-            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock,
+            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -107,6 +111,7 @@ class Trainer:
             self.resume()
             task.on_worker_start()
             self.callbacks.on_train_start(state)
+            self.reused.measure(self)
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
@@ -204,6 +209,11 @@ class Trainer:
         state, plan = self.state, self.plan
         state.step = step = self.checkpoints.restore(state, self.stateful)
         self.owed = step == 0 or (plan.evaluates_at(step) and not self.checkpoints.evaluated)
+        if saved := self.checkpoints.restored:
+            state.finished_early = saved.get("ended", "")
+            if self.trajectory and not self.trajectory.contains(step, saved.get("trajectory")):
+                self.trajectory = None  # these weights also follow from how the training was executed, so no other one has them
+        self.reused.replay(self)
         self.journal.begin(step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision)
         self.rank_journal.begin(step)
         logging.info("%s parameters, %d examples, steps %d to %d", f"{state.parameters:,}", len(self.data.train), step, plan.steps)
@@ -286,8 +296,22 @@ class Trainer:
         self.settle()
         self.journal.sync()  # a checkpoint must not be ahead of the journal
         with self.window.paused(), self.clock.during("saving"):
-            self.checkpoints.save(self.state, metrics, self.stateful)
+            self.checkpoints.save(self.state, metrics, self.stateful, self.ended_by_callback, self.record())
         self.saved_at = time.monotonic()
+
+    @property
+    def ended_by_callback(self) -> str:
+        """Why one of the user's callbacks has ended the training; early stopping decides again when it is resumed."""
+        early = any(isinstance(callback, EarlyStopping) and callback.decided for callback in self.callbacks.callbacks)
+        return "" if early else self.state.finished_early
+
+    def record(self) -> Record | None:
+        """None if the weights also follow from when memory ran out, or from when it was time to save."""
+        trajectory, nonfinite = self.trajectory, self.nonfinite
+        otherwise_split = self.train.deterministic and self.accumulation.number != self.train.accumulate
+        if trajectory is None or otherwise_split or (nonfinite.rollbacks and self.plan.save_minutes is not None):
+            return None
+        return trajectory.record(self.state.step, nonfinite.longest, nonfinite.rollbacks)
 
     def is_time_to_save(self) -> bool:
         return self.plan.save_minutes is not None and time.monotonic() - self.saved_at > 60 * self.plan.save_minutes

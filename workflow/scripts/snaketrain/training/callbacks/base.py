@@ -12,6 +12,8 @@ class Callback:
     collectives: when ranks exchange something is decided by the trainer alone.
     """
 
+    observes_only = False  # True: it neither changes weights nor ends the training, so that adding or changing it repeats no step
+
     def on_train_start(self, state: TrainState) -> None:
         """After the last checkpoint was restored, if there is one: `state.step` is its step."""
 
@@ -51,36 +53,38 @@ class Callbacks(Callback):
         self.callbacks = callbacks
 
     def on_train_start(self, state: TrainState) -> None:
-        for callback in self.callbacks:
-            callback.on_train_start(state)
+        self._call("on_train_start", state)
 
     def on_step_end(self, state: TrainState, outcome: StepOutcome) -> None:
-        for callback in self.callbacks:
-            callback.on_step_end(state, outcome)
+        self._call("on_step_end", state, outcome)
 
     def on_log(self, state: TrainState, figures: dict[str, float]) -> None:
-        for callback in self.callbacks:
-            callback.on_log(state, figures)
+        self._call("on_log", state, figures)
 
     def on_evaluation_step(self, state: TrainState) -> None:
-        for callback in self.callbacks:
-            callback.on_evaluation_step(state)
+        self._call("on_evaluation_step", state)
 
     def on_evaluation(self, state: TrainState, metrics: dict[str, float]) -> None:
-        for callback in self.callbacks:
-            callback.on_evaluation(state, metrics)
+        self._call("on_evaluation", state, metrics)
 
     def on_checkpoint(self, state: TrainState, step: int) -> None:
-        for callback in self.callbacks:
-            callback.on_checkpoint(state, step)
+        self._call("on_checkpoint", state, step)
 
     def on_train_end(self, state: TrainState) -> None:
-        for callback in self.callbacks:
-            callback.on_train_end(state)
+        self._call("on_train_end", state)
 
     def on_error(self, state: TrainState, error: BaseException) -> None:
+        self._call("on_error", state, error)
+
+    def _call(self, hook: str, state: TrainState, *given: object) -> None:
         for callback in self.callbacks:
-            callback.on_error(state, error)
+            before = state.finished_early, state.rate_scale
+            getattr(callback, hook)(state, *given)
+            if callback.observes_only and (state.finished_early, state.rate_scale) != before:
+                raise SystemExit(
+                    f"train.callbacks: {type(callback).__name__} declares `observes_only`, but has ended the training or changed the learning rate "
+                    f"in `{hook}`. Remove the declaration from it."
+                )
 
     def state_dict(self) -> Mapping[str, object]:
         return {key: saved for key, callback in self._by_name().items() if (saved := callback.state_dict())}

@@ -1,6 +1,7 @@
 """The metric by which checkpoints are selected, and its best value so far."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -31,6 +32,12 @@ class BestMetric:
             return False
         self.best = value
         return True
+
+    def replay(self, evaluations: Iterable[dict[str, float]]) -> None:
+        """Instead of what a checkpoint remembers, which may be about another metric."""
+        self.best = -math.inf
+        for metrics in evaluations:
+            self.improved(metrics)
 
     def state_dict(self) -> dict[str, float]:
         return {"best": self.best}

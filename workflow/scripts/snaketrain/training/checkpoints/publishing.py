@@ -14,9 +14,10 @@ from typing import Protocol, TypeAlias, TypedDict, TypeVar
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
+from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import file_digest, write_json
 
-LISTING = "checkpoint.json"
+LISTING, STATE = "checkpoint.json", "state.json"
 # torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception
 ERRORS = (OSError, RuntimeError, SafetensorError, CheckpointException)
 SECONDS_UNTIL_VISIBLE = 60  # a network file system may show a new file to other nodes late
@@ -101,6 +102,31 @@ def rename(beside: Path, final: Path, listing: Listing) -> None:
         final.rename(final.with_name(f".gone-{final.name}"))
     os.rename(beside, final)
     flush(final.parent)
+
+
+def publish_again(source: Path, final: Path, state: Json) -> None:
+    """The files of a checkpoint, here or in another training, with another `state.json`. They are shared, not copied, where links can be made."""
+    if (listing := read_listing(source)) is None:
+        raise OSError(f"{source}: {LISTING} is missing or torn")
+    beside = final.with_name(f".{final.name}")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    for name in listing:
+        if name != STATE:
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(source / name, beside / name)
+    write_json(beside / STATE, state)
+    rename(beside, final, listing | {STATE: flushed(beside / STATE)})
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+        flush(target)
 
 
 def flush(path: Path) -> None:

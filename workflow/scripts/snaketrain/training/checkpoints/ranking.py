@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.training.trajectory import Record
 
 
 class CheckpointState(TypedDict):
@@ -19,6 +20,8 @@ class CheckpointState(TypedDict):
     step: int
     metrics: dict[str, float] | None  # none: saved without an evaluation
     scaler: JsonObject  # of the gradient scaler
+    ended: NotRequired[str]  # why a callback has ended the training here
+    trajectory: NotRequired[Record]  # none: the weights follow from more than the settings and code of one training
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
-from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, Peers, becomes_visible, damage, publish
+from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, STATE, Peers, becomes_visible, damage, publish, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
 from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name
 from snaketrain.training.state import Stateful, TrainState
+from snaketrain.training.trajectory import Record
 
 GONE = ".gone-"  # prefix of what is being removed
 
@@ -46,14 +47,30 @@ class Checkpoints:
         self.folder, self.format, self.check = folder, format or WholeTensors(), check
         self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
-        self.evaluated = False  # whether the restored checkpoint has metrics
+        self.restored: CheckpointState | None = None
 
-    def save(self, state: TrainState, metrics: dict[str, float] | None, stateful: dict[str, Stateful]) -> None:
-        """All ranks take part; writing goes on in the background."""
+    @property
+    def evaluated(self) -> bool:
+        """Whether the restored checkpoint has metrics."""
+        return self.restored is not None and self.restored["metrics"] is not None
+
+    def save(
+        self,
+        state: TrainState,
+        metrics: dict[str, float] | None,
+        stateful: dict[str, Stateful],
+        ended: str = "",
+        record: Record | None = None,
+    ) -> None:
+        """All ranks take part; writing goes on in the background. `ended`: why a callback has ended the training here."""
         self.finish()
         write = self.format.collect(state, stateful)
         if state.rank == 0 or self.format.every_rank_writes:
             facts = CheckpointState(step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict())
+            if ended:
+                facts["ended"] = ended
+            if record:
+                facts["trajectory"] = record
             self._background.start(partial(self._write, write, facts))
 
     def finish(self) -> None:
@@ -72,9 +89,9 @@ class Checkpoints:
         def write_all(beside: Path) -> list[Path]:
             written = write(beside)
             if first:
-                write_json(beside / "state.json", facts)
+                write_json(beside / STATE, facts)
                 self.check()
-            return [*written, beside / "state.json"] if first else written
+            return [*written, beside / STATE] if first else written
 
         try:
             publish(final, self._mend, write_all, self.format.peers)
@@ -130,11 +147,22 @@ class Checkpoints:
         if path is None:
             return 0
         load_checkpoint(state, stateful, path)
-        saved = read_state(path)
-        self.evaluated = saved["metrics"] is not None
+        self.restored = saved = read_state(path)
         if saved["scaler"]:
             state.strategy.scaler.load_state_dict(saved["scaler"])
         return int(saved["step"])
+
+    def load(self, state: TrainState, step: int, stateful: dict[str, Stateful]) -> None:
+        """The weights of a step, to evaluate them. All ranks take part."""
+        state.averages.clear()
+        load_checkpoint(state, stateful, self.folder / folder_name(step))
+
+    def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        """Rank 0 alone."""
+        path = self.folder / folder_name(step)
+        self.check()
+        publish_again(path, path, {**read_state(path), "metrics": metrics})
+        self._mend()
 
     def _last_intact(self, state: TrainState) -> Path | None:
         """Rank 0 chooses for all, since a shared file system may not show every rank the same files at the same time.

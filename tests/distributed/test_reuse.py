@@ -1,0 +1,130 @@
+"""Settings that change no weight up to a step repeat no step up to there: the result is that of a training from the start, bit for bit."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.running import log_of, losses, train
+from safetensors.torch import load_file
+
+from snaketrain.runtime.journal import read_events
+
+BASE: dict[str, Any] = {"epochs": 2, "schedule": "constant", "warmup": 5, "evaluate_every": 4}
+# the edit, and the step after which it trains; the training has 22 steps, and keeps the checkpoints of 16 and 22
+EDITS: dict[str, tuple[dict[str, Any], int]] = {
+    "more epochs": ({"epochs": 3}, 22),
+    "fewer epochs": ({"epochs": 1.5}, 16),
+    "evaluated more often": ({"evaluate_every": 2}, 22),
+    "saved more often": ({"save_every": 3}, 22),
+    "no rollbacks": ({"rollbacks_allowed": 0}, 22),
+    "a decay at the end": ({"schedule": {"use": "warmup_stable_decay", "arguments": {"decay": 0.2}}}, 16),
+    "a patience that was never used up": ({"early_stopping": {"patience": 30}}, 22),
+    "another metric": ({"metrics": {"mcc": {"use": "matthews_correlation"}}}, 22),
+    "another seed": ({"seed": 1}, 0),
+    "another rate": ({"learning_rate": 2e-3}, 0),
+    "larger batches": ({"batch_size": 32}, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> Path:
+    """A workspace with one finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    train(data, folder / "results/runs/first/training", **BASE)
+    return folder
+
+
+def weights(training: Path) -> dict:
+    last = max((training / "checkpoints").glob("step-*"))
+    return load_file(last / "model.safetensors") | {"step": int(last.name[5:])}
+
+
+def attempts(training: Path) -> list[int]:
+    return [line["resume_step"] for line in read_events(training / "journal.jsonl")[0] if line["event"] == "attempt"]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.pop("step") == second.pop("step")
+    assert all((first[name] == second[name]).all() for name in first)
+    assert losses(one) == losses(other)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_steps_of_the_same_trajectory_are_not_repeated(data, finished, tmp_path, edit):
+    changes, expected = EDITS[edit]
+    shutil.copytree(finished, tmp_path / "workspace")
+    training = tmp_path / "workspace/results/runs/first/training"
+    train(data, training, **BASE | changes)
+    train(data, tmp_path / "fresh", **BASE | changes)
+    assert attempts(training) == [expected]
+    assert_same(training, tmp_path / "fresh")
+
+
+def test_another_metric_is_measured_at_the_kept_checkpoints(data, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "workspace")
+    training = tmp_path / "workspace/results/runs/first/training"
+    metrics = {"mcc": {"use": "matthews_correlation"}}
+    train(data, training, **BASE | {"metrics": metrics})
+    train(data, tmp_path / "fresh", **BASE | {"metrics": metrics})
+    ours, fresh = (
+        {line["step"]: line["metrics"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "eval"}
+        for folder in (training, tmp_path / "fresh")
+    )
+    assert sorted(ours) == [16, 22] and all(ours[step] == fresh[step] and "mcc" in ours[step] for step in ours)
+    (reused,) = [line for line in read_events(training / "journal.jsonl")[0] if line["event"] == "reused"]
+    assert reused["unknown"] == [4, 8, 12, 20]  # their weights were not kept
+    assert "not evaluated: 4 steps that the settings ask for (4, 8, 12, 20), whose weights were not kept" in log_of(training).read_text()
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_early_stopping_ends_where_it_would_have(data, finished, tmp_path, patience):
+    shutil.copytree(finished, tmp_path / "workspace")
+    training = tmp_path / "workspace/results/runs/first/training"
+    settings = BASE | {"early_stopping": {"patience": patience, "min_change": 0.02}}
+    train(data, training, **settings)
+    train(data, tmp_path / "fresh", **settings)
+    assert_same(training, tmp_path / "fresh")
+
+
+def test_another_run_begins_where_the_first_one_parts_from_it(data, finished, tmp_path):
+    """Also on two ranks, and while the first one's last checkpoint is damaged."""
+    shutil.copytree(finished, tmp_path / "workspace")
+    runs = tmp_path / "workspace/results/runs"
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.is_file()}
+    train(data, runs / "longer/training", **BASE | {"epochs": 3})
+    assert attempts(runs / "longer/training") == [22]
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "the first run's files are as they were"
+    damaged = runs / "first/training/checkpoints/step-00000022/model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(content)
+    shutil.rmtree(runs / "longer")
+    train(data, runs / "longer/training", **BASE | {"epochs": 3})
+    assert attempts(runs / "longer/training") == [16]
+    assert "step-00000022 is not reused" in log_of(runs / "longer/training").read_text()
+    train(data, tmp_path / "fresh", **BASE | {"epochs": 3})
+    assert_same(runs / "longer/training", tmp_path / "fresh")
+    train(data, runs / "in two/training", 2, **BASE | {"epochs": 3})
+    assert attempts(runs / "in two/training") == [33]
+
+
+def test_with_deterministic_operations_the_number_of_processes_counts(data, tmp_path):
+    runs = tmp_path / "results/runs"
+    train(data, runs / "one/training", **BASE | {"deterministic": True})
+    train(data, runs / "two/training", 2, **BASE | {"deterministic": True})
+    train(data, runs / "again/training", **BASE | {"deterministic": True, "evaluate_every": 2})
+    assert (attempts(runs / "two/training"), attempts(runs / "again/training")) == ([0], [22])
+
+
+def test_a_take_over_that_was_killed_begins_anew(data, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "workspace")
+    runs = tmp_path / "workspace/results/runs"
+    half = runs / "second/training"
+    (half / "checkpoints/.step-00000022").mkdir(parents=True)
+    (half / "reused.json").write_text("{}")
+    (half / "journal.jsonl").write_text('{"event": "train", "step": 1, "metrics": {"loss": 1}, "attempt": -1}\n')
+    train(data, half, **BASE | {"epochs": 3})
+    assert attempts(half) == [22] and sorted(losses(half)) == list(range(1, 34))

@@ -1,0 +1,164 @@
+"""From which step a training must be repeated after an edit: the fingerprints of two trainings part there, and nowhere before."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from test_batches import lengths
+
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Model, Train
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.training import trajectory
+from snaketrain.training.plan import Plan
+from snaketrain.training.trajectory import BY_THE_RATES, COMPUTING, WITHOUT_EFFECT, Execution, Trajectory, trajectory_of
+
+STEPS, NEVER = 40, 41
+CODE = ["code.snaketrain.training.step=1", "code.snaketrain.tasks.metrics=1", "code.snaketrain.training.early_stopping=1", "code.mine.py=1"]
+FILES = {"train.arrow": "1", "dev.arrow": "1", "test.arrow": "1", "tokenizer/tokenizer.json": "1", "report.json": "1"}
+FACTS = {
+    "name": "words",
+    "label_names": ["a", "b"],
+    "splits": {"train": {"examples": 320}, "dev": {"examples": 9}, "test": {"examples": 9}},
+}
+BASE: dict[str, Any] = {"batch_size": 32, "steps": STEPS, "schedule": "constant", "warmup": 10}
+DECAY = {"use": "warmup_stable_decay", "arguments": {"decay": 0.1}}
+OBSERVER = [{"use": "watch.py:Watch", "arguments": {"every": 3}}]
+
+
+def made(
+    train: dict[str, Any] | None = None, model: dict[str, Any] | None = None, code: list[str] | None = None, files: dict[str, str] | None = None,
+    facts: dict[str, Any] | None = None, **others: Any,
+) -> Trajectory:  # fmt: skip
+    """The trajectory of a training, which these change."""
+    settings = Train.model_validate(BASE | (train or {}))
+    counted = others.get("evaluations_count", False)
+    data = Manifest("prepare_data", "", [], {}, FILES | (files or {}), FACTS | (facts or {}))
+    execution = others.pop("execution", Execution("single", 1, "cpu", "2.13", settings.accumulate))
+    plan = Plan.of(settings, lengths(320))
+    return trajectory_of(
+        [*strings("model", Model.model_validate({"use": "transformers.BertModel"} | (model or {}))), *strings("train", settings)],
+        code or CODE, others.pop("inputs", {}), data, execution, others.pop("precision", "fp32"),
+        lambda step: plan.content(step, counted), **others,
+    )  # fmt: skip
+
+
+def parts(one: Trajectory, other: Trajectory) -> int:
+    """The first step whose weights differ."""
+    return next((step for step in range(1, STEPS + 1) if one.at(step) != other.at(step)), NEVER)
+
+
+# what is edited, and the step from which a training must be repeated
+EDITS: list[tuple[dict[str, Any], int]] = [
+    ({"train": {"steps": 60}}, NEVER),
+    ({"train": {"steps": 60, "warmup": 0.25}}, 2),  # a share of more steps: the warm-up is longer
+    ({"train": {"steps": None, "epochs": 4}}, NEVER),
+    ({"train": {"warmup": 20}}, 2),
+    ({"train": {"schedule": DECAY}}, 38),  # a tenth of the 30 steps after the warm-up; the first of them still has the whole rate
+    ({"train": {"schedule": "linear"}}, 12),
+    ({"train": {"evaluations_per_epoch": 3}}, NEVER),
+    ({"train": {"evaluate_every": 7}}, NEVER),
+    ({"train": {"save_every": 7}}, NEVER),
+    ({"train": {"save_every_minutes": 7}}, NEVER),
+    ({"train": {"early_stopping": {"patience": 2}}}, NEVER),
+    ({"train": {"rollbacks_allowed": 0}}, NEVER),
+    ({"train": {"bad_steps_allowed": 0}}, NEVER),
+    ({"train": {"metrics": {"mcc": {"use": "matthews_correlation"}}}}, NEVER),
+    ({"train": {"strategy": "ddp"}}, NEVER),
+    ({"train": {"accumulate": 2}}, NEVER),
+    ({"train": {"callbacks": OBSERVER}, "observers": {0}, "code": [*CODE, "code.watch.py=1"]}, NEVER),
+    ({"train": {"callbacks": OBSERVER}}, 1),
+    ({"train": {"learning_rate": 1e-3}}, 1),
+    ({"train": {"batch_size": 16}}, 1),
+    ({"train": {"seed": 1}}, 1),
+    ({"train": {"weight_decay": 0.1}}, 1),
+    ({"train": {"clip_norm": None}}, 1),
+    ({"train": {"freeze": ["bert.*"]}}, 1),
+    ({"train": {"optimizer": "torch.optim.SGD"}}, 1),
+    ({"train": {"groups": [{"match": "*.bias", "weight_decay": 0.5}]}}, 1),
+    ({"train": {"task": {"use": "text_classification", "arguments": {"label_smoothing": 0.1}}}}, 1),
+    ({"train": {"compile": True}}, 1),
+    ({"train": {"deterministic": True}}, 1),
+    ({"precision": "bf16"}, 1),
+    ({"model": {"arguments": {"hidden_size": 8}}}, 1),
+    ({"inputs": {"model": "other weights"}}, 1),
+    ({"files": {"train.arrow": "2"}}, 1),
+    ({"files": {"tokenizer/tokenizer.json": "2"}}, 1),
+    ({"files": {"dev.arrow": "2"}}, NEVER),
+    ({"files": {"test.arrow": "2", "report.json": "2"}}, NEVER),
+    ({"facts": {"splits": {"train": {"examples": 320}, "dev": {"examples": 5}, "test": {"examples": 5}}}}, NEVER),
+    ({"facts": {"label_names": ["a", "b", "c"]}}, 1),
+    ({"code": ["code.snaketrain.training.step=2", *CODE[1:]]}, 1),
+    ({"code": [*CODE[:3], "code.mine.py=2"]}, 1),
+    ({"code": [*CODE, "code.a_new_module=1"]}, 1),
+    ({"code": [CODE[0], "code.snaketrain.tasks.metrics=2", "code.snaketrain.training.early_stopping=2", CODE[3]]}, NEVER),
+]
+
+
+@pytest.mark.parametrize(("edit", "step"), EDITS)
+def test_the_step_from_which_an_edit_trains(edit, step):
+    assert parts(made(), made(**edit)) == step
+
+
+def test_where_evaluations_change_the_weights_their_moments_count():
+    """A learning rate that falls at a plateau, say."""
+    first = made(evaluations_count=True)
+    assert parts(first, made(evaluations_count=True)) == NEVER
+    for train in ({"evaluate_every": 7}, {"save_every": 7}, {"metrics": {"mcc": {"use": "matthews_correlation"}}}):
+        assert parts(first, made(train, evaluations_count=True)) == 1
+    assert parts(first, made(evaluations_count=True, files={"dev.arrow": "2"})) == 1
+    assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
+
+
+def test_deterministic_trainings_on_other_machines_differ():
+    exact = {"train": {"deterministic": True}}
+    for other in (
+        Execution("ddp", 2, "cpu", "2.13", 1),
+        Execution("single", 1, "cuda", "2.13", 1),
+        Execution("single", 1, "cpu", "2.14", 1),
+    ):
+        assert parts(made(), made(execution=other)) == NEVER
+        assert parts(made(**exact), made(**exact, execution=other)) == 1
+
+
+def test_metrics_are_valid_for_the_same_development_data_and_measures():
+    first = made()
+    same = [made({"steps": 60}), made({"evaluate_every": 2}), made(files={"test.arrow": "2"})]
+    assert {each.measures for each in same} == {first.measures}
+    for other in (
+        made(files={"dev.arrow": "2"}),
+        made({"metrics": {"mcc": {"use": "matthews_correlation"}}}),
+        made(code=[*CODE[:1], "code.snaketrain.tasks.metrics=2"]),
+    ):
+        assert other.measures != first.measures and other.at(5) == (
+            first.at(5) if len(other.base) and parts(first, other) == NEVER else other.at(5)
+        )
+
+
+def test_a_checkpoint_after_a_rollback_needs_the_same_moments_of_saving():
+    first, record = made(), made().record(20, bad_steps=2, rollbacks=1)
+    assert first.contains(20, record) and not first.contains(21, record)
+    assert not made({"save_every": 7}).contains(20, record), "the rollback would have led to another checkpoint"
+    assert not made({"bad_steps_allowed": 1}).contains(20, record), "two bad steps in a row would have led to a rollback"
+    assert made({"save_every": 7}).contains(20, made().record(20, bad_steps=2, rollbacks=0))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_not_reused():
+    assert not made().contains(20, None)
+
+
+def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
+    harmless = {*BY_THE_RATES, *WITHOUT_EFFECT, *COMPUTING}
+    assert harmless < set(Train.model_fields)
+    assert set(Train.model_fields) - harmless == {
+        "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "groups", "freeze",
+        "clip_norm", "callbacks", "recompute_activations", "compile", "deterministic", "seed",
+    }  # fmt: skip
+    assert {field.name for field in dataclasses.fields(Execution)} == {"strategy", "processes", "device", "torch", "accumulate"}
+
+
+def test_its_modules_exist():
+    from snaketrain.orchestration.code_digest import SCRIPTS
+
+    for name in (*trajectory.MEASURING, *trajectory.NOT_MEASURING):
+        assert (SCRIPTS / f"{name.replace('.', '/')}.py").is_file(), name

@@ -1,0 +1,209 @@
+"""Steps that need not be computed again: a training that begins takes over the deepest checkpoint of its trajectory from any other one.
+
+Nothing of the other training is changed: its files are shared by hard links, and it may still be running.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from snaketrain.runtime.journal import Event, all_events
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import write_json, write_text
+from snaketrain.training.checkpoints.publishing import damage, publish_again
+from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
+from snaketrain.training.early_stopping import EarlyStopping
+from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.trajectory import Trajectory
+
+FILE = "reused.json"
+COPIED = ("train", "eval", "checkpoint", "bad_step", "system")  # events of steps; an attempt was the other training's
+SHOWN = 10  # steps in a message
+
+Evaluations = dict[int, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Reused:
+    """What a training has taken over."""
+
+    step: int
+    training: str  # the folder of the other one
+    evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)  # evaluations that these settings ask for, of steps whose weights are gone
+
+    @classmethod
+    def read(cls, folder: Path) -> "Reused | None":
+        path = folder / FILE
+        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+    @property
+    def message(self) -> str:
+        return f"resumed at step {self.step} of {self.training}: same trajectory up to there"
+
+    @property
+    def missing(self) -> str:
+        """What the new settings ask for and cannot be had; empty if nothing."""
+        if not self.unknown:
+            return ""
+        shown = ", ".join(map(str, self.unknown[:SHOWN])) + (", ..." if len(self.unknown) > SHOWN else "")
+        return f"not evaluated: {len(self.unknown)} steps that the settings ask for ({shown}), whose weights were not kept"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A training that is about to take its first step."""
+
+    folder: Path
+    trajectory: Trajectory
+    plan: Plan
+    stopping: EarlyStopping | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Another training: its checkpoints on the trajectory, by step, and its evaluations, as far as they are still valid."""
+
+    folder: Path
+    checkpoints: dict[int, CheckpointState]
+    evaluations: Evaluations
+
+
+def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None) -> None:
+    """Where this training has no checkpoint yet, take over those of another one. For rank 0, before the journal is opened."""
+    if plan.steps and not any(folder.glob("checkpoints/step-*")):
+        reused = reuse(Beginning(folder, trajectory, plan, stopping), trainings_beside(folder))
+        for line in (reused.message, reused.missing) if reused else ():
+            if line:
+                logging.info("%s", line)
+
+
+def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
+    """Take over the deepest checkpoint of the trajectory from one of these folders; of equally deep ones from the first."""
+    sources = [source for folder in trainings if (source := source_of(folder, begun)) and source.checkpoints]
+    limits = {source.folder: limit(begun, source.evaluations) for source in sources}
+    found = [(step, source) for source in sources for step in source.checkpoints if step <= limits[source.folder]]
+    for step, source in sorted(found, key=lambda each: -each[0]):
+        if reused := take_over(begun, source, step):
+            return reused
+    return None
+
+
+def source_of(folder: Path, begun: Beginning) -> Source | None:
+    """None where the folder is not that of a training of this version, or disappears while it is read."""
+    try:
+        states = [read_state(path) for path in sorted(folder.glob("checkpoints/step-*"))]
+    except (OSError, ValueError, SystemExit):  # it may be running: a checkpoint was just removed
+        return None
+    on_plan = {
+        state["step"]: state
+        for state in states
+        if 0 < state["step"] <= begun.plan.steps and begun.trajectory.contains(state["step"], state.get("trajectory"))
+    }
+    measured_alike = all(state["trajectory"]["measures"] == begun.trajectory.measures for state in on_plan.values())
+    return Source(folder, on_plan, evaluations(folder) if on_plan and measured_alike else {})
+
+
+def evaluations(folder: Path) -> Evaluations:
+    """By step, those of the last attempt that has taken the step."""
+    found: Evaluations = {}
+    for event in all_events(folder / "journal.jsonl"):
+        if event.get("event") == "eval":
+            found[event["step"]] = event["metrics"]
+        elif event.get("event") == "attempt":
+            found = {step: metrics for step, metrics in found.items() if step <= event.get("resume_step", 0)}
+    return found
+
+
+def limit(begun: Beginning, known: Evaluations) -> float:
+    """The last step from which the training may resume: where early stopping ends it, or cannot know whether it does."""
+    if begun.stopping is None:
+        return begun.plan.steps
+    stopping = copy(begun.stopping)
+    for step in filter(begun.plan.evaluates_at, range(1, begun.plan.steps + 1)):
+        if stopping.metric not in known.get(step, {}):
+            return step
+        stopping.observe(known[step][stopping.metric])
+        if stopping.decided:
+            return step
+    return begun.plan.steps
+
+
+def take_over(begun: Beginning, source: Source, last: int) -> Reused | None:
+    """The checkpoints up to `last`, the journal up to there, and the evaluations. None if the last one is damaged or gone."""
+    kept = {step: state for step, state in source.checkpoints.items() if step <= last}
+    known = {step: metrics for step, metrics in source.evaluations.items() if step <= last}
+    if kept[last]["metrics"] is None and begun.plan.evaluates_at(last):
+        known.pop(last, None)  # it is evaluated when the training resumes
+    wanted = [step for step in range(1, last + 1) if begun.plan.evaluates_at(step) and step not in known]
+    reused = Reused(last, str(shown(source.folder)), sorted(known.items()), [step for step in wanted if step not in kept])
+    clear(begun.folder)
+    write_json(begun.folder / FILE, asdict(reused))
+    for step in sorted(kept, reverse=True):
+        if not copy_checkpoint(begun, source.folder, kept[step]) and step == last:
+            clear(begun.folder)
+            return None
+    copy_journal(source.folder / "journal.jsonl", begun.folder / "journal.jsonl", reused)
+    return reused
+
+
+def clear(folder: Path) -> None:
+    """Remove what an attempt left that was killed while it took over checkpoints; a training of its own has not begun."""
+    (folder / FILE).unlink(missing_ok=True)
+    (folder / "journal.jsonl").unlink(missing_ok=True)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def copy_checkpoint(begun: Beginning, source: Path, state: CheckpointState) -> bool:
+    """Whether it is intact. Metrics that these settings would not measure are left out."""
+    name, measures = folder_name(state["step"]), begun.trajectory.measures
+    final = begun.folder / "checkpoints" / name
+    if state["trajectory"]["measures"] != measures:
+        state = {**state, "metrics": None, "trajectory": {**state["trajectory"], "measures": measures}}
+    try:
+        publish_again(source / "checkpoints" / name, final, state)
+        found = damage(final)
+    except OSError as error:
+        found = str(error)
+    if found:
+        print(f"warning: {source / 'checkpoints' / name} is not reused: {found}", flush=True)
+        shutil.rmtree(final, ignore_errors=True)
+        shutil.rmtree(final.with_name(f".{name}"), ignore_errors=True)
+    return not found
+
+
+def copy_journal(source: Path, target: Path, reused: Reused) -> None:
+    """The events up to the step, so that curves and rankings are whole; negative numbers mark the attempts of the other training."""
+    known = dict(reused.evaluations)
+    found = (event | {"attempt": -abs(event.get("attempt", 0))} for event in valid(all_events(source), reused.step, known))
+    lines = [json.dumps({key: value for key, value in event.items() if key != "spent"}) for event in found]  # not this training's time
+    last: JsonObject = {"event": "reused", "step": reused.step, "training": reused.training, "unknown": reused.unknown}
+    write_text(target, "".join(f"{line}\n" for line in [*lines, json.dumps(last | {"time": round(time.time(), 3), "attempt": 0})]))
+
+
+def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:
+    for event in events:
+        kept = event.get("event") in COPIED and event.get("step", last + 1) <= last
+        if kept and (event["event"] != "eval" or event["step"] in known):
+            yield event
+
+
+def shown(folder: Path) -> Path:
+    """Relative to the workspace where it is below."""
+    return Path(os.path.relpath(folder)) if folder.resolve().is_relative_to(Path.cwd()) else folder
+
+
+def trainings_beside(folder: Path) -> list[Path]:
+    """The training folders of the workspace: this run's earlier ones, the newest first, then those of other runs, finished or not."""
+    own = sorted((folder.parent / "superseded").glob(f"{folder.name}-*"), reverse=True)
+    runs = folder.resolve().parents[1]
+    if folder.name != "training" or runs.name != "runs":  # not in a workspace
+        return own
+    others = [*sorted(runs.glob("*/training")), *sorted(runs.glob("*/superseded/training-*"), reverse=True)]
+    return [*own, *(each for each in others if each.parent != folder.parent.resolve())]

@@ -1,0 +1,229 @@
+"""Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, without torch.
+
+Trainings with the same fingerprint at a step have the same weights there, so that none has to compute them again. What decides
+the weights of every step is in `base`; the learning rates join step by step, so that trainings part where their rates do. A setting,
+fact or module that is not listed here as harmless decides the weights.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import Manifest, digest
+from snaketrain.runtime.setting_strings import by_key, join, split
+
+VERSION = 1  # of what is digested here: fingerprints of another version are never equal
+
+# fields of the section `train`; all others decide the weights
+BY_THE_RATES = ("schedule", "warmup", "epochs", "steps")  # these do so only through the learning rates
+WITHOUT_EFFECT = (
+    "precision",  # what `auto` has chosen counts instead
+    "metrics",
+    "evaluations_per_epoch",
+    "evaluate_every",
+    "save_every",
+    "save_every_minutes",
+    "early_stopping",
+    "bad_steps_allowed",  # compared with what has happened: see `Record.bad_steps`
+    "rollbacks_allowed",
+)
+COMPUTING = ("strategy", "accumulate")  # equal up to rounding; they count with `train.deterministic`
+EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq": "generate"}  # of tasks, by name
+
+# modules that decide no weights: they measure ...
+MEASURING = (
+    "snaketrain.tasks.baselines",
+    "snaketrain.tasks.measuring",
+    "snaketrain.tasks.metric_modes",
+    "snaketrain.tasks.metric_names",
+    "snaketrain.tasks.metrics",
+    "snaketrain.tasks.text_metrics",
+    "snaketrain.training.evaluation",
+    "snaketrain.training.gathering",
+)
+# ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves
+NOT_MEASURING = (
+    "snaketrain.training.early_stopping",
+    "snaketrain.training.metric_window",
+    "snaketrain.training.reuse",
+    "snaketrain.training.schedules",
+    "snaketrain.training.stop_agreement",
+    "snaketrain.training.torch_schedules",
+    "snaketrain.training.trajectory",
+)
+
+# what a manifest of prepared data has besides the training data
+OTHER_FILES = ("dev.", "test.", "report.json")
+OTHER_FACTS = ("name", "odd")
+BY_SPLIT = ("splits", "datasets")
+
+
+class Record(TypedDict):
+    """What a checkpoint says about its trajectory."""
+
+    fingerprint: str
+    measures: str  # digest of what decides its metrics, besides its weights
+    bad_steps: int  # the most non-finite steps in a row so far, which decide when a training rolls back
+    rollbacks: int
+    execution: JsonObject  # how it was computed
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a training is computed, which changes the weights by no more than rounding."""
+
+    strategy: str
+    processes: int
+    device: str
+    torch: str
+    accumulate: int
+
+    def content(self) -> JsonObject:
+        return dict(vars(self))
+
+
+class Trajectory:
+    """The fingerprints of one training."""
+
+    def __init__(
+        self, base: str, measures: str, cadence: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes]
+    ):
+        """`step_content`: what joins the chain at a step; `cadence`: digest of the settings that decide where a rollback ends."""
+        self.base, self.measures, self.cadence, self.execution = base, measures, cadence, execution
+        self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
+        self._begin()
+        self._known: dict[int, str] = {}
+
+    def _begin(self) -> None:
+        self._step, self._chain = 0, hashlib.sha256(self.base.encode())
+
+    def at(self, step: int) -> str:
+        """The fingerprint of the weights after a step."""
+        if step not in self._known:
+            if step < self._step:
+                self._begin()
+            for each in range(self._step + 1, step + 1):
+                self._chain.update(self.step_content(each))
+            self._step, self._known[step] = step, self._chain.hexdigest()[:32]
+        return self._known[step]
+
+    def record(self, step: int, bad_steps: int, rollbacks: int) -> Record:
+        return {
+            "fingerprint": self._with_rollbacks(step, rollbacks),
+            "measures": self.measures,
+            "bad_steps": bad_steps,
+            "rollbacks": rollbacks,
+            "execution": self.execution.content(),
+        }
+
+    def contains(self, step: int, record: Record | None) -> bool:
+        """Whether this training has the recorded weights at this step."""
+        if record is None or record["bad_steps"] > self.bad_steps_allowed:
+            return False
+        return record["fingerprint"] == self._with_rollbacks(step, record["rollbacks"])
+
+    def _with_rollbacks(self, step: int, rollbacks: int) -> str:
+        """A rollback leads to the last checkpoint, so that the weights after it also follow from when checkpoints are saved."""
+        return digest(self.at(step), self.cadence) if rollbacks else self.at(step)
+
+
+def trajectory_of(
+    settings: Sequence[str], code: Sequence[str], inputs: dict[str, str], data: Manifest, execution: Execution, precision: str,
+    step_content: Callable[[int], bytes], observers: Collection[int] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
+) -> Trajectory:  # fmt: skip
+    """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe.
+
+    `cadence`: what else decides when something is evaluated, saved or logged. `evaluations_count`: evaluations, checkpoints or logged
+    figures change the training, so that whatever decides them counts.
+    """
+    measures = digest(
+        VERSION, data_digest(data, "dev"), measuring_settings(settings), [each for each in code if module_of(each) in MEASURING]
+    )
+    moments = (*COMPUTING, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
+    when = digest(sorted(each for each in settings if field_of(each) not in moments), cadence or {})
+    parts: JsonObject = {
+        "version": VERSION,
+        "settings": weight_settings(settings, observers),
+        "code": weight_code(code, files_of_observers(settings, observers)),
+        "inputs": inputs,
+        "data": data_digest(data, "train"),
+        "precision": precision,
+    }
+    if "train.deterministic=true" in settings:
+        parts |= {"execution": execution.content(), "strategy": [each for each in settings if field_of(each) in COMPUTING]}
+    if evaluations_count:
+        parts |= {"when": when, "measures": measures, "schedule": [each for each in settings if field_of(each) == "schedule"]}
+    allowed = int(str(by_key(settings).get("train.bad_steps_allowed", 0)))
+    return Trajectory(digest(parts), measures, when, execution, allowed, step_content)
+
+
+def field_of(setting: str) -> str:
+    """The field of the section `train` that a `key=json` string belongs to; empty for other sections."""
+    section, _, rest = setting.partition("=")[0].partition(".")
+    return rest.partition(".")[0] if section == "train" else ""
+
+
+def weight_settings(settings: Iterable[str], observers: Collection[int] = ()) -> list[str]:
+    """The settings that decide the weights."""
+    found: list[str] = []
+    evaluation = _evaluation_arguments(settings)
+    for setting in settings:
+        field = field_of(setting)
+        if field in (*BY_THE_RATES, *WITHOUT_EFFECT, *COMPUTING) or setting.startswith(("select.", *evaluation)):
+            continue
+        if field in ("callbacks", "groups"):
+            key, value = split(setting)
+            assert isinstance(value, list)
+            setting = join(key, _counted_callbacks(value, observers) if field == "callbacks" else list(map(_without_schedule, value)))
+        found.append(setting)
+    return sorted(found)
+
+
+def measuring_settings(settings: Iterable[str]) -> list[str]:
+    """The settings that decide the metrics of given weights, besides those that decide the weights."""
+    evaluation = _evaluation_arguments(settings)
+    return sorted(each for each in settings if field_of(each) == "metrics" or (evaluation and each.startswith(evaluation)))
+
+
+def _evaluation_arguments(settings: Iterable[str]) -> tuple[str, ...]:
+    task = by_key(each for each in settings if each.startswith("train.task.use=")).get("train.task.use")
+    name = EVALUATION_ARGUMENTS.get(str(task))
+    return (f"train.task.arguments.{name}.", f"train.task.arguments.{name}=") if name else ()
+
+
+def _counted_callbacks(callbacks: list[Json], observers: Collection[int]) -> list[Json]:
+    return [each for number, each in enumerate(callbacks) if number not in observers]
+
+
+def _without_schedule(group: JsonObject) -> JsonObject:
+    return {key: value for key, value in group.items() if key != "schedule"}
+
+
+def files_of_observers(settings: Iterable[str], observers: Collection[int]) -> set[str]:
+    """The user's own files that hold callbacks which only observe, and nothing else that the settings name."""
+    callbacks = by_key(each for each in settings if field_of(each) == "callbacks").get("train.callbacks") or []
+    files = {each["use"].partition(":")[0] for number, each in enumerate(callbacks) if number in observers}
+    others = [each for each in settings if field_of(each) != "callbacks"]
+    others += [each["use"] for number, each in enumerate(callbacks) if number not in observers]
+    return {file for file in files if file.endswith(".py") and not any(file in other for other in others)}
+
+
+def weight_code(code: Iterable[str], exempt: Collection[str] = ()) -> list[str]:
+    """The digests of the modules that decide the weights; `exempt`: further ones that do not."""
+    return sorted(each for each in code if module_of(each) not in (*MEASURING, *NOT_MEASURING, *exempt))
+
+
+def module_of(code: str) -> str:
+    return code.rpartition("=")[0].removeprefix("code.")
+
+
+def data_digest(data: Manifest, split_name: str) -> str:
+    """Of what a training learns from, `train`, or of what it is evaluated on, `dev`."""
+    if split_name == "train":
+        files = {name: sha for name, sha in data.files.items() if not name.startswith(OTHER_FILES)}
+        facts = {key: value for key, value in data.facts.items() if key not in (*OTHER_FACTS, *BY_SPLIT)}
+    else:
+        files, facts = {name: sha for name, sha in data.files.items() if name.startswith(f"{split_name}.")}, {}
+    return digest(files, facts, {key: data.facts[key].get(split_name) for key in BY_SPLIT if key in data.facts})
