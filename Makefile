@@ -5,14 +5,15 @@ BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run test test-fast test-slurm mutations check ui bench docs
+.PHONY: help demo run test test-fast test-slow test-slurm mutations check ui bench docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
 	@echo "make run CONFIG=FILE   check a configuration of yours and run it on this machine"
 	@echo "make ui                open the MLflow UI on the results in this folder"
-	@echo "make test              all tests except those on SLURM"
+	@echo "make test              all tests except those of test-slow and test-slurm"
 	@echo "make test-fast         only the unit tests"
+	@echo "make test-slow         comparisons of many random trainings, and GLUE's nine tasks"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
@@ -51,6 +52,9 @@ test: .venv/installed
 
 test-fast: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+
+test-slow: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/slow --durations=5
 
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest tests/slurm --durations=5
