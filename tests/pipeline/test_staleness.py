@@ -331,10 +331,12 @@ def test_a_users_own_task_from_outside(finished):
 
 
 def test_the_same_selection_is_not_scored_again(finished):
-    """If another metric selects the same checkpoint, its predictions are reused."""
+    """If another metric selects the same checkpoint, its predictions are reused; those of other weights and settings are removed."""
     configure(finished, evaluate__bins=4)
     scores = {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")}
     assert len(scores) == 4
+    (finished / "results/runs/small/evaluation/scores/of-other-weights").mkdir()
+    (finished / "results/runs/small/evaluation/scores/of-other-weights/dev.npz").touch()
     snakemake(finished, snakefile=finished / "Snakefile")
     assert {path: path.stat().st_mtime_ns for path in finished.glob("results/runs/*/evaluation/scores/*/*.npz")} == scores
 

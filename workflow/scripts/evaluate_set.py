@@ -54,6 +54,7 @@ def main(args: Namespace) -> None:
     inputs = {"selection": selection.content, "data": data.content, "set": prepared.content}
     inputs |= {"training": training.content} if with_all else {}
     job.finish(inputs, files, {"run": args.run_name, "set": each.name}, started)
+    scoring.keep_only(*((weights, each) for weights in (selection.facts["weights"], *(one.weights for one in kept))))
 
 
 def score_all(scoring: Scoring, each: ScoredSet, selection: Manifest, kept: list[KeptCheckpoint]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,12 @@ class Scoring:
 
     def is_done(self, weights: Mapping[str, str], each: ScoredSet) -> bool:
         return (self.folder(weights, each) / f"{each.name}.json").is_file()
+
+    def keep_only(self, *wanted: tuple[Mapping[str, str], ScoredSet]) -> None:
+        """Remove the scores of other weights and settings, which would pile up. Rank 0 calls it at the end of its stage."""
+        kept = {self.folder(weights, each) for weights, each in wanted}
+        for folder in set((Path(self.args.output).parent / "scores").iterdir()) - kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def read(self, weights: Mapping[str, str], each: ScoredSet) -> tuple["Measured", "Rows"]:
         import numpy as np
