@@ -6,6 +6,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -134,6 +135,19 @@ def test_node_is_cut_off(cluster, training, which):
         until(lambda: attempts(training.folder) > starts, "it is started again elsewhere", workflow=training)
 
 
+def test_a_node_that_fails_the_training_is_left_out(cluster, training):
+    """SLURM would take it for good for five more minutes, and start the job there again."""
+    job, node = job_of(training.folder), nodes_of(job_of(training.folder))[1]
+    cluster.act("node-timeout", "300")
+    try:
+        with lost(cluster, "crash", node), started_again(training):
+            told = f"SLURM job {job} (train_model patient) will start without {node}, which failed it"
+            until(lambda: told in training.printed(), "the node is left out", workflow=training)
+    finally:
+        cluster.act("node-timeout", "10")
+    assert job_of(training.folder) == job
+
+
 def test_step_is_killed(training):
     """Its processes are restarted within the job."""
     job = job_of(training.folder)
@@ -151,7 +165,7 @@ def restarts(job: str) -> str:
 def test_after_all_this_it_comes_to_what_comes_of_it_undisturbed(training, undisturbed):
     finished(training)
     starts = attempts(training.folder)
-    assert starts in (8, 9)  # one more where the first node was cut off
+    assert starts in (9, 10)  # one more where the first node was cut off
     assert_as_undisturbed(training.folder, undisturbed, starts)
 
 
@@ -229,14 +243,29 @@ def workflow(workspace) -> Iterator[Workflow]:
     workflow.end()
 
 
-def test_interrupted(workflow, undisturbed):
-    """Ctrl-C ends the jobs, and they save."""
-    workflow.signal(signal.SIGINT)
-    until(lambda: workflow.process.poll() is not None, "snakemake ends")
-    until(lambda: events(workflow.folder, "end"), "the training has saved")
-    assert events(workflow.folder, "end")[0]["status"] == "STOPPED"
-    finished(Workflow(workflow.folder, f"{TRAINING}/manifest.json"))
-    assert_as_undisturbed(workflow.folder, undisturbed, starts=2)
+def test_suspended_and_then_interrupted(workspace, undisturbed):
+    """For longer than `compute.stall_seconds`, which ends nothing. Ctrl-C ends the job, which saves, and snakemake says so and ends with it."""
+    stall_seconds = limits.seconds(30)
+    workflow = Workflow(configured(workspace, compute={"stall_seconds": stall_seconds}), f"{TRAINING}/manifest.json")
+    try:
+        well_on_its_way(workflow)
+        job = job_of(workspace)
+        slurm("scontrol", "suspend", job)
+        time.sleep(1)
+        before = len(steps(workspace))
+        time.sleep(1.2 * stall_seconds)
+        assert len(steps(workspace)) == before and attempts(workspace) == 1
+        slurm("scontrol", "resume", job)
+        until(lambda: len(steps(workspace)) > before + 2, "it trains on", workflow=workflow)
+        workflow.signal(signal.SIGINT)
+        until(lambda: not slurm("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING"), "its job ends")
+        until(lambda: workflow.process.poll() is not None, "snakemake ends", 10)
+    finally:
+        workflow.end()
+    assert f"Cancelled SLURM job {job} (train_model:patient). Waiting until they have saved and ended" in workflow.printed()
+    assert [event["status"] for event in events(workspace, "end")] == ["STOPPED"]
+    finished(Workflow(workspace, f"{TRAINING}/manifest.json"))
+    assert_as_undisturbed(workspace, undisturbed, starts=2)
 
 
 def test_cancelled_stays_cancelled(workflow):

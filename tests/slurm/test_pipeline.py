@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import RUN, STEPS, TRAINING, Workflow, attempts, configured, events, job_of, make, set_pace, slurm, steps, until
+from slurm.lab import REPOSITORY, RUN, STEPS, TRAINING, Workflow, attempts, configured, events, job_of, make, set_pace, slurm, steps, until
 
 
 def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
@@ -76,7 +78,7 @@ def test_evaluated_in_the_trainings_job_which_is_requeued_meanwhile(undisturbed,
     assert "Nothing to be done" in Workflow(workspace).finish()
 
 
-def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster, tmp_path):
+def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_and_one_is_cancelled(cluster, tmp_path):
     folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, sbatch="--gpus-per-node=1")
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
@@ -88,12 +90,18 @@ def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side(cluster,
 
     until(lambda: sum('"event": "train"' in journal for journal in journals()) == 6, "all six train", workflow=workflow)
     assert not any('"event": "end"' in journal for journal in journals())
+    cancelled = min(path.name for path in (folder / "results/runs").iterdir())
+    command = [sys.executable, REPOSITORY / "workflow/scripts/tools/cluster.py", "cancel", cancelled]
+    assert f"{cancelled}: saved at step" in subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     set_pace(folder, 0)
-    workflow.finish()
+    until(lambda: workflow.process.poll() is not None, "snakemake ends")
+    trained = [path.parts[-3] for path in folder.glob("results/runs/*/evaluation/manifest.json")]
+    assert workflow.process.returncode == 1 and len(trained) == 5 and cancelled not in trained, "the others are not held up"
+    Workflow(folder).finish()
     assert len(list(folder.glob("logs/slurm/rule_prepare_data/*/*.log"))) == 1
     assert len(list(folder.glob("results/data/*/manifest.json"))) == 1
     logs = list(folder.glob("logs/slurm/rule_train_model/*/*.log"))
-    assert len({path.stem for path in logs}) == 6
+    assert len({path.stem for path in logs}) == 7
     assert all(re.search(r"GPUs of this process: [01](?!,)", path.read_text()) for path in logs)
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         assert store.execute("select count(*) from tags where value like 'train:%'").fetchone() == (6,)
