@@ -123,7 +123,8 @@ def test_a_take_over_that_was_killed_begins_anew(data, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "workspace")
     runs = tmp_path / "workspace/results/runs"
     half = runs / "second/training"
-    (half / "checkpoints/.step-00000022").mkdir(parents=True)
+    shutil.copytree(runs / "first/training/checkpoints/step-00000022", half / "checkpoints/step-00000022")
+    (half / "checkpoints/.step-00000016").mkdir()
     (half / "reused.json").write_text("{}")
     (half / "journal.jsonl").write_text('{"event": "train", "step": 1, "metrics": {"loss": 1}, "attempt": -1}\n')
     train(data, half, **BASE | {"epochs": 3})

@@ -25,6 +25,12 @@ CHOICES: dict[str, list[Any]] = {
     "early_stopping": [None, None, None, {"patience": 1, "min_change": 0.02}, {"patience": 2}],
     "rollbacks_allowed": [2, 0],
     "metrics": [{}, {"mcc": {"use": "matthews_correlation"}}],
+    "groups": [
+        [],
+        [],
+        [{"match": "*.bias", "schedule": "constant"}, {"match": "*LayerNorm*"}],
+        [{"match": "*.bias"}, {"match": "*LayerNorm*", "schedule": "constant"}],
+    ],
     "callbacks": [[], [], [], [{"use": "snaketrain.training.weight_average.Ema"}]],
 }
 

@@ -1,6 +1,7 @@
 """From which step a training must be repeated after an edit: the fingerprints of two trainings part there, and nowhere before."""
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from test_batches import lengths
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
+from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.training import trajectory
 from snaketrain.training.plan import Plan
+from snaketrain.training.reuse import evaluations
 from snaketrain.training.trajectory import BY_THE_RATES, COMPUTING, WITHOUT_EFFECT, Execution, Trajectory, trajectory_of
 
 STEPS, NEVER = 40, 41
@@ -66,7 +69,7 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"train": {"metrics": {"mcc": {"use": "matthews_correlation"}}}}, NEVER),
     ({"train": {"strategy": "ddp"}}, NEVER),
     ({"train": {"accumulate": 2}}, NEVER),
-    ({"train": {"callbacks": OBSERVER}, "observers": {0}, "code": [*CODE, "code.watch.py=1"]}, NEVER),
+    ({"train": {"callbacks": OBSERVER}, "observers": {0}, "exempt": {"watch.py"}, "code": [*CODE, "code.watch.py=1"]}, NEVER),
     ({"train": {"callbacks": OBSERVER}}, 1),
     ({"train": {"learning_rate": 1e-3}}, 1),
     ({"train": {"batch_size": 16}}, 1),
@@ -135,12 +138,17 @@ def test_metrics_are_valid_for_the_same_development_data_and_measures():
         )
 
 
-def test_a_checkpoint_after_a_rollback_needs_the_same_moments_of_saving():
-    first, record = made(), made().record(20, bad_steps=2, rollbacks=1)
+def test_more_bad_steps_than_are_allowed_would_have_led_to_a_rollback():
+    first, record = made(), made().record(20, bad_steps=2)
     assert first.contains(20, record) and not first.contains(21, record)
-    assert not made({"save_every": 7}).contains(20, record), "the rollback would have led to another checkpoint"
-    assert not made({"bad_steps_allowed": 1}).contains(20, record), "two bad steps in a row would have led to a rollback"
-    assert made({"save_every": 7}).contains(20, made().record(20, bad_steps=2, rollbacks=0))
+    assert made({"save_every": 7}).contains(20, record) and not made({"bad_steps_allowed": 1}).contains(20, record)
+
+
+def test_the_schedule_of_one_group_is_not_that_of_another():
+    """With the same rates in the same steps, but for other parameters."""
+    first = {"groups": [{"match": "a.*", "schedule": "linear"}, {"match": "b.*"}]}
+    second = {"groups": [{"match": "a.*"}, {"match": "b.*", "schedule": "linear"}]}
+    assert parts(made(first), made(second)) == 1
 
 
 def test_a_checkpoint_of_an_earlier_version_is_not_reused():
@@ -162,3 +170,33 @@ def test_its_modules_exist():
 
     for name in (*trajectory.MEASURING, *trajectory.NOT_MEASURING):
         assert (SCRIPTS / f"{name.replace('.', '/')}.py").is_file(), name
+
+
+def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
+    import train_model
+    from snaketrain.runtime.job_settings import JobSettings
+    from snaketrain.runtime.stages import Job
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "watch.py").write_text("SCALE = 2\n")
+    (tmp_path / "mine.py").write_text("import math\n")
+    settings = strings("train", Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}))
+    job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, ["code.mine.py=1", "code.watch.py=1"]))
+    assert train_model.observing_files(job, {0}) == {"watch.py"} and train_model.observing_files(job, set()) == set()
+    code_digest._cached_read.cache_clear()
+    code_digest._importable_from.cache_clear()
+    (tmp_path / "mine.py").write_text("from watch import SCALE\n")
+    assert train_model.observing_files(job, {0}) == set()
+
+
+def test_evaluations_by_other_code_are_not_valid(tmp_path):
+    """Code may change between two attempts of one training."""
+    events: list[dict[str, Any]] = [
+        {"event": "eval", "step": 2, "metrics": {"loss": 2.0}, "attempt": -1},  # taken over
+        {"event": "attempt", "resume_step": 2, "measures": "old"},
+        {"event": "eval", "step": 4, "metrics": {"loss": 4.0}},
+        {"event": "attempt", "resume_step": 4, "measures": "new"},
+        {"event": "eval", "step": 6, "metrics": {"loss": 6.0}},
+    ]
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert sorted(evaluations(tmp_path, "new")) == [6] and sorted(evaluations(tmp_path, "old")) == [2, 4]

@@ -131,7 +131,8 @@ def main(args: argparse.Namespace) -> int:
     metrics = modes_of(task.metrics, data.facts.get("label_kind"), train.task.use)
     metric = args.keep_best_by or next(iter(metrics), "loss")
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
-    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, args.log_every)
+    cadence: JsonObject = {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}
+    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, cadence)
     if first:
         reuse_steps(folder, trajectory, plan, early_stopping(train, selection))
     strategy.wait()  # for the checkpoints
@@ -181,7 +182,7 @@ def trajectory_of_job(
     strategy: "Strategy",
     data: "Manifest",
     inputs: dict[str, str],
-    log_every: int,
+    cadence: JsonObject,
 ) -> "Trajectory":
     """What decides the weights of this training, step by step."""
     import torch
@@ -194,8 +195,18 @@ def trajectory_of_job(
     weights = {role: content for role, content in inputs.items() if role != "data"}
     return trajectory_of(
         job.given.settings, job.given.code, weights, data, execution, strategy.precision, partial(plan.content, cadence=counted),
-        observers=observers(train), cadence={"log_every": log_every}, evaluations_count=counted,
+        observers=observers(train), exempt=observing_files(job, observers(train)), cadence=cadence, evaluations_count=counted,
     )  # fmt: skip
+
+
+def observing_files(job: stages.Job, observers: set[int]) -> set[str]:
+    """The user's own files that hold callbacks which only observe, and that none of the other own files imports."""
+    from snaketrain.orchestration.code_digest import code_strings
+    from snaketrain.training.trajectory import files_of_observers, module_of
+
+    found = files_of_observers(job.given.settings, observers)
+    own = {name for each in job.given.code if (name := module_of(each)).endswith(".py")} if found else set()
+    return found - {module_of(each) for file in own - found for each in code_strings(file)}
 
 
 def take_over(job: stages.Job, inputs: dict[str, str]) -> dict[str, str]:

@@ -94,7 +94,7 @@ class Plan:
 
     def content(self, step: int, cadence: bool) -> bytes:
         """What a step adds to the fingerprint of a training, to the last bit; `cadence`: also what happens after it."""
-        rates = [self.learning_rate_at(step), *(rate for _, rate in sorted(self.group_rates_at(step).items()))]
+        rates = [self.learning_rate_at(step), *(part for group in sorted(self.group_rates_at(step).items()) for part in group)]
         after = [self.evaluates_at(step), self.saves_at(step), step == self.steps] if cadence else []
         return struct.pack(f"<{len(rates)}d{len(after)}?", *rates, *after)
 

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snaketrain.runtime.journal import Event, all_events
+from snaketrain.runtime.journal import Event, all_events, last_attempt
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json, write_text
 from snaketrain.training.checkpoints.publishing import damage, publish_again
@@ -76,8 +76,8 @@ class Source:
 
 
 def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None) -> None:
-    """Where this training has no checkpoint yet, take over those of another one. For rank 0, before the journal is opened."""
-    if plan.steps and not any(folder.glob("checkpoints/step-*")):
+    """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened."""
+    if plan.steps and last_attempt(folder / "journal.jsonl") is None:
         reused = reuse(Beginning(folder, trajectory, plan, stopping), trainings_beside(folder))
         for line in (reused.message, reused.missing) if reused else ():
             if line:
@@ -106,19 +106,21 @@ def source_of(folder: Path, begun: Beginning) -> Source | None:
         for state in states
         if 0 < state["step"] <= begun.plan.steps and begun.trajectory.contains(state["step"], state.get("trajectory"))
     }
-    measured_alike = all(state["trajectory"]["measures"] == begun.trajectory.measures for state in on_plan.values())
-    return Source(folder, on_plan, evaluations(folder) if on_plan and measured_alike else {})
+    return Source(folder, on_plan, evaluations(folder, begun.trajectory.measures) if on_plan else {})
 
 
-def evaluations(folder: Path) -> Evaluations:
-    """By step, those of the last attempt that has taken the step."""
+def evaluations(folder: Path, measures: str) -> Evaluations:
+    """By step, those of the last attempt that has taken the step; only of attempts with these measures, since code may change between two."""
     found: Evaluations = {}
+    measured_alike: bool | None = None  # not known yet of what was itself taken over, which has the measures of the first attempt
     for event in all_events(folder / "journal.jsonl"):
-        if event.get("event") == "eval":
+        if event.get("event") == "eval" and measured_alike is not False:
             found[event["step"]] = event["metrics"]
         elif event.get("event") == "attempt":
-            found = {step: metrics for step, metrics in found.items() if step <= event.get("resume_step", 0)}
-    return found
+            known = found if measured_alike is not None or event.get("measures") == measures else {}
+            measured_alike = event.get("measures") == measures
+            found = {step: metrics for step, metrics in known.items() if step <= event.get("resume_step", 0)}
+    return found if measured_alike is not None else {}
 
 
 def limit(begun: Beginning, known: Evaluations) -> float:

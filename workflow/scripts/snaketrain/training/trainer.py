@@ -214,7 +214,10 @@ class Trainer:
             if self.trajectory and not self.trajectory.contains(step, saved.get("trajectory")):
                 self.trajectory = None  # these weights also follow from how the training was executed, so no other one has them
         self.reused.replay(self)
-        self.journal.begin(step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision)
+        measures = self.trajectory.measures if self.trajectory else None
+        self.journal.begin(
+            step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision, measures=measures
+        )
         self.rank_journal.begin(step)
         logging.info("%s parameters, %d examples, steps %d to %d", f"{state.parameters:,}", len(self.data.train), step, plan.steps)
 
@@ -306,12 +309,12 @@ class Trainer:
         return "" if early else self.state.finished_early
 
     def record(self) -> Record | None:
-        """None if the weights also follow from when memory ran out, or from when it was time to save."""
+        """None if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
         trajectory, nonfinite = self.trajectory, self.nonfinite
         otherwise_split = self.train.deterministic and self.accumulation.number != self.train.accumulate
-        if trajectory is None or otherwise_split or (nonfinite.rollbacks and self.plan.save_minutes is not None):
+        if trajectory is None or otherwise_split or nonfinite.rollbacks:
             return None
-        return trajectory.record(self.state.step, nonfinite.longest, nonfinite.rollbacks)
+        return trajectory.record(self.state.step, nonfinite.longest)
 
     def is_time_to_save(self) -> bool:
         return self.plan.save_minutes is not None and time.monotonic() - self.saved_at > 60 * self.plan.save_minutes

@@ -65,8 +65,7 @@ class Record(TypedDict):
 
     fingerprint: str
     measures: str  # digest of what decides its metrics, besides its weights
-    bad_steps: int  # the most non-finite steps in a row so far, which decide when a training rolls back
-    rollbacks: int
+    bad_steps: int  # the most non-finite steps in a row so far: with fewer allowed, the training would have rolled back
     execution: JsonObject  # how it was computed
 
 
@@ -87,11 +86,9 @@ class Execution:
 class Trajectory:
     """The fingerprints of one training."""
 
-    def __init__(
-        self, base: str, measures: str, cadence: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes]
-    ):
-        """`step_content`: what joins the chain at a step; `cadence`: digest of the settings that decide where a rollback ends."""
-        self.base, self.measures, self.cadence, self.execution = base, measures, cadence, execution
+    def __init__(self, base: str, measures: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes]):
+        """`step_content`: what joins the chain at a step."""
+        self.base, self.measures, self.execution = base, measures, execution
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
         self._begin()
         self._known: dict[int, str] = {}
@@ -109,31 +106,21 @@ class Trajectory:
             self._step, self._known[step] = step, self._chain.hexdigest()[:32]
         return self._known[step]
 
-    def record(self, step: int, bad_steps: int, rollbacks: int) -> Record:
-        return {
-            "fingerprint": self._with_rollbacks(step, rollbacks),
-            "measures": self.measures,
-            "bad_steps": bad_steps,
-            "rollbacks": rollbacks,
-            "execution": self.execution.content(),
-        }
+    def record(self, step: int, bad_steps: int) -> Record:
+        return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution.content()}
 
     def contains(self, step: int, record: Record | None) -> bool:
         """Whether this training has the recorded weights at this step."""
         if record is None or record["bad_steps"] > self.bad_steps_allowed:
             return False
-        return record["fingerprint"] == self._with_rollbacks(step, record["rollbacks"])
-
-    def _with_rollbacks(self, step: int, rollbacks: int) -> str:
-        """A rollback leads to the last checkpoint, so that the weights after it also follow from when checkpoints are saved."""
-        return digest(self.at(step), self.cadence) if rollbacks else self.at(step)
+        return record["fingerprint"] == self.at(step)
 
 
 def trajectory_of(
     settings: Sequence[str], code: Sequence[str], inputs: dict[str, str], data: Manifest, execution: Execution, precision: str,
-    step_content: Callable[[int], bytes], observers: Collection[int] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
+    step_content: Callable[[int], bytes], observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
 ) -> Trajectory:  # fmt: skip
-    """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe.
+    """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
 
     `cadence`: what else decides when something is evaluated, saved or logged. `evaluations_count`: evaluations, checkpoints or logged
     figures change the training, so that whatever decides them counts.
@@ -146,7 +133,7 @@ def trajectory_of(
     parts: JsonObject = {
         "version": VERSION,
         "settings": weight_settings(settings, observers),
-        "code": weight_code(code, files_of_observers(settings, observers)),
+        "code": weight_code(code, exempt),
         "inputs": inputs,
         "data": data_digest(data, "train"),
         "precision": precision,
@@ -156,7 +143,7 @@ def trajectory_of(
     if evaluations_count:
         parts |= {"when": when, "measures": measures, "schedule": [each for each in settings if field_of(each) == "schedule"]}
     allowed = int(str(by_key(settings).get("train.bad_steps_allowed", 0)))
-    return Trajectory(digest(parts), measures, when, execution, allowed, step_content)
+    return Trajectory(digest(parts), measures, execution, allowed, step_content)
 
 
 def field_of(setting: str) -> str:
