@@ -21,7 +21,6 @@ from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
 from snaketrain.data.loading.opening import Splits  # noqa: E402
-from snaketrain.strategies.gradients import MicroBatches  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402
 from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
 from snaketrain.training.checkpoints.best_metric import BY_LOSS  # noqa: E402
@@ -119,9 +118,9 @@ class Unsaved(Checkpoints):
 class Observed(Trainer):
     """Which examples this rank has loaded for each step."""
 
-    def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
-        found = super().load(ids, epoch)
-        self.loaded = [*getattr(self, "loaded", []), [microbatch.ids for microbatch, _ in found]]
+    def share(self, ids: np.ndarray) -> list[MicroBatch]:
+        found = super().share(ids)
+        self.loaded = [*getattr(self, "loaded", []), [microbatch.ids for microbatch in found]]
         return found
 
 

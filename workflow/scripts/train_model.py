@@ -75,6 +75,7 @@ def arguments() -> argparse.Namespace:
         default=1800,
         help="end a training that makes no progress for this long, and report where it hangs (default: %(default)s)",
     )
+    parser.add_argument("--loader-workers", default="0", metavar="N", help=stages.LOADER_WORKERS)
     parser.add_argument("--reduce-batch-on-oom", action="store_true", help="split batches into more microbatches when memory runs out")
     parser.add_argument(
         "--rank-files",
@@ -105,6 +106,7 @@ def main(args: argparse.Namespace) -> int:
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
+    from snaketrain.data.loading.loader import Loader
     from snaketrain.data.loading.opening import open_splits
     from snaketrain.training.building import early_stopping, make_task, start_strategy
     from snaketrain.training.callbacks import default_callbacks
@@ -142,6 +144,7 @@ def main(args: argparse.Namespace) -> int:
         initial_weights=files.get("initial"), selection=selection, trajectory=trajectory,
         keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
+        loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"),
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
     )  # fmt: skip
     state = trainer.fit()

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
@@ -38,6 +39,7 @@ def predict(
     name: str,
     measured: bool,
     beat: Callable[[], None] = lambda: None,
+    loader: Loader | None = None,
 ) -> tuple[dict[str, float], Rows]:
     """The metrics, if `measured`, and on rank 0 the rows with their `ids`, in the order of the examples."""
     strategy, measurements = state.strategy, Measurements(state, len(examples))
@@ -55,7 +57,7 @@ def predict(
             bar.update(len(microbatch.ids) * strategy.data_parallel_size)
         beat()
 
-    compute_outputs(state, examples, batch_size, tokens, keep)
+    compute_outputs(state, examples, batch_size, tokens, keep, loader=loader)
     bar.close()
     of_ranks = strategy.all_gather_object({column: np.concatenate(rows) for column, rows in columns.items()})
     return measurements.metrics() if measured else {}, merged(of_ranks, len(examples)) if strategy.rank == 0 else {}

@@ -109,6 +109,7 @@ class Scoring:
         """Run the model in a folder on the sets. `name`: of the model, for the progress bar."""
         import numpy as np
 
+        from snaketrain.data.loading.loader import Loader
         from snaketrain.data.loading.opening import facts_of, open_split
         from snaketrain.evaluation.constant_answers import baselines
         from snaketrain.evaluation.predicting import load_trained, predict
@@ -118,12 +119,13 @@ class Scoring:
         task = make_task(train, self.data.facts)
         add_metrics(task, self.evaluate.metrics, self.data.facts, train.task.use, "evaluate.metrics")
         pretrained = self.fetched.folder / "files" if self.fetched else None
+        loader = Loader.of(self.args.loader_workers, pin_memory=strategy.device.type == "cuda")
         state = load_trained(task, train, self.model, pretrained, facts_of(self.data), folder, strategy)
         for each in sets:
             examples, scores = open_split(each.prepared, each.split, train), self.folder(weights, each)
             measured = len(examples) > 0 and not withheld(self.data.facts, each)
             title = f"{name}: {each.name}"
-            metrics, rows = predict(state, examples, self.evaluate.batch_size, train.batch_tokens, title, measured, watch.beat)
+            metrics, rows = predict(state, examples, self.evaluate.batch_size, train.batch_tokens, title, measured, watch.beat, loader)
             if strategy.rank == 0:
                 scores.mkdir(parents=True, exist_ok=True)
                 save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options

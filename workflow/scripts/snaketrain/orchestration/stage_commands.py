@@ -7,6 +7,7 @@ Rules insert nothing, so the contents of paths and settings never reach a shell 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
@@ -95,7 +96,7 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage in ("evaluate_model", "evaluate_set"):
         (run, *names), compute = name.split("/"), pipeline.compute(stage, name)
         found: dict[str, Option] = {"run-name": run, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
-        return found | ({"set-name": names[0]} if names else {})
+        return found | {"loader-workers": loader_workers(compute)} | ({"set-name": names[0]} if names else {})
     if stage == "predict_inputs":
         compute, size = pipeline.compute(stage, name), pipeline.runs[name].evaluate.batch_size
         return {"batch-size": size, "threads": threads, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
@@ -119,6 +120,14 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
         "rank-files": settings.compute.rank_files,
         "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
+        "loader-workers": loader_workers(settings.compute),
         "experiment": hidden(settings.tracking.experiment),
         "notes": hidden(settings.tracking.notes),
     }
+
+
+def loader_workers(compute: Compute) -> str | None:
+    """A number; with `auto` the largest."""
+    if compute.loader_workers == "auto":
+        return f"auto:{max(1, compute.threads // compute.processes)}"
+    return str(compute.loader_workers) if compute.loader_workers else None

@@ -1,7 +1,12 @@
 """Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time."""
 
+import ctypes
 import os
+import signal
+import sys
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Process:
@@ -42,3 +47,11 @@ def answers(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when the one that started it ends, however that happens; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended meanwhile
+            os._exit(1)

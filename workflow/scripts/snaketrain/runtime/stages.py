@@ -15,6 +15,7 @@ from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_manifest, write_text
 
+LOADER_WORKERS = "processes that load batches ahead, or `auto:N`: up to N where data is waited for (default: %(default)s)"
 MADE_BEFORE = ".made-before.json"
 
 
@@ -94,6 +95,7 @@ def parser_of_evaluation(stage: str, description: str | None) -> argparse.Argume
         "--training", required=True, metavar="MANIFEST", help="manifest of the training, which knows the model and the task"
     )
     arguments.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
+    arguments.add_argument("--loader-workers", default="0", metavar="N", help=LOADER_WORKERS)
     return arguments
 
 

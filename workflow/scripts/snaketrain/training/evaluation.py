@@ -1,6 +1,7 @@
 """Evaluation: every example once, whatever the number of ranks and the size of the batches."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import TypeAlias
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
+from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.data.loading.workers import Request
 from snaketrain.tasks.base import Batch, Outputs, on_device
 from snaketrain.tasks.measuring import Measuring
 from snaketrain.training.gathering import merged
@@ -40,35 +43,42 @@ class Measurements:
 
 
 def evaluate(
-    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True
-) -> dict[str, float] | None:
+    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True,
+    loader: Loader | None = None,
+) -> dict[str, float] | None:  # fmt: skip
     """The metrics; None if `goes_on`, called after each batch with the same answer on all ranks, returned False."""
     measurements = Measurements(state, len(data))
-    return measurements.metrics() if compute_outputs(state, data, batch_size, tokens, measurements.add, goes_on) else None
+    return measurements.metrics() if compute_outputs(state, data, batch_size, tokens, measurements.add, goes_on, loader) else None
 
 
 @torch.no_grad()
 def compute_outputs(
-    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None, use: UseOutputs, goes_on: Callable[[], bool] = lambda: True
-) -> bool:
+    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None, use: UseOutputs, goes_on: Callable[[], bool] = lambda: True,
+    loader: Loader | None = None,
+) -> bool:  # fmt: skip
     """Call `use` with the outputs for this rank's share of each batch; False if `goes_on` stopped it before the last one."""
     strategy, task, modules, whole = state.strategy, state.task, state.plain_modules(), True
     for module in state.modules.values():
         module.eval()
 
-    def compute(ids: np.ndarray) -> None:
-        (microbatch,) = shard_batch(ids, 1, strategy.data_parallel_rank, strategy.data_parallel_size)
-        batch = on_device(data.batch(microbatch.ids), strategy.device)
+    def compute(microbatch: MicroBatch, batch: Batch) -> None:
+        batch = on_device(batch, strategy.device)
         with strategy.autocast():
             use(microbatch, batch, task.outputs(modules, batch))
 
     def batches() -> Iterator[Callable[[], None]]:
         nonlocal whole
-        for ids in in_order(data.lengths, batch_size, tokens):
-            yield partial(compute, ids)
-            if not goes_on():
-                whole = False
-                return
+        shares = (
+            Request(ids, shard_batch(ids, 1, strategy.data_parallel_rank, strategy.data_parallel_size))
+            for ids in in_order(data.lengths, batch_size, tokens)
+        )
+        with closing((loader or Loader()).load(data, shares)) as batches:
+            for _, loaded in batches:
+                ((microbatch, batch),) = loaded.microbatches
+                yield partial(compute, microbatch, batch)
+                if not goes_on():
+                    whole = False
+                    return
 
     task.validation_epoch(modules, batches())
     return whole

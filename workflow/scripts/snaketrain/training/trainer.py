@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.batches import shard_batch
+from snaketrain.data.loading.batches import MicroBatch, shard_batch
+from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.workers import Request, load
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
@@ -56,9 +59,10 @@ class Trainer:
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: FormatName = "auto",
         log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
-        trajectory: Trajectory | None = None,
+        trajectory: Trajectory | None = None, loader: Loader | None = None,
     ):  # fmt: skip
         self.state, self.data, self.train, self.plan = state, data, train, plan
+        self.loader = loader or Loader()
         self.journal, self.rank_journal, self.trajectory = journal, rank_journal, trajectory
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
@@ -83,7 +87,7 @@ class Trainer:
         plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
         checkpoint_format: FormatName = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
-        clock: Clock | None = None, trajectory: Trajectory | None = None,
+        clock: Clock | None = None, trajectory: Trajectory | None = None, loader: Loader | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
@@ -102,7 +106,7 @@ class Trainer:
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
             callbacks=[*callbacks, *selection_callbacks(train, selection), *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
-            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory,
+            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory, loader=loader,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -117,22 +121,26 @@ class Trainer:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
             if state.step in (0, *self.plan.epoch_ends, self.plan.steps):
                 self.evaluate_if_owed()
-            planned = self.planned_steps()
-            self.upcoming = next(planned, None)
-            while self.upcoming and not self.over:
-                epoch = self.upcoming.epoch
-                task.on_epoch_start(epoch, state.plain_modules())
-                self.evaluate_if_owed()
-                if not self.over:
-                    task.train_epoch(epoch, self.steps(epoch, planned))
-                while self.upcoming and self.upcoming.epoch == epoch and not self.over:  # steps that the task left out
-                    self.upcoming = next(planned, None)
+            with closing(self.planned_steps()) as planned:
+                self.train_epochs(planned)
             self.finish()
             self.callbacks.on_train_end(state)
         except BaseException as error:
             self.callbacks.on_error(state, error)
             raise
         return state
+
+    def train_epochs(self, planned: Iterator[PlannedStep]) -> None:
+        state, task = self.state, self.state.task
+        self.upcoming = next(planned, None)
+        while self.upcoming and not self.over:
+            epoch = self.upcoming.epoch
+            task.on_epoch_start(epoch, state.plain_modules())
+            self.evaluate_if_owed()
+            if not self.over:
+                task.train_epoch(epoch, self.steps(epoch, planned))
+            while self.upcoming and self.upcoming.epoch == epoch and not self.over:  # steps that the task left out
+                self.upcoming = next(planned, None)
 
     def steps(self, epoch: int, planned: Iterator[PlannedStep]) -> Iterator[Callable[[], None]]:
         """The steps of an epoch, each taken when it is called; logging, evaluation and saving follow between them."""
@@ -144,20 +152,34 @@ class Trainer:
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
 
-    def planned_steps(self) -> Iterator[PlannedStep]:
-        for epoch, batches in self.plan.batches.after(self.state.step, self.plan.steps):
-            for step, ids in batches:
+    def planned_steps(self) -> Generator[PlannedStep, None, None]:
+        with closing(self.loader.load(self.data.train, self.requests())) as batches:
+            while True:
                 with self.clock.during("data_wait"):
-                    microbatches = self.load(ids, epoch)
+                    found = next(batches, None)
+                if found is None:
+                    return
+                request, microbatches = found[0], found[1].microbatches
+                assert request.epoch is not None, "of a training"
                 counted = sum(self.state.task.count(batch) for microbatch, batch in microbatches if not microbatch.filler)
                 numbers = counted, self.stop.requested(), self.state.rank == 0 and self.is_time_to_save()
-                yield PlannedStep(step, epoch, ids, microbatches, counted, self.state.strategy.all_reduce_scalars_ahead(*numbers))
+                summed = self.state.strategy.all_reduce_scalars_ahead(*numbers)
+                yield PlannedStep(request.step, request.epoch, request.ids, microbatches, counted, summed)
 
-    def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
+    def requests(self) -> Iterator[Request]:
+        """Worker processes read them ahead."""
+        for epoch, batches in self.plan.batches.after(self.state.step, self.plan.steps):
+            for step, ids in batches:
+                yield Request(ids, self.share(ids), epoch, step)
+
+    def share(self, ids: np.ndarray) -> list[MicroBatch]:
         """This rank's share of a batch."""
         strategy = self.state.strategy
-        shares = shard_batch(ids, self.accumulation.number, strategy.data_parallel_rank, strategy.data_parallel_size)
-        return [(microbatch, self.data.train.batch(microbatch.ids, epoch)) for microbatch in shares]
+        return shard_batch(ids, self.accumulation.number, strategy.data_parallel_rank, strategy.data_parallel_size)
+
+    def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
+        """Again in this process, after running out of memory."""
+        return load(self.data.train, Request(ids, self.share(ids), epoch)).microbatches
 
     def train_step(self, planned: PlannedStep) -> None:
         """Compute gradients and update, without waiting for the device or for other ranks; then settle the step before."""
@@ -293,7 +315,7 @@ class Trainer:
             return not self.stopping
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
-            return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on)
+            return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on, self.loader)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.settle()

@@ -150,6 +150,11 @@ class Compute(Section):
     reduce_batch_on_oom: bool = Field(
         False, description="split batches into more microbatches when memory runs out; the result is the same"
     )
+    loader_workers: NotNegative | Literal["auto"] = Field(
+        0,
+        description="processes that load batches ahead, for each training process, forked from it; `auto`: none, or up to its share of `threads` where "
+        "it waits for data. The result is the same for any number",
+    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
     checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
         "auto",

@@ -1,20 +1,17 @@
 """The examples of a dataset class: any map-style dataset whose items are tensors, arrays or numbers, in tuples or by name."""
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
 from snaketrain.config.references import NotFound, load
+from snaketrain.data.loading.collating import BadItem, Collating
+from snaketrain.data.loading.randomness import one_thread, preserved_randomness, seed_all
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
-
-ALL_BITS = 2**64 - 1
 
 
 @runtime_checkable
@@ -36,7 +33,7 @@ class Items:
 
     def __init__(self, dataset: Dataset, name: str, chosen: Sequence[int] | np.ndarray, fields: list[str], seed: int):
         self.dataset, self.name, self.chosen = dataset, name, np.asarray(chosen, np.int64)
-        self.fields, self.seed = fields, seed
+        self.collate, self.seed = Collating(dataset, name, fields), seed
         lengths = getattr(dataset, "lengths", None)  # items of similar length are batched together
         self.lengths = np.ones(len(self.chosen), np.int64) if lengths is None else np.asarray(lengths)[self.chosen]
 
@@ -47,32 +44,18 @@ class Items:
         """The items side by side, by the names of their fields."""
         if hasattr(self.dataset, "training"):
             self.dataset.training = epoch is not None
-        with preserved_randomness():
+        with preserved_randomness(), one_thread():
             items = [self._item(int(number), epoch) for number in ids]
-            collated: object = getattr(self.dataset, "collate", default_collate)(items)
-        named = collated if isinstance(collated, dict) else self._named(collated)
-        return {name: self._tensor(name, value) for name, value in named.items()} | {"ids": torch.tensor(ids)}
+            named = self.collate(items, self.chosen[list(ids)].tolist())
+        return named | {"ids": torch.tensor(ids)}
 
     def _item(self, number: int, epoch: int | None) -> object:
         seed_all(*((number,) if epoch is None else (self.seed, epoch, number)))
-        return self.dataset[int(self.chosen[number])]
-
-    def _named(self, collated: object) -> Mapping[str, object]:
-        values = collated if isinstance(collated, tuple | list) else [collated]
-        if len(values) != len(self.fields):
-            raise SystemExit(
-                f"data.fields: {self.name} gives {len(values)} values for each item, and `fields` names {len(self.fields)}: "
-                f"{', '.join(self.fields)}. Name each of them, in order."
-            )
-        return dict(zip(self.fields, values, strict=True))
-
-    def _tensor(self, name: str, value: object) -> torch.Tensor:
-        if not isinstance(value, torch.Tensor):
-            raise SystemExit(
-                f"{self.name}: `{name}` of its items is a {type(value).__name__} after collating, not a tensor. Let the items hold "
-                "tensors, arrays or numbers, or give the dataset a method `collate` that makes tensors of a list of items."
-            )
-        return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value  # Python and numpy floats become float64
+        chosen = int(self.chosen[number])
+        try:
+            return self.dataset[chosen]
+        except Exception as error:
+            raise BadItem(f"{self.name}: item {chosen} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def open_items(data: Manifest, split: str, seed: int) -> Items:
@@ -93,32 +76,3 @@ def make_dataset(use: str, arguments: JsonObject, setting: str) -> Dataset:
             f"{setting}.use: {use} has no length or no items (`__len__`, `__getitem__`): name a class whose items have numbers."
         )
     return dataset
-
-
-def seed_all(*parts: int) -> None:
-    seed = 0
-    for part in parts:
-        seed = spread(seed + part)
-    torch.default_generator.manual_seed(seed >> 1)  # the CPU's alone, where items are made
-    np.random.seed(seed >> 32)
-    random.seed(seed)
-
-
-def spread(number: int) -> int:
-    """Splitmix64: maps neighbouring numbers to unrelated ones, much faster than numpy's SeedSequence."""
-    mixed = (number + 0x9E3779B97F4A7C15) & ALL_BITS
-    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & ALL_BITS
-    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & ALL_BITS
-    return mixed ^ (mixed >> 31)
-
-
-@contextmanager
-def preserved_randomness() -> Iterator[None]:
-    """What is drawn inside does not affect the rest of the training, such as dropout."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
