@@ -118,12 +118,17 @@ def measure(format: str, folder: Path, width: int, layers: int, times: int) -> N
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=4, help="%(default)s")
-    parser.add_argument("--width", type=int, default=512, help="of the model (%(default)s)")
-    parser.add_argument("--layers", type=int, default=16, help="of the model (%(default)s)")
+    parser.add_argument("--processes", type=int, default=4, help="ranks that save together (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=512, help="hidden size of the model (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=16, help="layers of the model (default: %(default)s)")
     parser.add_argument("--times", type=int, default=5, help="saves and loads (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the checkpoints are for a while; a temporary folder by default")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/checkpoints.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/checkpoints.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     parser.add_argument("--measure", choices=FORMATS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:

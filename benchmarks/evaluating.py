@@ -48,10 +48,15 @@ def write_examples(path: Path, tokenizer: Any, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=400, help="%(default)s")
-    parser.add_argument("--turns", type=int, default=5, help="of each (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="%(default)s")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/evaluating.json", help="%(default)s")
+    parser.add_argument("--examples", type=int, default=400, help="texts to evaluate (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each of the two (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/evaluating.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     weights = next(

@@ -167,9 +167,9 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=1_000_000, help="of the long journal; 0: none (%(default)s)")
-    parser.add_argument("--trials", type=int, default=50, help="in which the follower is killed; 0: none (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which it is killed (%(default)s)")
+    parser.add_argument("--points", type=int, default=1_000_000, help="steps in the long journal; 0: none (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=50, help="trials in which the follower is killed; 0: none (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments at which it is killed (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, default=REPOSITORY / "benchmarks/results/follower.json", help="what is in it stays (%(default)s)"
     )

@@ -206,7 +206,9 @@ def main() -> None:
         "--trials", type=int, default=100, help="half of them with one process, half with two; with --strategy, all with two (%(default)s)"
     )
     parser.add_argument("--strategy", help="train under this one, such as fsdp (default: single and ddp)")
-    parser.add_argument("--format", choices=("auto", "whole", "sharded"), default="auto", help="of the checkpoints (%(default)s)")
+    parser.add_argument(
+        "--format", choices=("auto", "whole", "sharded"), default="auto", help="format of the checkpoints (default: %(default)s)"
+    )
     parser.add_argument(
         "--output", type=Path, help="default: benchmarks/results/kill_anywhere.json, or with --strategy kill_anywhere_NAME.json"
     )

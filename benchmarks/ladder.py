@@ -96,15 +96,17 @@ def step(state: TrainState, piece: Any, batch: dict[str, torch.Tensor]) -> float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="124m", help="%(default)s")
-    parser.add_argument("--rungs", nargs="+", choices=RUNGS, default=list(RUNGS), help="all")
-    parser.add_argument("--tokens", type=int, default=16384, help="of a batch, padding included but in any order (%(default)s)")
-    parser.add_argument("--texts", type=int, default=8000, help="%(default)s")
-    parser.add_argument("--vocabulary", type=int, default=32000, help="%(default)s")
+    parser.add_argument("--size", choices=SIZES, default="124m", help="parameters of the model (default: %(default)s)")
+    parser.add_argument("--rungs", nargs="+", choices=RUNGS, default=list(RUNGS), help="rungs to run (default: all)")
+    parser.add_argument(
+        "--tokens", type=int, default=16384, help="tokens in a batch, padding included but in any order (default: %(default)s)"
+    )
+    parser.add_argument("--texts", type=int, default=8000, help="texts to train on (default: %(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="size of the model's vocabulary (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="that are timed (%(default)s)")
     parser.add_argument("--warm-up", type=int, default=10, help="steps before them, in which compiling is done (%(default)s)")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--precision", default="bf16", help="%(default)s")
+    parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
+    parser.add_argument("--precision", default="bf16", help="train.precision (default: %(default)s)")
     parser.add_argument("--peak-teraflops", type=float, help="dense peak of the device in this precision; without it no MFU is reported")
     parser.add_argument("--output", type=Path, help="a JSON file, benchmarks/results/ladder_SIZE.json")
     args = parser.parse_args()

@@ -73,7 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="repetitions of the first comparison (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions of the dry run (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/overhead.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/overhead.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         found = nothing_to_do(Path(folder), args.pairs)

@@ -77,15 +77,20 @@ def measure(state: TrainState, source: Iterator, steps: int) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=4000, help="%(default)s")
-    parser.add_argument("--tokens", type=int, default=4096, help="of a batch (%(default)s)")
+    parser.add_argument("--texts", type=int, default=4000, help="texts to train on (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch (default: %(default)s)")
     parser.add_argument("--block", type=int, default=512, help="tokens of a block (%(default)s)")
-    parser.add_argument("--vocabulary", type=int, default=4000, help="%(default)s")
-    parser.add_argument("--steps", type=int, default=2, help="of each layout in a round (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="%(default)s")
-    parser.add_argument("--threads", type=int, default=1, help="CPU cores (%(default)s)")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/packing.json", help="%(default)s")
+    parser.add_argument("--vocabulary", type=int, default=4000, help="size of the model's vocabulary (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2, help="steps of each layout in a round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each way (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/packing.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     state = make(LLAMA, Train(task="causal_lm", learning_rate=1e-3), args.vocabulary, args.device)

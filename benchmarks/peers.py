@@ -146,17 +146,24 @@ def show(table: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="DATA_FOLDER")
-    parser.add_argument("--examples", type=int, default=1000, help="for training (%(default)s)")
+    parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="folder with the files of SST-2 named above")
+    parser.add_argument("--examples", type=int, default=1000, help="sentences to train on (default: %(default)s)")
     parser.add_argument("--dev-examples", type=int, default=400, help="for evaluations (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=2, help="%(default)s")
-    parser.add_argument("--evaluations", type=int, default=4, help="%(default)s")
-    parser.add_argument("--batch-size", type=int, default=32, help="%(default)s")
-    parser.add_argument("--seed", type=int, default=42, help="of the first round; each has its own (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="%(default)s")
-    parser.add_argument("--rounds", type=int, default=1, help="of all contenders, in another order each time (%(default)s)")
-    parser.add_argument("--contenders", nargs="+", default=[OURS, *GOALS], choices=[OURS, *GOALS], help="all")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/peers.json", help="%(default)s")
+    parser.add_argument("--epochs", type=int, default=2, help="passes over them (default: %(default)s)")
+    parser.add_argument("--evaluations", type=int, default=4, help="evaluations in each training (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences in a batch (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the first round; each has its own (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each training (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of all contenders, in another order each time (default: %(default)s)")
+    parser.add_argument(
+        "--contenders", nargs="+", default=[OURS, *GOALS], choices=[OURS, *GOALS], help="contenders to compare (default: all)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/peers.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     rounds = []

@@ -163,8 +163,8 @@ def compared(file: Path, folder: Path, tokenizer: Path, rounds: int) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", type=int, default=1_000_000, help="number of short texts; 0: none (%(default)s)")
-    parser.add_argument("--long-megabytes", type=float, default=200, help="of long texts; 0: none (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="%(default)s")
+    parser.add_argument("--long-megabytes", type=float, default=200, help="megabytes of long texts; 0: none (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, default=REPOSITORY / "benchmarks/results/preparing.json", help="what is in it stays (%(default)s)"
     )

@@ -206,11 +206,16 @@ def law(ranks: list[int], found: list[float]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="%(default)s")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="numbers of ranks to start (default: %(default)s)")
     parser.add_argument(
         "--fresh-ranks", type=int, nargs="*", default=[2, 4, 8], help="with imports of their own, which take memory; %(default)s"
     )
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/ranks.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/ranks.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "ranks": args.ranks}

@@ -86,8 +86,13 @@ def follower(results: Path, uri: str) -> Iterator[Callable[[bool], None]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=600, help="with and without each (%(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="of a turn (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/recording.json", help="%(default)s")
+    parser.add_argument("--steps", type=int, default=20, help="steps of each turn (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/recording.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, object] = {"date": time.strftime("%Y-%m-%d"), "turns": args.turns}

@@ -70,7 +70,12 @@ def figures(folder: Path, alone: Path, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=20, help="how often it is requeued (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/requeue.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/requeue.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)

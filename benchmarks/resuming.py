@@ -96,9 +96,14 @@ def bare(data: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--far", type=int, default=1_000_000, help="steps (%(default)s)")
-    parser.add_argument("--turns", type=int, default=5, help="%(default)s")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/resuming.json", help="%(default)s")
+    parser.add_argument("--far", type=int, default=1_000_000, help="step from which the longer training resumes (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each of the two (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/resuming.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     runs: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="resuming-") as name:

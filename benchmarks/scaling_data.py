@@ -70,7 +70,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="sizes, growing (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/scaling_data.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/scaling_data.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:

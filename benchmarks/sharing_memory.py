@@ -103,9 +103,14 @@ def own_bytes(process: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=512, help="of the model (default: %(default)s)")
-    parser.add_argument("--layers", type=int, default=16, help="of the model (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/sharing_memory.json", help="%(default)s")
+    parser.add_argument("--width", type=int, default=512, help="hidden size of the model (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=16, help="layers of the model (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/sharing_memory.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "processes": PROCESSES}
     with tempfile.TemporaryDirectory(prefix="memory-") as name:

@@ -63,11 +63,16 @@ def figures(folder: Path, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="DATA_FOLDER")
+    parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="folder with the files of SST-2 named above")
     parser.add_argument("--examples", type=int, help="use only so many training examples (all)")
     parser.add_argument("--epochs", type=float, default=3.0, help="passes over them (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU cores of the training (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/sst2_bart.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/sst2_bart.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     missing = [name for name in ("train", "dev", "test") if not (args.folder / f"sentiment-{name}").is_file()]
     if missing:

@@ -48,8 +48,15 @@ def theory(name: str, arguments: dict, processes: int) -> tuple[float, float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4], help="%(default)s")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/strategies.json", help="%(default)s")
+    parser.add_argument(
+        "--processes", type=int, nargs="+", default=[1, 2, 4], help="numbers of processes to train on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/strategies.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     found: dict[str, Any] = {"losses": {}, "memory": {}}
     with tempfile.TemporaryDirectory(prefix="strategies-") as folder:

@@ -155,8 +155,13 @@ def ratio(ours: list[float], plain: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=20, help="of each loop (%(default)s)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/training_loop.json", help="%(default)s")
+    parser.add_argument("--turns", type=int, default=20, help="turns of each loop (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/training_loop.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

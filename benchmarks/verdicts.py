@@ -87,8 +87,12 @@ def cases() -> dict[str, tuple[Population, tuple[int, ...]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=1000, help="draws of each case; their standard error is 0.7 points at 1,000")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/verdicts.json", help="file for the rates")
+    parser.add_argument(
+        "--repeats", type=int, default=1000, help="draws of each case (default: %(default)s); their standard error is 0.7 points at 1,000"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=REPOSITORY / "benchmarks/results/verdicts.json", help="file for the rates (default: %(default)s)"
+    )
     args = parser.parse_args()
     rates: dict[str, dict[str, float]] = {}
     for name, (population, numbers) in cases().items():

@@ -69,10 +69,10 @@ def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pair", choices=PAIRS)
-    parser.add_argument("--steps", type=int, default=60, help="of each training (%(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="of all processes together (%(default)s)")
-    parser.add_argument("--turns", type=int, default=3, help="of each way (%(default)s)")
+    parser.add_argument("pair", choices=PAIRS, help="the two settings to compare: see above")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each training (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch of all processes together (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each of the two settings (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, default=REPOSITORY / "benchmarks/results/ways.json", help="what is in it stays (%(default)s)"
     )

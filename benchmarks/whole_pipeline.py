@@ -95,8 +95,13 @@ def main() -> None:
     parser.add_argument(
         "--times", type=float, default=1, help="as many epochs as by default (%(default)s); what is added hardly depends on it"
     )
-    parser.add_argument("--rounds", type=int, default=1, help="%(default)s")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/whole_pipeline.json", help="what is in it stays")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/whole_pipeline.json",
+        help="where to add the figures; what is in it stays (default: %(default)s)",
+    )
     parser.add_argument("--stages-in", type=Path, help=argparse.SUPPRESS)  # the one script, in a process of its own
     args = parser.parse_args()
     if args.stages_in:

@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="of the mutations that have this in their name; can be repeated")
     parser.add_argument("--repository", type=Path, default=REPOSITORY, help="what is copied (%(default)s)")
-    parser.add_argument("--table", type=Path, default=TABLE, help="%(default)s")
+    parser.add_argument("--table", type=Path, default=TABLE, help="the mutations to try (default: %(default)s)")
     args = parser.parse_args()
     every, heavy = read_table(args.table)
     chosen = [each for each in every if not args.only or any(part in each.name for part in args.only)]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from snaketrain.runtime import stages
 from tools import show_runs
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-PARSERS = [path for path in sorted(SCRIPTS.rglob("*.py")) if "add_argument(" in path.read_text()]
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PARSERS = [path for path in sorted([*SCRIPTS.rglob("*.py"), *BENCHMARKS.glob("*.py")]) if "add_argument(" in path.read_text()]
 
 
 @pytest.mark.parametrize("script", PARSERS, ids=lambda path: path.stem)
@@ -20,10 +22,17 @@ def test_each_option_has_a_help_text_that_stands_by_itself(script):
     options = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
     assert options
     for option in options:
-        (text,) = [keyword.value.value for keyword in option.keywords if keyword.arg == "help"] or [""]
+        if any(ast.unparse(keyword.value) == "argparse.SUPPRESS" for keyword in option.keywords):
+            continue  # how the script calls itself
+        (text,) = [text_of(keyword.value) for keyword in option.keywords if keyword.arg == "help"] or [""]
         default = [ast.unparse(keyword.value) for keyword in option.keywords if keyword.arg == "default"]
         assert "default" in text or not set(default) - {"''", "[]", "None"}, ast.unparse(option)
         assert len(text.split()) >= 3 and not text.startswith(("of ", "in ", "on ", "at ", "before ", "between ")), ast.unparse(option)
+
+
+def text_of(value: ast.expr) -> str:
+    """A literal, or a constant of `snaketrain.runtime.stages` that several scripts share."""
+    return ast.literal_eval(value) if isinstance(value, ast.Constant) else getattr(stages, ast.unparse(value).removeprefix("stages."))
 
 
 SERVER = """
