@@ -5,11 +5,12 @@ BIN := .venv/bin
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run test test-fast test-slow test-slurm mutations check ui bench docs
+.PHONY: help demo run plan test test-fast test-slow test-slurm mutations check ui bench docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
 	@echo "make run CONFIG=FILE   check a configuration of yours and run it on this machine"
+	@echo "make plan CONFIG=FILE  what each run will need: memory, bytes exchanged, checkpoints, time"
 	@echo "make ui                open the MLflow UI on the results in this folder"
 	@echo "make test              all tests except those of test-slow and test-slurm"
 	@echo "make test-fast         only the unit tests"
@@ -39,6 +40,9 @@ demo: .venv/installed
 run: .venv/installed
 	@$(BIN)/python workflow/scripts/tools/check_configuration.py "$$CONFIG"
 	@$(BIN)/snakemake --profile profiles/local --configfile "$$CONFIG"
+
+plan: .venv/installed
+	@$(BIN)/python workflow/scripts/tools/plan.py "$$CONFIG"
 
 ui: .venv/installed
 	$(BIN)/python workflow/scripts/tools/show_runs.py

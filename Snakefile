@@ -65,6 +65,7 @@ include: "workflow/rules/evaluate_model.smk"
 include: "workflow/rules/evaluate_set.smk"
 include: "workflow/rules/predict_inputs.smk"
 include: "workflow/rules/compare_runs.smk"
+include: "workflow/rules/plan.smk"
 include: "workflow/rules/on_cluster.smk"
 include: "workflow/rules/follow_runs.smk"
 
@@ -75,6 +76,7 @@ localrules:
     fetch_data,
     fetch_input,
     compare_runs,
+    plan,
 
 
 if pipeline.selection_is_light:

@@ -1,5 +1,5 @@
-"""Writes the generated documents: config/README.md from the settings classes, docs/benchmarks.md from the results of the
-benchmarks, and the rule graph in README.md from the Snakefile.
+"""Writes the generated documents: config/README.md from the settings classes, docs/benchmarks.md and docs/how_large.md from the results
+of the benchmarks, and the rule graph in README.md from the Snakefile.
 
 `--check` writes nothing, and fails if a file is out of date.
 """
@@ -27,6 +27,7 @@ from snaketrain.config.schema.text_task import TextClassificationSettings  # noq
 REFERENCE = REPOSITORY / "config/README.md"
 README = REPOSITORY / "README.md"
 BENCHMARKS = REPOSITORY / "docs/benchmarks.md"
+HOW_LARGE = REPOSITORY / "docs/how_large.md"
 INTRODUCTION = """# Settings
 
 <!-- Generated from workflow/scripts/snaketrain/config/schema/ by docs/write_docs.py. -->
@@ -116,8 +117,8 @@ def cell(text: str) -> str:
 # --- benchmarks
 
 
-def benchmarks() -> str:
-    """The page of measured figures, each taken from a file of results."""
+def with_figures(page: Path) -> str:
+    """A page of figures, each taken from a file of results; its template lies beside it."""
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((REPOSITORY / "benchmarks/results").glob("*.json"))
     }
@@ -125,9 +126,10 @@ def benchmarks() -> str:
     environment.filters |= {
         "figure": lambda value, digits=2: f"{value:.{digits}f}",
         "scientific": lambda value: f"{value:.1e}",
+        "gib": lambda value: f"{value / 2**30:.1f}",
         "listed": lambda values: ", ".join(f"{value:.1f}" for value in values),
     }
-    template = environment.from_string(BENCHMARKS.with_suffix(".md.jinja").read_text(encoding="utf-8"))
+    template = environment.from_string(page.with_suffix(".md.jinja").read_text(encoding="utf-8"))
     return template.render(results=results, **strategies(results["strategies"]))
 
 
@@ -176,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check
-    wanted = {REFERENCE: reference(), BENCHMARKS: benchmarks()}
+    wanted = {REFERENCE: reference(), BENCHMARKS: with_figures(BENCHMARKS), HOW_LARGE: with_figures(HOW_LARGE)}
     if README.is_file():
         wanted[README] = with_graph(README.read_text(encoding="utf-8"))
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]

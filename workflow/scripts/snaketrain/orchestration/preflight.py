@@ -15,6 +15,7 @@ from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
 from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
+from snaketrain.orchestration.inspection.gpu_memory import memory_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
@@ -82,6 +83,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         problems += [f"{problem} (run {name})" for problem in errors if not follows_by_path(problem, reading.runs[name].wrong)]
     problems += same_in_queue(runs)
     problems += tracking(runs)
+    if not problems:  # with wrong settings, a plan would fail or mean nothing
+        problems = [f"{problem} (run {name})" for name, problem in memory_errors(runs).items()]
     if problems:
         raise ConfigurationError(_once(problems))
     return runs

@@ -87,6 +87,10 @@ class Compute(Section):
     processes: Positive = Field(1, description="training processes per node; more than one are started by torchrun")
     threads: Positive = Field(2, description="CPU cores per node for a training, shared by its processes; also for `prepare_data`")
     gpus: NotNegative = Field(0, description="GPUs per node, requested from SLURM; one for each process")
+    memory_gb_of_gpu: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
+        None,
+        description="memory of one GPU in GiB, as `nvidia-smi` shows it: a run that cannot fit is refused before any job; null: not checked",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="`auto` uses a GPU if there is one, and requires one if `gpus` or `sbatch` request GPUs"
     )
@@ -176,6 +180,8 @@ class Compute(Section):
                 f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM allocates no more than {counts[0] * self.threads}: "
                 "ask for a higher first number, or more threads"
             )
+        if self.device == "cpu" and self.memory_gb_of_gpu is not None:
+            yield f"`device` is cpu, but `memory_gb_of_gpu` is {self.memory_gb_of_gpu:g}: remove it, or set `device` to auto"
         if self.device == "cpu" and self.gpus:
             yield f"`device` is cpu, but `gpus` asks for {self.gpus}: set `gpus` to 0, or `device` to auto"
         if self.device != "cpu" and 0 < self.gpus < self.processes:

@@ -1,0 +1,215 @@
+"""How well `make plan` predicts the memory of a training: its figures beside those of real processes, in 20 configurations on the CPU.
+
+In each configuration, real processes (torchrun, gloo) build the model with the trainer's own code and take three steps on the batch that
+the plan is made for. Measured is how far the resident memory of a process is above what it had before it built the model, at its peak
+during the steps; of all ranks the most; minus the same for a model of next to no size under the same strategy, which is what gloo and
+torch's libraries take. Freed memory is returned to the system at once. Ends with `met` or `missed` for the goal.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
+
+GOAL = 0.10  # of the measured peak
+STEPS = 3
+WORDS = 8000
+# freed memory is returned at once: otherwise the result would depend on the order of allocations
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": {
+    "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 10, "num_attention_heads": 6, "num_key_value_heads": 2}}  # fmt: skip
+GPT2 = {"use": "transformers.GPT2LMHeadModel", "arguments": {"n_embd": 384, "n_layer": 6, "n_head": 6, "n_positions": 256}}
+BERT = {"use": "transformers.BertForSequenceClassification", "arguments": {
+    "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 6}}  # fmt: skip
+T5 = {"use": "transformers.T5ForConditionalGeneration", "arguments": {
+    "d_model": 320, "d_ff": 1280, "num_layers": 4, "num_heads": 5, "d_kv": 64}}  # fmt: skip
+TINY = {
+    LLAMA["use"]: {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    GPT2["use"]: {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16},
+    BERT["use"]: {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    T5["use"]: {"d_model": 16, "d_ff": 16, "num_layers": 2, "num_heads": 2, "d_kv": 8},
+}
+SHARDED = {"use": "tensor_parallel", "arguments": {"tensor": 2, "shard": True}}
+
+
+def lm(model: dict[str, Any], processes: int, strategy: object = "auto", **train: Any) -> dict[str, Any]:
+    train = {"task": "causal_lm", "block_length": 256, "batch_size": 4 * processes, "strategy": strategy} | train
+    return settings(model, processes, {"label": None, "max_length": 256}, train)
+
+
+def classes(processes: int, strategy: object = "auto", **train: Any) -> dict[str, Any]:
+    return settings(BERT, processes, {"max_length": 128}, {"batch_size": 8 * processes, "strategy": strategy} | train)
+
+
+def summaries(processes: int, strategy: object = "auto", **train: Any) -> dict[str, Any]:
+    data = {"label": None, "target": "summary", "max_length": 128, "max_target_length": 64}
+    return settings(T5, processes, data, {"task": "seq2seq", "batch_size": 8 * processes, "strategy": strategy} | train)
+
+
+def settings(model: dict[str, Any], processes: int, data: dict[str, Any], train: dict[str, Any]) -> dict[str, Any]:
+    compute = {"processes": processes, "device": "cpu", "threads": processes}
+    steps = {"steps": STEPS, "warmup": 0, "learning_rate": 1e-4}
+    return {"data": {"train": {"path": "raw.csv"}} | data, "model": model, "train": steps | train, "compute": compute}
+
+
+CONFIGURATIONS = {
+    "Llama, single": lm(LLAMA, 1),
+    "Llama, single, accumulate 4": lm(LLAMA, 1, accumulate=4),
+    "Llama, single, recomputed activations": lm(LLAMA, 1, recompute_activations=True),
+    "Llama, single, SGD": lm(LLAMA, 1, optimizer={"use": "torch.optim.SGD", "arguments": {"momentum": 0.9}}),
+    "Llama, single, frozen embeddings": lm(LLAMA, 1, freeze=["model.embed_tokens.*"]),
+    "Llama, single, bf16": lm(LLAMA, 1, precision="bf16"),
+    "Llama, ddp 2": lm(LLAMA, 2, "ddp"),
+    "Llama, zero1 2": lm(LLAMA, 2, "zero1"),
+    "Llama, fsdp 2": lm(LLAMA, 2, "fsdp"),
+    "Llama, fsdp 2, accumulate 2": lm(LLAMA, 2, "fsdp", accumulate=2),
+    "Llama, fsdp 2, recomputed activations": lm(LLAMA, 2, "fsdp", recompute_activations=True),
+    "Llama, fsdp 4": lm(LLAMA, 4, "fsdp"),
+    "Llama, hsdp 2 x 2": lm(LLAMA, 4, {"use": "hsdp", "arguments": {"shard": 2}}),
+    "Llama, tensor 2": lm(LLAMA, 2, "tensor_parallel"),
+    "Llama, tensor 2 x fsdp 2": lm(LLAMA, 4, SHARDED),
+    "GPT-2, single": lm(GPT2, 1),
+    "GPT-2, fsdp 2": lm(GPT2, 2, "fsdp"),
+    "BERT, single": classes(1),
+    "BERT, ddp 2": classes(2, "ddp"),
+    "T5, fsdp 2": summaries(2, "fsdp"),
+}
+
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    special = ["[PAD]", "[UNK]"]
+    folder.mkdir()
+    words = {word: number for number, word in enumerate([*special, *(f"w{n}" for n in range(WORDS - len(special)))])}
+    Tokenizer(models.WordLevel(words, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+
+
+def tiny(configuration: dict[str, Any]) -> dict[str, Any]:
+    """The same with next to no model and the shortest texts."""
+    use, short = configuration["model"]["use"], {"max_length": 8} | ({"max_target_length": 4} if "target" in configuration["data"] else {})
+    block = {"block_length": 8} if "block_length" in configuration["train"] else {}
+    return configuration | {
+        "data": configuration["data"] | short,
+        "model": {"use": use, "arguments": TINY[use] | {"vocab_size": WORDS}},
+        "train": configuration["train"] | block,
+    }
+
+
+# --- real processes
+
+
+def measure(given: dict[str, Any], scratch: Path) -> None:
+    """On each rank; rank 0 prints the most of all, in bytes."""
+    import torch
+
+    from snaketrain.config.schema import Settings
+    from snaketrain.planning.data import largest_shares, planned_data
+    from snaketrain.training.building import build, make_task, make_train_state, start_strategy
+    from snaketrain.training.step import take_step
+
+    run = Settings.model_validate(given)
+    strategy = start_strategy(run.train, "cpu", run.train.precision if run.train.precision != "auto" else "fp32")
+    folder = scratch / str(strategy.rank)
+    folder.mkdir(parents=True)
+    data = planned_data(run, scratch, folder)
+    shares = largest_shares(run, data, strategy.data_parallel_size)
+    task = make_task(run.train, data.facts)
+    (torch.randn(64, 64) @ torch.randn(64, 64)).sum()  # the libraries start
+    before = resident("VmRSS")
+    state = make_train_state(task, run.train, build(task, run.train, run.model, None, data.facts, builds=strategy.builds), strategy)
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
+    for _ in range(STEPS):
+        take_step(state, shares.training, 1000.0, 1e-4)
+    found = resident("VmHWM") - before
+    most = max(strategy.all_gather_object(found))
+    if strategy.rank == 0:
+        print(json.dumps(most), flush=True)
+    strategy.finish()
+
+
+def resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def measured(given: dict[str, Any]) -> int:
+    processes = given["compute"]["processes"]
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
+    with tempfile.TemporaryDirectory(prefix="planning-") as scratch:
+        words = [*torchrun, __file__, "--measure", json.dumps(given), "--scratch", scratch]
+        done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
+    if done.returncode:
+        raise SystemExit(f"the training failed:\n{done.stderr[-4000:]}")
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+# --- both
+
+
+def compared(names: list[str], tokenizer: Path) -> Iterator[tuple[str, dict[str, float]]]:
+    from snaketrain.config.schema import Settings
+    from snaketrain.planning.estimates import plan_run
+
+    overheads: dict[str, int] = {}
+    for name in names:
+        given = CONFIGURATIONS[name]
+        given = given | {"data": given["data"] | {"tokenizer": {"path": str(tokenizer)}}}
+        estimate = plan_run(Settings.model_validate(given), tokenizer.parent)
+        steps = {phase: sum(parts.values()) for phase, parts in estimate.footprint.moments.items() if not phase.startswith("evaluation")}
+        key = json.dumps([given["model"]["use"], given["train"]["strategy"], given["compute"]["processes"]])
+        if key not in overheads:
+            small = tiny(given)
+            in_small = plan_run(Settings.model_validate(small), tokenizer.parent).footprint.peak
+            overheads[key] = measured(small) - int(in_small)
+        peak = measured(given)
+        real, predicted = peak - overheads[key], max(steps.values())
+        yield name, {
+            "predicted, MB": round(predicted / 1e6, 1), "measured, MB": round(real / 1e6, 1), "libraries, MB": round(overheads[key] / 1e6, 1),
+            "ratio": round(predicted / real, 3), "parameters": round(estimate.footprint.parameters),
+        }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="configurations (default: all, whose figures are written)")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/planning.json", help="%(default)s")
+    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        measure(args.measure, args.scratch)
+        return 0
+    os.environ |= ENVIRONMENT
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="planning-") as folder:
+        tokenizer = Path(folder) / "tokenizer"
+        write_tokenizer(tokenizer)
+        for name, row in compared(args.only or list(CONFIGURATIONS), tokenizer):
+            found[name] = row
+            print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    worst = max(abs(row["ratio"] - 1) for row in found.values())
+    print(f"worst of {len(found)} configurations: {worst:.1%} off, at most {GOAL:.0%}: {'met' if worst <= GOAL else 'missed'}")
+    if not args.only:
+        result = {"date": date.today().isoformat(), "configurations": found, "worst": round(worst, 4)}
+        args.output.write_text(json.dumps(result, indent=2) + "\n")
+    return int(worst > GOAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

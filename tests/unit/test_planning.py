@@ -1,0 +1,175 @@
+"""The planner's figures against real steps, sums by hand, and a strategy that holds more than others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from snaketrain.config.schema import Settings
+from snaketrain.planning import page
+from snaketrain.planning.data import NotPlannable, largest_shares, planned_data
+from snaketrain.planning.estimates import Estimate, plan_run
+from snaketrain.planning.ledger import Ledger
+from snaketrain.planning.modules import _published, planned_model
+from snaketrain.planning.proposals import candidates, described, proposal
+from snaketrain.planning.rates import rate_of
+from snaketrain.planning.tracing import step, trace, watched
+from snaketrain.training.building import build, make_task, make_train_state, start_strategy
+
+LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.fixture
+def llama(tiny_tokenizer):
+    """The settings of a language model, with changes by dotted names."""
+
+    def settings(changes: dict | None = None, **sizes) -> Settings:
+        raw = {
+            "data": {"train": {"path": "x.csv"}, "label": None, "max_length": 64, "tokenizer": {"path": str(tiny_tokenizer)}},
+            "model": {"use": "transformers.LlamaForCausalLM", "arguments": LLAMA | sizes},
+            "train": {"task": "causal_lm", "block_length": 64, "batch_size": 8, "steps": 3, "warmup": 0},
+            "compute": {"device": "cpu"},
+        }
+        for name, value in (changes or {}).items():
+            section, key = name.split(".")
+            raw[section][key] = value
+        return Settings.model_validate(raw)
+
+    return settings
+
+
+def planned(run: Settings) -> Estimate:
+    return plan_run(run, Path("results"))
+
+
+def test_states_are_those_of_theory(llama):
+    whole = planned(llama())
+    bytes_of_model = 4 * whole.footprint.parameters
+    update = whole.footprint.moments["update"]
+    assert update["parameters"] == pytest.approx(bytes_of_model, rel=0.01)  # with rotary tables
+    assert update["gradients"] == bytes_of_model
+    assert update["optimizer"] == pytest.approx(2 * bytes_of_model, rel=0.01)
+    assert whole.footprint.weights == bytes_of_model
+    assert whole.footprint.optimizer_state == pytest.approx(2 * bytes_of_model, rel=0.01)
+    shard = planned(llama({"train.strategy": "fsdp", "compute.processes": 4})).footprint.moments["update"]
+    assert [shard[part] / update[part] for part in ("gradients", "optimizer")] == pytest.approx([0.25, 0.25], rel=0.02)
+    tokens, attention = 8 * 64, 14 * 64 * 64 * 2  # of each token; the backward pass computes its scores again
+    in_matrices = whole.footprint.parameters - 24 * 64
+    assert whole.footprint.flops == pytest.approx((6 * in_matrices + attention) * tokens, rel=0.01)
+
+
+def test_fsdp_frees_the_blocks_that_it_gathered(llama):
+    """So what lives of them at once does not grow with the depth."""
+    few, many = (
+        planned(llama({"train.strategy": "fsdp", "compute.processes": 4, "train.recompute_activations": True}, num_hidden_layers=layers))
+        for layers in (2, 8)
+    )
+    assert many.footprint.moments["forward"]["exchange"] == pytest.approx(few.footprint.moments["forward"]["exchange"], rel=0.05)
+
+
+def test_a_real_step_has_the_same_peak(llama, tmp_path):
+    run = llama({"train.accumulate": 2, "train.recompute_activations": True})
+    data = planned_data(run, Path("results"), tmp_path)
+    expected = trace(run, planned_model(run, None), data, 1, "fp32").footprint
+    strategy = start_strategy(run.train, "cpu", "fp32")
+    shares = largest_shares(run, data, 1)
+    with Ledger() as ledger:
+        task = make_task(run.train, data.facts)
+        state = make_train_state(task, run.train, build(task, run.train, run.model, None, data.facts), strategy)
+        with watched(state, ledger):
+            for _ in range(2):
+                first = len(ledger.events)
+                step(state, shares.training, ledger)
+    real = {phase: sum(parts.values()) for phase, parts in ledger.peaks(first).items()}
+    found = {phase: sum(parts.values()) for phase, parts in expected.moments.items() if not phase.startswith("evaluation")}
+    for phase in ("forward", "loss", "backward", "update"):
+        assert found[phase] == pytest.approx(real[phase], rel=0.1), phase
+
+
+def test_two_depths_tell_of_any(llama):
+    run = llama({"train.strategy": "fsdp", "compute.processes": 2}, num_hidden_layers=11)
+    data_free = planned(run).footprint
+    whole = planned(
+        llama({"train.strategy": "fsdp", "compute.processes": 2, "train.groups": [{"match": "lm_head*"}]}, num_hidden_layers=11)
+    ).footprint
+    assert data_free.peak == pytest.approx(whole.peak, rel=0.01)
+    assert data_free.parameters == whole.parameters
+    assert data_free.flops == pytest.approx(whole.flops, rel=0.001)
+    assert data_free.exchanged == pytest.approx(whole.exchanged, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    "strategy, processes", [("ddp", 2), ("zero1", 2), ({"use": "hsdp", "arguments": {"shard": 4}}, 1024), ("tensor_parallel", 2)]
+)
+def test_each_strategy_has_a_plan(llama, strategy, processes):
+    run = llama({"train.strategy": strategy, "compute.processes": processes, "train.batch_size": 8 * processes})
+    found = planned(run)
+    assert found.processes == processes
+    assert found.footprint.peak > found.footprint.states > 0
+    assert any(size > found.footprint.parameters for size in found.footprint.exchanged.values())
+
+
+OWN = """
+import torch
+from snaketrain.strategies.base import Strategy
+
+class Keeps(Strategy):
+    def prepare(self, module, make_optimizer):
+        self.copies = [p.detach().clone() for p in module.parameters()]
+        return super().prepare(module, make_optimizer)
+"""
+
+
+def test_a_changed_strategy_changes_the_plan(llama, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    usual, own = planned(llama()), planned(llama({"train.strategy": "own.py:Keeps"}))
+    assert own.footprint.peak - usual.footprint.peak == 4 * usual.footprint.parameters
+    assert own.footprint.parts["other"] - usual.footprint.parts["other"] == 4 * usual.footprint.parameters
+
+
+def test_what_cannot_be_planned_says_why(llama):
+    with pytest.raises(NotPlannable, match="nothing is trained"):
+        planned(llama({"train.steps": 0}))
+    with pytest.raises(NotPlannable, match=r"model.arguments.hidden_width: LlamaConfig has no such field"):
+        planned(llama(hidden_width=3))
+
+
+def test_fields_of_old_published_files_are_left_out(tmp_path):
+    about = {"model_type": "bert", "hidden_size": 32, "gradient_checkpointing": False}  # a field that BertConfig has no more
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    use, fields = _published("transformers.AutoModelForSequenceClassification", tmp_path)
+    assert use == "transformers.BertForSequenceClassification"
+    assert fields["hidden_size"] == 32 and "gradient_checkpointing" not in fields
+
+
+def test_the_smallest_change_comes_first(llama):
+    """Microbatches before recomputed activations before other strategies."""
+    estimate = planned(llama({"compute.device": "auto", "compute.gpus": 2, "compute.processes": 2, "compute.memory_gb_of_gpu": 80}))
+    limit = (estimate.peak - 1024) / 2**30
+    run = estimate.settings.model_copy(update={"compute": estimate.settings.compute.model_copy(update={"memory_gb_of_gpu": limit})})
+    tried: list[str] = []
+    found = proposal(planned(run), planned, tried.append)
+    assert found is not None and found.estimate.fits
+    assert described(found.changes) == tried[-1] == "train.accumulate: 2"
+    every = [described(changes) for changes in candidates(run)]
+    assert every[1] == "train.accumulate: 4"
+    assert every.index("train.recompute_activations: true") < every.index("train.strategy: {use: fsdp}")
+    assert every.index("train.strategy: {use: fsdp}") < next(n for n, each in enumerate(every) if "compute.processes" in each)
+
+
+def test_no_change_is_proposed_where_none_fits(llama):
+    def refuses(_run: Settings) -> Estimate:
+        raise NotPlannable("too large")
+
+    assert proposal(planned(llama()), refuses, lambda _words: None) is None
+
+
+def test_a_page_for_people(llama, tmp_path):
+    run = llama({"compute.device": "auto", "compute.memory_gb_of_gpu": 0.001})
+    estimate = planned(run)
+    assert not estimate.fits and estimate.cannot_fit
+    text = "\n".join(page.lines("large", estimate, rate_of({"large": estimate}, tmp_path, tflops=100)))
+    assert "does NOT fit into 1.0 MiB" in text
+    assert "the data is not prepared yet: every text has 64 tokens" in text
+    assert "assumed: 20% to 50% of 100 TFLOP/s" in text

@@ -1,0 +1,153 @@
+"""The data that a plan is made for: the prepared data, or if there is none yet, texts as long as the settings allow."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+
+from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
+from snaketrain.data.loading.opening import facts_of, open_split
+from snaketrain.data.loading.training_data import Batch, TrainingData
+from snaketrain.data.sources.fetching import describe, named_files
+from snaketrain.data.text.split_files import SplitWriter
+from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+from snaketrain.labels import label_kind
+from snaketrain.orchestration.names import data_name, source_name
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.training.plan import Plan
+
+UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
+MOST_BATCHES = 20_000  # that are looked at
+CLASSES = ["0", "1"]  # where the labels are not named
+
+
+class NotPlannable(Exception):
+    """Why there is no plan of a run, and what to do."""
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    train: TrainingData
+    dev: TrainingData
+    facts: JsonObject
+    assumed: str = ""  # what was assumed of data that is not prepared yet
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What one process computes of the largest batch of a training, microbatch by microbatch, and of the largest of an evaluation."""
+
+    training: list[tuple[MicroBatch, Batch]]
+    evaluation: Batch | None
+    examples: int  # of the whole batch
+    steps: int  # of the whole training
+    mean_size: float  # of the batches of an epoch, of that of the largest
+
+
+def planned_data(run: Settings, results: Path, scratch: Path) -> PlannedData:
+    """`scratch`: where files may be written."""
+    manifest = results / "data" / data_name(run.data) / "manifest.json"
+    if manifest.is_file():
+        return _opened(run, read_manifest(manifest))
+    if run.data.by_class:
+        raise NotPlannable(
+            f"data: {run.data.name} is not prepared yet, and only its dataset class knows its items: use the target `plan`, which prepares it"
+        )
+    return _opened(run, *_assumed(run, results, scratch))
+
+
+def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
+    """The folder of a source's files, which an earlier start has fetched, or which are on this machine."""
+    fetched = results / "models" / source_name(source)
+    if (fetched / "manifest.json").is_file():
+        return fetched / "files"
+    if source.hub:
+        raise NotPlannable(f"{setting}: {describe(source)} is not fetched yet: use the target `plan`, which fetches it")
+    try:
+        files = named_files(source)
+    except ValueError as error:
+        raise NotPlannable(f"{setting}: {error}") from None
+    name, file = min(files.items(), key=lambda item: len(Path(item[0]).parts))
+    return file.parents[len(Path(name).parts) - 1]
+
+
+def _opened(run: Settings, manifest: Manifest, assumed: str = "") -> PlannedData:
+    splits = {split: open_split(manifest, split, run.train) for split in ("train", "dev")}
+    return PlannedData(splits["train"], splits["dev"], facts_of(manifest), assumed)
+
+
+def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str]:
+    """Enough texts for the largest batch, each as long as allowed, written as `prepare_data` writes them."""
+    data, train = run.data, run.train
+    assert data.tokenizer, "which text needs"
+    copy_tokenizer(tokenizer_folder(fetched_or_local(data.tokenizer, results, "data.tokenizer")), scratch / "tokenizer", data.pair)
+    longest = data.max_length or UNKNOWN_LENGTH
+    row = train.block_length or longest + (data.max_target_length or 0 if data.target else 0)
+    rows = max(2 * train.batch_size, (train.batch_tokens or 0) // row + 1)
+    texts = rows if train.block_length is None else rows * train.block_length // longest + 2
+    names = [*dict.fromkeys((data.labels or {}).values())] or (CLASSES if label_kind(data.label_kind).has_classes and data.label else [])
+    for split in ("train", "dev"):
+        _write(data, names, texts, longest, scratch / f"{split}.arrow")
+    splits = {
+        split: {"examples": texts, "labelled": True, "label_counts": [1] * len(names), "label_mean": 0.0} for split in ("train", "dev")
+    }
+    folder = scratch / "tokenizer"
+    facts: JsonObject = {
+        "name": data.name, "label_names": names, "label_kind": data.label_kind, "splits": splits, "pad_token_id": pad_token_id(folder),
+        "end_token_id": end_token_id(folder, data), "vocab_size": max(vocabulary(folder).values()) + 1, "max_length": data.max_length,
+    }  # fmt: skip
+    words = [f"the data is not prepared yet: every text has {longest} tokens"]
+    words += [f"labels are {len(names)} classes"] if data.labels is None and names else []
+    return Manifest("prepare_data", "assumed", [], {}, {}, facts, path=str(scratch / "manifest.json")), "; ".join(words)
+
+
+def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -> None:
+    """One split, by the schema of `prepare_data`."""
+    writer = SplitWriter(data, names, {name: number for number, name in enumerate(names)}, labelled=False)
+    lengths = {"input_ids": longest, "token_type_ids": longest, "target_ids": data.max_target_length or UNKNOWN_LENGTH}
+    columns = []
+    for field in writer.schema:
+        if field.name in lengths:
+            tokens, offsets = np.zeros(texts * lengths[field.name], np.int8), np.arange(texts + 1) * lengths[field.name]
+            columns.append(
+                pyarrow.ListArray.from_arrays(pyarrow.array(offsets, pyarrow.int32()), pyarrow.array(tokens, field.type.value_type))
+            )
+        elif field.name == "label":
+            label: list[int] | int = [] if pyarrow.types.is_list(field.type) else 0
+            columns.append(pyarrow.array([label] * texts, field.type))
+        else:
+            columns.append(pyarrow.nulls(texts, field.type))
+    with pyarrow.ipc.new_file(str(path), writer.schema) as file:
+        file.write_batch(pyarrow.record_batch(columns, schema=writer.schema))
+
+
+def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
+    """Of the batches of the first epoch."""
+    train, plan = run.train, Plan.of(run.train, data.train.lengths)
+    lengths = np.maximum(data.train.lengths[:], 1)
+    batches = [plan.batches.batch(0, number) for number in range(min(plan.batches.count(0), plan.steps, MOST_BATCHES))]
+    sizes = [_size(batch, lengths, train.packing) for batch in batches]
+    largest = batches[int(np.argmax(sizes))]
+    # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more
+    ranks = [shard_batch(largest, train.accumulate, rank, data_parallel_size) for rank in sorted({0, data_parallel_size - 1})]
+    share = max(ranks, key=lambda microbatches: sum(_size(np.array(each.ids), lengths, train.packing) for each in microbatches))
+    return Shares(
+        [(microbatch, data.train.batch(microbatch.ids, 0)) for microbatch in share], _evaluated(run, data, data_parallel_size),
+        len(largest), plan.steps, float(np.mean(sizes) / max(sizes)),
+    )  # fmt: skip
+
+
+def _size(ids: np.ndarray, lengths: np.ndarray, packing: bool) -> int:
+    return int(lengths[ids].sum() if packing else len(ids) * lengths[ids].max())
+
+
+def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Batch | None:
+    """The first batch of an evaluation, which has the longest examples."""
+    if not len(data.dev):
+        return None
+    first = in_order(data.dev.lengths, run.train.batch_size * 2, run.train.batch_tokens)[0]
+    (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
+    return data.dev.batch(microbatch.ids)

@@ -1,0 +1,227 @@
+"""Runs two steps and an evaluation of a training on fake tensors, and says what they took."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from snaketrain.config.schema import Settings
+from snaketrain.models.adapters import frozen_names
+from snaketrain.planning.data import PlannedData, Shares, largest_shares
+from snaketrain.planning.fake_world import fake_world
+from snaketrain.planning.ledger import Ledger
+from snaketrain.planning.modules import PlannedModel, adapt, cut, depth_of
+from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.gradients import MicroBatches
+from snaketrain.strategies.optimizer_state import local_optimizer
+from snaketrain.tasks.base import Batch
+from snaketrain.training.building import build, make_task, make_train_state, start_strategy
+from snaketrain.training.state import TrainState
+from snaketrain.training.step import take_step
+
+# Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one
+# and three layers a loss over a large vocabulary hides all else.
+DEPTHS = 4, 7
+STEPS = 2  # the optimizer has a state from the second on, and DTensor has found its shardings
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one process of a training needs for its largest batch; bytes, unless it says otherwise."""
+
+    moments: dict[str, dict[str, float]]  # by phase: each part at the fullest moment
+    flops: float  # of a step
+    exchanged: dict[str, float]  # in a step, by operation
+    parameters: float  # their number in the whole model
+    weights: float  # of the whole model, as checkpoints hold them
+    optimizer_state: float  # of the whole model
+    built: float  # on the host, by each process that builds the model
+
+    @property
+    def phase(self) -> str:
+        """The phase with the fullest moment."""
+        return max(self.moments, key=lambda phase: sum(self.moments[phase].values()))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What lives at the fullest moment."""
+        return self.moments[self.phase]
+
+    @property
+    def peak(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def states(self) -> float:
+        """What does not depend on the batch."""
+        return sum(self.parts[part] for part in ("parameters", "gradients", "optimizer"))
+
+    def extended(self, deeper: "Footprint", depth: int) -> "Footprint":
+        """The footprint at a depth, on the line through this one, of DEPTHS[0] blocks, and a deeper one of DEPTHS[1]."""
+
+        def at(few: float, more: float) -> float:
+            return few + (more - few) * (depth - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
+
+        moments = {
+            phase: {part: max(0.0, at(of_part, deeper.moments[phase][part])) for part, of_part in parts.items()}
+            for phase, parts in self.moments.items()
+            if phase in deeper.moments
+        }
+        exchanged = {name: at(size, deeper.exchanged.get(name, size)) for name, size in self.exchanged.items()}
+        sizes = {
+            name: at(getattr(self, name), getattr(deeper, name)) for name in ("flops", "parameters", "weights", "optimizer_state", "built")
+        }
+        return Footprint(moments=moments, exchanged=exchanged, **sizes)
+
+
+@dataclass(frozen=True)
+class Traced:
+    footprint: Footprint
+    shares: Shares
+    strategy: Strategy
+
+
+def footprint(run: Settings, model: PlannedModel, data: PlannedData, processes: int, precision: str) -> Traced:
+    """Of a deep model with equal blocks two shallow ones are traced."""
+    depth = None if run.train.freeze or run.train.groups else _depth(run, model, data)
+    if depth is None or depth <= DEPTHS[1] + 1:
+        return trace(run, model, data, processes, precision)
+    few, more = (trace(run, model, data, processes, precision, blocks) for blocks in DEPTHS)
+    return Traced(few.footprint.extended(more.footprint, depth), few.shares, few.strategy)
+
+
+def _depth(run: Settings, model: PlannedModel, data: PlannedData) -> int | None:
+    with FakeTensorMode(allow_non_fake_inputs=True), Ledger():
+        return depth_of(build(make_task(run.train, data.facts), run.train, model.settings, None, data.facts))
+
+
+def trace(run: Settings, model: PlannedModel, data: PlannedData, processes: int, precision: str, depth: int | None = None) -> Traced:
+    train = run.train
+    with fake_world(processes):
+        strategy = start_strategy(train, "cpu", precision)
+        shares = largest_shares(run, data, strategy.data_parallel_size)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, Ledger() as ledger:
+            task = make_task(train, data.facts)
+            modules = build(task, train, model.settings, None, data.facts)
+            modules = {name: adapt(module, run, model) for name, module in modules.items()}
+            if depth is not None:
+                cut(modules, depth)
+            built = float(sum(parameter.nbytes for module in modules.values() for parameter in module.parameters()))
+            state = make_train_state(task, train, modules, strategy)
+            ledger.mark((p for module in state.modules.values() for p in (*module.parameters(), *module.buffers())), "parameters")
+            microbatches = [(each, _fake(fake, batch)) for each, batch in shares.training]
+            with watched(state, ledger):
+                for _ in range(STEPS):
+                    first, flops, exchanged = len(ledger.events), ledger.flops, ledger.exchanged.copy()
+                    step(state, microbatches, ledger)
+                flops, exchanged = ledger.flops - flops, ledger.exchanged - exchanged
+                if shares.evaluation is not None:
+                    evaluate(state, _fake(fake, shares.evaluation), ledger)
+            found = Footprint(
+                {phase: dict[str, float](parts) for phase, parts in ledger.peaks(first).items()},
+                flops,
+                dict(exchanged),
+                state.parameters,
+                *saved(state),
+                built,
+            )
+    return Traced(found, shares, strategy)
+
+
+def step(state: TrainState, microbatches: MicroBatches, ledger: Ledger) -> None:
+    ledger.phase = "forward"
+    take_step(state, microbatches, 1.0, 0.0)
+    ledger.mark((value for values in _optimizer_states(state) for value in values), "optimizer")
+    ledger.phase = "between"
+
+
+@torch.no_grad()
+def evaluate(state: TrainState, batch: Batch, ledger: Ledger) -> None:
+    """As `training.evaluation` does for each batch, without generating answers."""
+    for module in state.modules.values():
+        module.eval()
+    ledger.phase = "evaluation: forward"
+    try:
+        with state.strategy.autocast():
+            state.task.evaluation_step(state.task.outputs(state.plain_modules(), batch), batch)
+    except (RuntimeError, NotImplementedError):  # it reads values, which fake tensors do not have
+        pass
+
+
+@contextmanager
+def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
+    """Tell the ledger what the code is doing, and what tensors are for."""
+    strategy = state.strategy
+    backward, update = strategy.backward, strategy.update
+
+    @wraps(backward)
+    def watched_backward(loss: Tensor, weight: Tensor) -> None:
+        backward(loss, weight)
+        ledger.mark((p.grad for module in state.modules.values() for p in module.parameters()), "gradients")
+        ledger.mark_living("backward", "gradients")  # those of microbatches, which are not reduced yet
+        ledger.phase = "forward"
+
+    @wraps(update)
+    def watched_update(*arguments: Any, **options: Any) -> Tensor:
+        ledger.phase = "update"
+        return update(*arguments, **options)
+
+    hooks = [hook for module in state.modules.values() for hook in _hooks(module, ledger)]
+    setattr(strategy, "backward", watched_backward)  # noqa: B010 - mypy refuses to replace a method of one object
+    setattr(strategy, "update", watched_update)  # noqa: B010
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hooks(module: nn.Module, ledger: Ledger) -> list[Any]:
+    """What comes after a module's forward pass is the loss, up to the gradient of its output."""
+
+    def enter(word: str) -> None:
+        evaluates = ledger.phase.startswith("evaluation: ")
+        ledger.phase = f"evaluation: {word}" if evaluates else word
+
+    def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        found = [each for each in tree_leaves(_plain(output)) if isinstance(each, Tensor)]
+        ledger.mark(found, "loss")
+        enter("loss")
+        for tensor in [each for each in found if each.requires_grad][:1]:
+            tensor.register_hook(lambda _: enter("backward"))  # type: ignore[no-untyped-call]  # torch's
+
+    return [module.register_forward_pre_hook(lambda *_: enter("forward")), module.register_forward_hook(after)]
+
+
+def _plain(output: Any) -> Any:
+    """The outputs of transformers' models as a tuple."""
+    return output.to_tuple() if hasattr(output, "to_tuple") else output
+
+
+def _fake(fake: FakeTensorMode, batch: Batch) -> Batch:
+    return {name: fake.from_tensor(tensor) for name, tensor in batch.items()}
+
+
+def _optimizer_states(state: TrainState) -> list[list[object]]:
+    return [list(values.values()) for optimizer in state.optimizers.values() for values in local_optimizer(optimizer).state.values()]
+
+
+def saved(state: TrainState) -> tuple[float, float]:
+    """The bytes of the weights and of the optimizer's state in a checkpoint, over all processes."""
+    weights = optimizer_state = trained = kept = 0.0
+    for name, module in state.plain_modules().items():
+        frozen = frozen_names(module)
+        parameters = dict(module.named_parameters())
+        weights += sum(p.numel() * p.element_size() for key, p in parameters.items() if key not in frozen)
+        states = local_optimizer(state.optimizers[name]).state
+        trained += sum(p.numel() for p in parameters.values() if p.requires_grad)
+        for parameter, values in states.items():  # under zero1, of the parameters whose state this rank keeps
+            kept += parameter.numel()
+            optimizer_state += sum(value.numel() * value.element_size() for value in values.values() if isinstance(value, Tensor))
+    return weights, optimizer_state * (trained / kept if kept else 0.0)
