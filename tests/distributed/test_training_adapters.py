@@ -123,7 +123,7 @@ def test_fsdp_with_a_model_that_only_the_first_process_builds(data, pretrained, 
     adapt(data, pretrained, tmp_path / "training", 2, strategy=once, epochs=1)
     found = adapt(data, pretrained, tmp_path / "training", 2, strategy=once)
     resumed = [line["resume_step"] for line in read_events(tmp_path / "training/journal.jsonl")[0] if line["event"] == "attempt"]
-    assert resumed == [0, max(found) // 2]
+    assert resumed == [max(found) // 2]
     assert found == pytest.approx(losses(alone), rel=1e-5)
     assert is_sharded(max((tmp_path / "training/checkpoints").glob("step-*")))
     check_selection(data, pretrained, tmp_path)
