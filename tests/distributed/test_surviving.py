@@ -320,6 +320,8 @@ def test_a_stop_at_an_evaluation_saves_first_and_evaluates_when_it_goes_on(data,
         {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / name / "run/checkpoints").glob("step-*/state.json")}
         for name in ("whole", "parts")
     ]
+    for state in (*states[0].values(), *states[1].values()):
+        assert state.pop("trajectory")  # the two tasks have other arguments: where they are
     assert states[0] == states[1] and not list((tmp_path / "parts/run/checkpoints").glob(".*"))
 
 
