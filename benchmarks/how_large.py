@@ -67,7 +67,12 @@ def settings(size: str, gpus: int, strategy: object, train: dict[str, Any], toke
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/how_large.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/how_large.json",
+        help="JSON file that the figures are written to (%(default)s)",
+    )
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")

@@ -188,7 +188,12 @@ def compared(names: list[str], tokenizer: Path) -> Iterator[tuple[str, dict[str,
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="configurations (default: all, whose figures are written)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/planning.json", help="%(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/planning.json",
+        help="JSON file that the figures are written to (%(default)s)",
+    )
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
