@@ -14,7 +14,7 @@ help:
 	@echo "make ui                open the MLflow UI on the results in this folder"
 	@echo "make test              all tests except those of test-slow and test-slurm"
 	@echo "make test-fast         only the unit tests"
-	@echo "make test-slow         comparisons of many random trainings, and GLUE's nine tasks"
+	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
 	@echo "make check             the linters and the type checker"
@@ -50,15 +50,15 @@ ui: .venv/installed
 # run the second suite even if the first one fails, so that all failures are seen at once
 test: .venv/installed
 	@failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit --durations=5 || failed=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/distributed tests/pipeline --durations=5 || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit --durations=5 || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit
 
 test-slow: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/slow --durations=5
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit tests/distributed tests/pipeline tests/slow --durations=5
 
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest tests/slurm --durations=5

@@ -18,7 +18,9 @@ def preloaded():
 
 
 @pytest.mark.parametrize(
-    ("processes", "trials", "settings"), [(1, 5, {}), (2, 5, {}), (2, 3, {"strategy": "fsdp"})], ids=["one", "two", "two in shards"]
+    ("processes", "trials", "settings"),
+    [(1, 5, {}), (2, 5, {}), pytest.param(2, 3, {"strategy": "fsdp"}, marks=pytest.mark.slow)],
+    ids=["one", "two", "two in shards"],
 )
 def test_a_training_killed_anywhere_resumes_with_the_same_result(data, tmp_path, processes, trials, settings):
     found = kill_anywhere.trials(tmp_path, data, trials, processes, seed=processes, first=100, **settings)

@@ -8,6 +8,8 @@ import limits
 import pytest
 from distributed import fake_slurm
 
+pytestmark = pytest.mark.slow
+
 TOOL = Path(__file__).parents[2] / "workflow/scripts/tools/launch_slurm.py"
 
 

@@ -22,6 +22,8 @@ from unit.workspace import make_workspace
 from pipeline.warm_python import warm_python
 from snaketrain.tracking.mlflow_store import Store
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "workflow/scripts/tools/follow_runs.py"
 sys.path.append(str(ROOT / "benchmarks"))

@@ -17,7 +17,7 @@ from pipeline.workspace import REPOSITORY
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCRIPTS = REPOSITORY / "workflow/scripts"
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")]
 
 
 @pytest.fixture(scope="module")

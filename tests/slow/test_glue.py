@@ -14,6 +14,8 @@ from pipeline.workspace import KIND, NEUTRAL, UNKIND, snakemake, write_tokenizer
 from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+pytestmark = pytest.mark.slow
+
 PAIRS = {
     "mrpc": ("sentence1", "sentence2"), "qqp": ("question1", "question2"), "qnli": ("question", "sentence"),
     "rte": ("sentence1", "sentence2"), "wnli": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis"), "stsb": ("sentence1", "sentence2"),

@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from distributed.running import losses, train
 from distributed.test_reuse import attempts, weights
 from pipeline.workspace import prepared
+
+pytestmark = pytest.mark.slow
 
 PAIRS = int(os.environ.get("SNAKETRAIN_PAIRS", "25"))
 CHOICES: dict[str, list[Any]] = {
