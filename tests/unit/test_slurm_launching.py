@@ -255,6 +255,13 @@ def test_a_start_on_a_node_that_was_cut_off_trains_no_more_when_it_is_heard_of_a
     assert ("SLURM has already restarted it on a1" in capsys.readouterr().out) is replaced
 
 
+def test_a_start_whose_job_waits_for_nodes_again_trains_no_more(slurm, capsys, monkeypatch):
+    monkeypatch.setattr(Slurm, "allocation", lambda self, number: Allocation(number, 2, ()))
+    found = SlurmJob(Slurm(), "7", slurm, NodeCounts.of("3"), NodeSize(2, 4), Restarts(slurm, 3, 0.01, print), 60, "a1")
+    assert found.train([]) == 1
+    assert "SLURM has already requeued it" in capsys.readouterr().out
+
+
 def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monkeypatch):
     answers = iter([SlurmError("away"), SlurmError("away"), Allocation("7", 2, ("a1",))])
 

@@ -36,8 +36,8 @@ class SlurmJob:
         self.ends_at = self.job.ends_at
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
-        # by a later start of the job: this node was cut off, and SLURM has not ended this start yet
-        self.replaced = bool(here and self.job.script_host) and here != self.job.script_host
+        # by a later start of the job, which may still be waiting for nodes: this one was cut off, and SLURM has not ended this start yet
+        self.replaced = not self.job.hosts or (bool(here and self.job.script_host) and here != self.job.script_host)
 
     def allocation(self, number: str) -> Allocation:
         """Asked again, during an outage for as long as it takes: the controller may be overloaded, or out of this node's reach."""
@@ -56,7 +56,7 @@ class SlurmJob:
     def train(self, command: list[str]) -> int:
         """The exit code of the job."""
         if self.replaced:
-            self.say(f"SLURM has already restarted it on {self.job.script_host}")
+            self.say(f"SLURM has already restarted it on {self.job.script_host}" if self.job.hosts else "SLURM has already requeued it")
             self.wait(SECONDS_UNTIL_ENDED)  # as at the end
             return FAILED
         before, code, start = end_of_journal(self.folder), None, 0
