@@ -44,6 +44,7 @@ if not workflow.overwrite_configfiles:
 wildcard_constraints:
     run="[^/]+",
     dataset="[^/]+",
+    shard="[^/]+",
     model="[^/]+",
     input_name="[^/]+",
     prepared_set="[^/]+",
@@ -56,6 +57,7 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/check_results.smk"
 include: "workflow/rules/fetch_model.smk"
 include: "workflow/rules/fetch_data.smk"
+include: "workflow/rules/prepare_shards.smk"
 include: "workflow/rules/prepare_data.smk"
 include: "workflow/rules/fetch_input.smk"
 include: "workflow/rules/prepare_set.smk"
@@ -75,6 +77,7 @@ localrules:
     fetch_model,
     fetch_data,
     fetch_input,
+    decide_classes,
     compare_runs,
     plan,
 

@@ -6,6 +6,7 @@ rule prepare_data:
         check_results("prepare_data"),
         raw=varying(pipeline.datasets, pipeline.raw),
         tokenizer=varying(pipeline.datasets, pipeline.tokenizer),
+        shards=varying(pipeline.datasets, pipeline.shard_manifests),
     output:
         "results/data/{dataset}/manifest.json",
     log:

@@ -1,18 +1,24 @@
-"""Stage: split the raw data, tokenise it, and report its data issues; a dataset class is only split."""
+"""Stage: split the raw data, tokenise it, and report its data issues; a dataset class is only split, and shards are only joined."""
 
 import argparse
 import os
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
+from snaketrain.data.sharded.dealing import raw_files
+from snaketrain.data.sharded.gathering import ARROW, parts_of, remove_others
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.integrity import adopt, verify
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+
+if TYPE_CHECKING:
+    from snaketrain.data.sources.data_issues import DataIssues
 
 
 def main(args: argparse.Namespace) -> None:
@@ -21,15 +27,20 @@ def main(args: argparse.Namespace) -> None:
     os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
     data = Data.model_validate(from_strings(job.given.settings)["data"])
     raw, model = read_manifest(args.raw), read_manifest(args.tokenizer) if args.tokenizer else None
-    verify(*filter(None, (raw, model)))
+    shards = list(map(read_manifest, args.shards))
+    verify(*filter(None, (model, *shards)), *([] if shards else [raw]))
     output = job.folder
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
+    parts: list[Manifest] = []
     try:
         if data.by_class:
             facts, report, made = _split(data, output)
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
+        elif shards:
+            parts = parts_of(raw_files(raw, data), shards, output)
+            facts, report, made = _join(data, parts, model.folder / "files", output)
         else:
             facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)
     except ValueError as error:
@@ -37,13 +48,17 @@ def main(args: argparse.Namespace) -> None:
     write_json(output / "report.json", report)
     show(report)
     inputs = {"raw": raw.content} | ({"tokenizer": model.content} if model else {})
+    adopt(output, {f"parts/{part.folder.name}/{name}": sha256 for part in parts for name, sha256 in part.files.items() if name in ARROW})
     job.finish(inputs, [*made, "report.json"], facts, started)
+    if parts:
+        remove_others(output, parts, shards)
 
 
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_data", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
     parser.add_argument("--tokenizer", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class")
+    parser.add_argument("--shards", nargs="*", default=[], metavar="MANIFEST", help="manifests of the prepared shards, if there are any")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()
 
@@ -53,13 +68,32 @@ def _prepare(
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.sources.reading import check
     from snaketrain.data.text.preparing import prepare
-    from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
     found, issues = prepare(data, files, root, folder, output, threads)
+    facts, report = _facts(data, found, issues, folder)
+    return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
+
+
+def _join(data: Data, parts: list[Manifest], fetched: Path, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
+    from snaketrain.data.sharded.joining import join_parts
+    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+
+    folder = output / "tokenizer"
+    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
+    found, issues = join_parts(data, parts)
+    facts, report = _facts(data, found, issues, folder)
+    return facts, report, [*(f"parts/{part.folder.name}/{name}" for part in parts for name in part.files if name in ARROW), *made]
+
+
+def _facts(data: Data, found: JsonObject, issues: "DataIssues", folder: Path) -> tuple[JsonObject, JsonObject]:
+    """Those of the manifest, and those of the report."""
+    from snaketrain.data.tokenization.files import end_token_id, pad_token_id, vocabulary
+
     facts: JsonObject = {
         "name": data.name,
         "label_names": found["label_names"],
@@ -71,8 +105,7 @@ def _prepare(
         "max_length": data.max_length,
         "odd": dict(sorted(issues.counts.items())),
     }
-    report = facts | {"rows": found["rows"], "odd": issues.report()}
-    return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
+    return facts, facts | {"rows": found["rows"], "odd": issues.report()}
 
 
 def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:

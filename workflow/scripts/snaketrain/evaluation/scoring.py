@@ -34,12 +34,12 @@ class ScoredSet:
 
     def table(self, examples: int) -> dict[str, list[Json]]:
         """Texts and labels, if it has one row for each example."""
-        import pyarrow as pa
+        from snaketrain.data.prepared_files import open_table, split_files
 
-        path = self.prepared.file(f"{self.split}.arrow")
-        if not path.is_file():
+        files = split_files(self.prepared, self.split)
+        if not files[0].is_file():
             return {}
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table = open_table(files)
         names = [name for name in ("text", "text_pair", "target", "label") if name in table.column_names]
         return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 

@@ -29,6 +29,9 @@ WITHOUT_EFFECT_ON_RESULTS = (
 LABELS = SCRIPTS / "snaketrain/labels"
 LABEL_CLASSES = ("Parser", "Tally", "Head", "Report", "Panel")
 LABEL_CLASSES_USED = {
+    "survey_shard": ("Parser", "Tally"),
+    "decide_classes": ("Parser", "Tally"),
+    "prepare_shard": ("Parser", "Tally"),
     "prepare_data": ("Parser", "Tally"),
     "train_model": ("Head",),
     "prepare_set": ("Parser", "Tally"),

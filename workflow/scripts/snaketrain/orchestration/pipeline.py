@@ -19,6 +19,7 @@ from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.rule_values import varying
+from snaketrain.orchestration.shards import SHARD_STAGES, Shards, dataset_of
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.metric_names import is_short
@@ -28,6 +29,9 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "fetch_data": "raw/{}",
     "fetch_model": "models/{}",
     "fetch_input": "inputs/{}",
+    "survey_shard": "data/{}/surveys/{}",  # of a name `data set/shard`
+    "decide_classes": "data/{}/classes",
+    "prepare_shard": "data/{}/shards/{}",
     "prepare_data": "data/{}",
     "train_model": "runs/{}/training",
     "select_checkpoint": "runs/{}/selection",
@@ -53,7 +57,7 @@ class Pipeline:
         self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
-        self.sets = EvaluationSets(self.runs)
+        self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
@@ -136,6 +140,9 @@ class Pipeline:
         kind, known = {
             "fetch_model": ("model", list(self.models)),
             "fetch_data": ("data set", list(self.datasets)),
+            "survey_shard": ("shard to survey", self.shards.surveyed),
+            "decide_classes": ("data set with shards and without `labels`", self.shards.deciding),
+            "prepare_shard": ("shard", self.shards.names),
             "prepare_data": ("data set", list(self.datasets)),
             "prepare_set": ("evaluation set", list(self.sets.prepared)),
             "evaluate_set": ("run with that evaluation set", self.sets.evaluations),
@@ -156,14 +163,25 @@ class Pipeline:
     def manifest(stage: str, name: str = "") -> str:
         return f"{RESULTS}/{FOLDERS[stage].format(*name.split('/'))}/manifest.json"
 
-    def raw(self, dataset: str) -> str:
-        return self.as_input("fetch_data", dataset)
+    def raw(self, name: str) -> str:
+        return self.as_input("fetch_data", dataset_of(name))
+
+    def surveys(self, dataset: str) -> list[str]:
+        return [self.as_input("survey_shard", shard) for shard in self.shards.of(dataset)]
+
+    def classes(self, shard: str) -> list[str]:
+        """Empty where the settings list them, or where there are none."""
+        dataset = dataset_of(shard)
+        return [self.as_input("decide_classes", dataset)] if dataset in self.shards.deciding else []
+
+    def shard_manifests(self, dataset: str) -> list[str]:
+        return [self.as_input("prepare_shard", shard) for shard in self.shards.of(dataset)]
 
     def data(self, name: str) -> str:
         return self.as_input("prepare_data", self._data_names[run_of(name)])
 
-    def tokenizer(self, dataset: str) -> list[str]:
-        return self._fetched(self.datasets[dataset].tokenizer)
+    def tokenizer(self, name: str) -> list[str]:
+        return self._fetched(self.datasets[dataset_of(name)].tokenizer)
 
     def weights(self, name: str) -> list[str]:
         return self._fetched(self.runs[run_of(name)].model.source)
@@ -204,11 +222,12 @@ class Pipeline:
             return {run: ("evaluate_model", run) for run in self.runs} | evaluations
         if stage == "prepare_set":
             return self.sets.prepared[name].reads()
-        if stage == "prepare_data":
-            sources = {"tokenizer": self.datasets[name].tokenizer}
-            return {"raw": ("fetch_data", name)} | {
-                role: ("fetch_model", source_name(source)) for role, source in sources.items() if source
-            }
+        if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
+            tokenizer = self.datasets[dataset_of(name)].tokenizer
+            fetched = {"raw": ("fetch_data", dataset_of(name))} | (
+                {"tokenizer": ("fetch_model", source_name(tokenizer))} if tokenizer else {}
+            )
+            return fetched if stage == "prepare_data" else self.shards.reads(stage, name, fetched)
         if stage == "predict_inputs":
             fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
             return {"selection": ("select_checkpoint", name)} | fetched
@@ -255,8 +274,8 @@ class Pipeline:
             return strings("source", self.source(stage, name))
         if stage == "fetch_data":
             return [s for split, source in of_splits(self.datasets[name]).items() for s in strings(f"data.{split}", source)]
-        if stage == "prepare_data":
-            return strings("data", self.datasets[name])
+        if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
+            return strings("data", self.datasets[dataset_of(name)])
         if stage == "prepare_set":
             return strings("data", self.sets.prepared[name].reading)
         run = self.runs[run_of(name)]
@@ -271,8 +290,9 @@ class Pipeline:
 
     def _code(self, stage: str, name: str) -> list[str]:
         own: list[Path] = []
-        if stage == "prepare_data":
-            own = [*class_files(dataset_classes(self.datasets[name])), label_kind_file(self.datasets[name].label_kind)]
+        if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
+            data = self.datasets[dataset_of(name)]
+            own = [*class_files(dataset_classes(data)), label_kind_file(data.label_kind)]
         if stage == "prepare_set":
             reading = self.sets.prepared[name].reading
             own = [*class_files(dataset_classes(reading)), label_kind_file(reading.label_kind)]

@@ -106,6 +106,7 @@ def sources(run: Settings) -> Iterator[str]:
         if source and not source.hub and getattr(source, "use", None) is None:
             yield from (f"{setting}: {problem}" for problem in files(setting, source))
     yield from shared_files(data)
+    yield from empty_shards(data)
     yield from without_chat_template(data)
     if run.model.source is None and ".Auto" in run.model.use:
         yield (
@@ -172,6 +173,15 @@ def shared_files(data: Data) -> Iterator[str]:
     for split in ("dev", "test"):
         if both := sorted(given.get("train", set()) & given.get(split, set())):
             yield f"data.{split}: {both[0]} is among the files of data.train too. Name others, or leave out data.{split} to split it off from data.train."
+
+
+def empty_shards(data: Data) -> Iterator[str]:
+    """More shards than files: a hub's files are counted when they are fetched."""
+    given = {split: files for split, files in _local_files(data.for_training).items() if files}
+    count = sum(map(len, given.values()))
+    if data.shards and count < data.shards and len(given) == len(data.for_training.sources):
+        of = " and ".join(f"data.{split}" for split in given)
+        yield f"data.shards: {data.shards} is more than the files of {of} ({count}), which are not divided. Set data.shards: {count}."
 
 
 def _local_files(data: Data) -> dict[str, list[Path]]:

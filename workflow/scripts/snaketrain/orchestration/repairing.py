@@ -14,7 +14,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
 
-PREPARING = ("fetch_data", "fetch_model", "fetch_input", "prepare_data", "prepare_set")
+PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
 LATER = ("train_model", "select_checkpoint", "evaluate_model")
 
 

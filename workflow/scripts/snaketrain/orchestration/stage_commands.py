@@ -13,6 +13,7 @@ from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.pipeline import RESULTS, Pipeline
 from snaketrain.orchestration.rule_values import job_name
+from snaketrain.orchestration.shards import shard_of
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
@@ -89,6 +90,10 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     """The options of a stage besides its inputs and settings."""
     if stage == "prepare_data":
         return {"threads": threads}
+    if stage == "survey_shard":
+        return {"shard": shard_of(name)}
+    if stage == "prepare_shard":
+        return {"shard": shard_of(name), "threads": threads}
     if stage == "prepare_set":
         return {"set-name": pipeline.sets.prepared[name].name, "threads": threads}
     if stage == "train_model":

@@ -81,6 +81,13 @@ class Data(Section):
     limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
+    shards: Positive | None = Field(
+        None,
+        exclude_if=is_null,
+        le=10_000,
+        description="for much text: prepare the files in so many jobs, each file once; dev and test are then split off by a hash of each text. "
+        "Another number changes no result; null: one job, and a split among all rows",
+    )
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
         128,
@@ -114,12 +121,27 @@ class Data(Section):
 
     @property
     def for_training(self) -> "Data":
-        """What is prepared for the training: all but a test set of its own."""
-        return self.model_copy(update={"test": None, "test_fraction": 0.0, "limit_test": None}) if self.has_own_test_set else self
+        """What is prepared for the training: all but a test set of its own. How many shards there are changes no result."""
+        without_test = {"test": None, "test_fraction": 0.0, "limit_test": None} if self.has_own_test_set else {}
+        one_shard = {"shards": 1} if self.shards else {}
+        return self.model_copy(update={**without_test, **one_shard}) if without_test or one_shard else self
+
+    @property
+    def finds_classes(self) -> bool:
+        """Whether the classes are those that occur in the training data, rather than listed ones."""
+        return self.label is not None and self.labels is None and label_kind(self.label_kind).has_classes
 
     def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
         """How an evaluation set is read: as its only split, `test`, and by the same settings as the training data, but for `differences`."""
-        nothing_else = {"train": None, "dev": None, "limit_train": None, "limit_dev": None, "dev_fraction": 0.0, "test_fraction": 0.0}
+        nothing_else = {
+            "train": None,
+            "dev": None,
+            "limit_train": None,
+            "limit_dev": None,
+            "dev_fraction": 0.0,
+            "test_fraction": 0.0,
+            "shards": None,
+        }
         return self.model_copy(update={**nothing_else, "test": examples, "limit_test": limit, **differences})
 
     @property
@@ -165,6 +187,7 @@ class Data(Section):
         yield from self._target_problems()
         yield from self._message_problems()
         yield from self._split_problems()
+        yield from self._shard_problems()
         yield from self._language_modelling_problems()
 
     def _label_problems(self) -> Iterator[str]:
@@ -224,6 +247,16 @@ class Data(Section):
             yield "`labels` is missing: without `train` it has to list the classes of the model, in their order, such as {0: negative, 1: positive}"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
+
+    def _shard_problems(self) -> Iterator[str]:
+        if self.shards is None:
+            return
+        if self.by_class:
+            yield "`shards` divides files among jobs, but the examples come from a dataset class: remove `shards`"
+        if self.train is None:
+            yield "`shards` divides the files of `train`, which is not given: remove `shards`"
+        if limits := [f"`limit_{split}`" for split in ("train", "dev") if getattr(self, f"limit_{split}") is not None]:
+            yield f"{limits[0]} draws among all rows, but with `shards` every file is prepared on its own: remove one of them"
 
     def _language_modelling_problems(self) -> Iterator[str]:
         if self.label is None:

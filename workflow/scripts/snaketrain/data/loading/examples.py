@@ -10,6 +10,7 @@ import pyarrow.compute
 import torch
 
 from snaketrain.data.loading.training_data import Batch
+from snaketrain.data.prepared_files import open_table
 
 NO_TARGET = -100
 
@@ -33,8 +34,9 @@ class ListLengths:
 class TextExamples:
     """One example per text."""
 
-    def __init__(self, path: str | Path, pad_token_id: int):
-        self.table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    def __init__(self, files: str | Path | Sequence[Path], pad_token_id: int):
+        """`files`: one, or several whose examples follow one another."""
+        self.table = open_table([files] if isinstance(files, str | Path) else files)
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
         self.lengths = ListLengths(*(self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names))

@@ -7,6 +7,7 @@ from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.items import open_items
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.data.prepared_files import split_files
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 
@@ -34,7 +35,7 @@ def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
     """A split in the layout of the training, whichever it is, so that losses can be compared."""
     if "datasets" in data.facts:
         return open_items(data, split, train.seed)
-    examples = TextExamples(data.file(f"{split}.arrow"), data.facts["pad_token_id"])
+    examples = TextExamples(split_files(data, split), data.facts["pad_token_id"])
     if train.block_length is None or not len(examples):
         generates = split != "train" and train.task.arguments.get("generate") is not None  # which needs each prompt in a row of its own
         return Packed(examples) if train.packing and not generates else examples

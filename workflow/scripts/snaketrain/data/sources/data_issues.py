@@ -56,6 +56,16 @@ class DataIssues:
                 self.counts[kind] += other.counts[kind]
                 self.examples[kind] = (self.examples.get(kind, []) + other.examples[kind])[: self.SHOWN]
 
+    def content(self) -> JsonObject:
+        """All of it, to be read by `of`."""
+        return {"counts": dict(self.counts), "examples": self.examples}
+
+    @classmethod
+    def of(cls, content: JsonObject) -> "DataIssues":
+        issues = cls()
+        issues.counts, issues.examples = Counter(content["counts"]), content["examples"]
+        return issues
+
     def report(self) -> JsonObject:
         return {
             kind: {"count": self.counts[kind], "what": DESCRIPTIONS[kind], "first": self.examples.get(kind, [])} for kind in DESCRIPTIONS

@@ -84,7 +84,7 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
     known = set(data.labels) if data.labels is not None else None
     for split in sorted(files, key=("train", "dev", "test").index):
         try:
-            found = _check_columns(data, split, readable(files[split], data))
+            found = check_columns(data, split, readable(files[split], data))
             if not found:
                 preview = Preview(data, split, known)
                 found, known = preview.problems(files[split]), preview.known
@@ -94,7 +94,7 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
     return problems
 
 
-def _check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
+def check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
     needed = [(f"data.{data.setting_of(name)}", column) for name, column in data.text_columns.items()] + [
         ("data.where", column) for column in data.where
     ]

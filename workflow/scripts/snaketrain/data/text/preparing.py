@@ -6,7 +6,7 @@ Rows are read once: surveyed, tokenised and spooled. Once all are known, each sp
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import pyarrow
@@ -20,6 +20,7 @@ from snaketrain.data.text.surveying import Survey, Surveyor, classes
 from snaketrain.data.text.trained_on import TrainedOn
 from snaketrain.data.tokenization.opening import with_tokenizer
 from snaketrain.data.tokenization.tokenizer import Tokenizer, token_schema
+from snaketrain.labels.base import Tally
 from snaketrain.runtime.json_types import JsonObject
 
 
@@ -73,11 +74,11 @@ def _write(
             writers[split] = SplitWriter(data, names, class_of, labelled)
             writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
         if "train" in parts:
-            _check_train(writers["train"])
+            check_train(writers["train"].counts["examples"], writers["train"].tally)
             trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes)
         if trained_on:
             _report_repetitions(parts, trained_on, issues)
-            _report_untrained(writers, trained_on, issues)
+            report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
     splits = {split: writer.facts() for split, writer in writers.items()}
     rows = {source: found.rows for source, found in surveys.items()}
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
@@ -140,10 +141,10 @@ def _report_repetitions(parts: dict[str, SplitPart], trained_on: TrainedOn, issu
         issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
 
 
-def _report_untrained(writers: dict[str, SplitWriter], trained_on: TrainedOn, issues: DataIssues) -> None:
-    """Report examples of known classes that chance, a limit or the list of labels left out of train."""
-    for split, writer in writers.items():
-        for name, count, trained in zip(trained_on.label_names, label_counts(writer), trained_on.label_counts, strict=False):
+def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues: DataIssues) -> None:
+    """Report examples of known classes that chance, a limit or the list of labels left out of train; `counts`: of each class, by split."""
+    for split, of_split in counts.items():
+        for name, count, trained in zip(trained_on.label_names, of_split, trained_on.label_counts, strict=False):
             if split != "train" and not trained:
                 issues.add_all("untrained_class", count, [(split, name)][:count])
 
@@ -153,11 +154,11 @@ def label_counts(writer: SplitWriter) -> list[int]:
     return counts
 
 
-def _check_train(train: SplitWriter) -> None:
-    if train.counts["examples"] == 0:
+def check_train(examples: int, tally: Tally[Any]) -> None:
+    if examples == 0:
         raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or add data.")
-    if same := train.tally.same():
+    if same := tally.same():
         raise BadData(
-            f"data.label: all {train.counts['examples']} training examples {same}: there is nothing to learn. "
+            f"data.label: all {examples} training examples {same}: there is nothing to learn. "
             "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
         )

@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow
@@ -32,11 +33,22 @@ class SplitWriter:
         self.counts = Counter(examples=0, tokens=0, longest=0, truncated=0)
 
     def write(self, batches: Iterable[pyarrow.RecordBatch], path: Path, issues: DataIssues) -> None:
+        with self.opened(path, issues) as add:
+            for batch in batches:
+                add(batch)
+
+    @contextmanager
+    def opened(self, path: Path, issues: DataIssues) -> Iterator[Callable[[pyarrow.RecordBatch], None]]:
+        """Gives a function that adds a batch; the file is in its place once all are added."""
         building = path.with_name(f".{path.name}.new")
         with pyarrow.ipc.new_file(str(building), self.schema) as file:
-            for batch in batches:
-                file.write_batch(self._as_prepared(batch))
-                self._count(batch, issues)
+
+            def add(batch: pyarrow.RecordBatch) -> None:
+                if len(batch):
+                    file.write_batch(self._as_prepared(batch))
+                    self._count(batch, issues)
+
+            yield add
         os.replace(building, path)
 
     def facts(self) -> JsonObject:

@@ -82,24 +82,26 @@ class Surveyor:
         states = numpy.array(self.labels, numpy.int8)
         withheld = self.source != "train" and not (states == VALID).any()
         states[states == WITHHELD] = MISSING if withheld else VALID
-        rows = len(states) + self.issues.counts["empty_text"] + self.issues.counts["no_answer"]
-        found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, rows)
+        found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, self.rows)
         if not found.usable.any():
-            reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.issues.counts.items()) or "none kept by `where`"
-            raise BadData(
-                f"data.{self.source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`."
-            )
+            raise nothing_usable(self.source, self.rows, self.issues)
         if self.source == "train" and self.data.labels is None:
-            self._refuse_headers()
-            single = [name for name, count in self.label_counts.items() if count == 1]
-            self.issues.add_all(
-                "single_row_class", len(single), [(self.first_locations[name], name) for name in single[: DataIssues.SHOWN]]
-            )
+            self.refuse_headers()
+            self.report_single_rows()
         # in an unlabelled test set missing labels are expected
         issues.merge(self.issues, without=() if found.labelled else ("missing_label",))
         return found
 
-    def _refuse_headers(self) -> None:
+    @property
+    def rows(self) -> int:
+        """All that were read, with those without a text."""
+        return len(self.labels) + self.issues.counts["empty_text"] + self.issues.counts["no_answer"]
+
+    def report_single_rows(self) -> None:
+        single = [name for name, count in self.label_counts.items() if count == 1]
+        self.issues.add_all("single_row_class", len(single), [(self.first_locations[name], name) for name in single[: DataIssues.SHOWN]])
+
+    def refuse_headers(self) -> None:
         """Detects a header with other names than `data.columns`: its labels occur only in first lines."""
         found = [name for name, count in self.in_first_lines.items() if count == self.label_counts[name]]
         if self.data.columns and found and self.label_counts.total() > self.in_first_lines.total():
@@ -123,6 +125,9 @@ class Surveyor:
                 self.first_locations[name] = example.location
             self.in_first_lines[name] += example.line == 1
             self.label_counts[name] += 1
+        self.refuse_too_many_classes()
+
+    def refuse_too_many_classes(self) -> None:
         if len(self.label_counts) > MOST_CLASSES:
             raise BadData(
                 f"data.label: {self.source} has more than {MOST_CLASSES} different values in column {self.data.label!r}: "
@@ -141,6 +146,11 @@ def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> I
             yield Example(row.file, row.line, texts, cell("label", row, data.label, parser.parse) if data.label else None)
         else:
             issues.add("empty_text", row.location)
+
+
+def nothing_usable(source: str, rows: int, issues: DataIssues) -> BadData:
+    reasons = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in issues.counts.items()) or "none kept by `where`"
+    return BadData(f"data.{source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`.")
 
 
 def text_hash(texts: tuple[str, ...]) -> int:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy
-import pyarrow
 
 from snaketrain.config.schema import Data
+from snaketrain.data.prepared_files import open_table, split_files
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.text.surveying import text_hash
 from snaketrain.runtime.manifests import Manifest
@@ -22,11 +22,9 @@ class TrainedOn:
         """From prepared training data, which was read by the settings `data`, or by ones with the same texts."""
         names, train = prepared.facts["label_names"], prepared.facts["splits"]["train"]
         counts = train.get("label_counts", []) if train["examples"] else []
-        with pyarrow.memory_map(str(prepared.file("train.arrow"))) as file:
-            table = pyarrow.ipc.open_file(file)
-            batches = (table.get_batch(number) for number in range(table.num_record_batches))
-            texts = (zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True) for batch in batches)
-            hashes = numpy.fromiter((text_hash(each) for batch in texts for each in batch), numpy.int64)
+        batches = open_table(split_files(prepared, "train")).to_batches()
+        texts = (zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True) for batch in batches)
+        hashes = numpy.fromiter((text_hash(each) for batch in texts for each in batch), numpy.int64)
         return cls(names, counts, hashes)
 
     def classes(self, data: Data) -> dict[str, int]:

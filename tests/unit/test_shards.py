@@ -1,0 +1,231 @@
+"""Data prepared file by file, against the same rows prepared at once and against plain counts."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.schema import Data
+from snaketrain.data.loading.examples import TextExamples
+from snaketrain.data.prepared_files import split_files
+from snaketrain.data.sharded import repetitions
+from snaketrain.data.sharded.classes import decide_classes, survey_file
+from snaketrain.data.sharded.dealing import RawFile
+from snaketrain.data.sharded.joining import join_parts
+from snaketrain.data.sharded.preparing import prepare_parts
+from snaketrain.data.sharded.repetitions import among, repeated
+from snaketrain.data.sharded.splitting import assign_by_key, text_key
+from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.text.preparing import prepare
+from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.orchestration.names import data_name
+from snaketrain.orchestration.preflight import examine
+from snaketrain.runtime.manifests import Manifest, digest
+
+SPLITS = ("train", "dev", "test")
+WORDS = ["film", "plot", "story", "movie", "really", "never"]
+DATA = {"train": {"path": "*.jsonl"}, "tokenizer": {"path": "x"}, "shards": 2, "max_length": 6, "dev_fraction": 0.2, "test_fraction": 0.1}
+
+
+def rows(start: int, count: int) -> list[dict]:
+    """Some texts occur twice, in another case; their labels are those of the file."""
+    texts = [f"{WORDS[n % 6]} {WORDS[n // 6 % 6]} {'is' if n % 3 else 'IS'} {n % 90} good" for n in range(start, start + count)]
+    return [{"text": text, "label": "no" if n % 2 else 10} for n, text in enumerate(texts)]
+
+
+class Folder:
+    """Raw files, and what is prepared of them."""
+
+    def __init__(self, folder: Path, tokenizer: Path, **changes):
+        self.folder, self.data = folder, Data.model_validate(DATA | changes)
+        copy_tokenizer(tokenizer, folder / "tokenizer")
+
+    def write(self, name: str, rows: list[dict], source: str = "train") -> None:
+        (self.folder / source).mkdir(exist_ok=True)
+        (self.folder / source / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def files(self) -> list[RawFile]:
+        found = [path for source in ("train", "dev") for path in sorted((self.folder / source).glob("*.jsonl"))]
+        return [RawFile(path.parent.name, path.name, path, digest(path.read_text())) for path in found]
+
+    def classes(self) -> list[str]:
+        surveys = [survey_file(self.data, file.path, self.folder) for file in self.files() if file.source == "train"]
+        return decide_classes(self.data, surveys) if self.data.finds_classes else []
+
+    def parts(self) -> list[Manifest]:
+        classes, files = self.classes(), self.files()
+        wanted = {self.folder / "parts" / digest(file.title, file.sha256, classes): file for file in files}
+        made = prepare_parts(self.data, wanted, self.folder, self.folder / "tokenizer", classes)
+        return [made[file.title] for file in files]
+
+    def prepared(self) -> tuple[dict[str, list[dict]], dict, dict]:
+        """The rows by split, the facts, and the data issues."""
+        parts = self.parts()
+        facts, issues = join_parts(self.data, parts)
+        names = {f"parts/{part.folder.name}/{name}": "" for part in parts for name in part.files}
+        manifest = Manifest("prepare_data", "", [], {}, names, path=str(self.folder / "manifest.json"))
+        opened = {split: TextExamples(split_files(manifest, split), 0) for split in SPLITS}
+        return {split: examples.table.to_pylist() for split, examples in opened.items()}, facts, dict(issues.counts)
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_tokenizer):
+    def make(**changes) -> Folder:
+        made = Folder(tmp_path, tiny_tokenizer, **changes)
+        for number in range(3):
+            made.write(f"part-{number}.jsonl", rows(100 * number, 100))
+        return made
+
+    return make
+
+
+def test_parts_hold_what_is_prepared_at_once(folder, tmp_path):
+    made = folder()
+    splits, facts, issues = made.prepared()
+    at_once = tmp_path / "at_once"
+    at_once.mkdir()
+    whole = made.data.model_copy(update={"shards": None})
+    wanted, _ = prepare(whole, {"train": [file.path for file in made.files()]}, tmp_path, tmp_path / "tokenizer", at_once)
+    known = {row["text"]: row for split in SPLITS for row in TextExamples(at_once / f"{split}.arrow", 0).table.to_pylist()}
+    found = [row for split in SPLITS for row in splits[split]]
+    assert len(found) == 300 and facts["rows"] == wanted["rows"] == {"train": 300}
+    assert all(row["input_ids"] == known[row["text"]]["input_ids"] and row["label"] == known[row["text"]]["label"] for row in found)
+    assert facts["label_names"] == wanted["label_names"] == ["10", "no"] and facts["label_kind"] == wanted["label_kind"]
+    for split in SPLITS:
+        lengths = [len(row["input_ids"]) for row in splits[split]]
+        assert facts["splits"][split] == {
+            "labelled": True,
+            "examples": len(lengths),
+            "tokens": sum(lengths),
+            "longest": max(lengths),
+            "truncated": len(lengths),
+            "label_counts": [sum(row["label"] == number for row in splits[split]) for number in (0, 1)],
+        }
+        assert set(facts["splits"][split]) == set(wanted["splits"][split])
+    normal = Counter(row["text"].lower() for row in splits["train"])
+    assert issues["duplicate"] == normal.total() - len(normal) > 0
+    assert issues["truncated"] == 300
+
+
+def test_a_split_depends_on_the_text_alone(folder):
+    made = folder()
+    before = made.prepared()[0]
+    shutil.rmtree(made.folder / "parts")
+    made.write("a-new.jsonl", rows(1000, 50))
+    after = made.prepared()[0]
+    for split in SPLITS:
+        texts = [row["text"] for row in before[split]]
+        assert [row["text"] for row in after[split]][-len(texts) :] == texts, "the new file is the first"
+        others = {row["text"].lower() for other in SPLITS if other != split for row in after[other]}
+        assert not others & {row["text"].lower() for row in after[split]}, "equal texts stay together"
+
+
+def test_shares_are_near_the_fractions_and_follow_the_seed():
+    keys = np.array([text_key([f"text {n}"]) for n in range(20_000)], np.uint64)
+
+    def assigned(**changes) -> np.ndarray:
+        return assign_by_key(keys, "train", Data.model_validate(DATA | changes))
+
+    first = assigned()
+    assert np.bincount(first) / len(keys) == pytest.approx([0.7, 0.2, 0.1], abs=0.01)
+    assert ((assigned(dev_fraction=0.4) == 2) == (first == 2)).all(), "another dev_fraction leaves the test set alone"
+    assert 0.4 < (assigned(split_seed=1) == first).mean() < 0.6
+    assert not (assigned(test={"path": "y"}) == 2).any() and (assign_by_key(keys, "dev", Data.model_validate(DATA)) == 1).all()
+
+
+def test_development_files_of_their_own_are_kept_apart_and_leaks_are_counted(folder):
+    made = folder(dev={"path": "dev"}, labels={"no": "n", 10: "t"})
+    made.write("own.jsonl", [*rows(0, 10), {"text": "never seen this", "label": "no"}], "dev")
+    splits, facts, issues = made.prepared()
+    trained = {row["text"].lower() for row in splits["train"]}
+    assert len(splits["dev"]) == 11 and facts["rows"] == {"train": 300, "dev": 11} and facts["label_names"] == ["n", "t"]
+    assert issues["leaked_dev"] == sum(row["text"].lower() in trained for row in splits["dev"]) > 0
+
+
+def test_only_new_and_damaged_files_are_prepared(folder, capsys):
+    made = folder()
+    parts = made.parts()
+    content = {path: path.read_bytes() for path in (made.folder / "parts").rglob("*.arrow")}
+    capsys.readouterr()
+    next(iter(content)).write_bytes(b"damaged")
+    (parts[0].folder.parent / f".{parts[0].folder.name}.new").mkdir()  # of a job that was killed
+    made.write("more.jsonl", rows(500, 10))
+    assert [part.folder for part in made.parts()][1:] == [part.folder for part in parts]
+    printed = capsys.readouterr().out
+    assert "2 of 4 files were prepared before" in printed and printed.count(" rows\n") == 2
+    assert {path: path.read_bytes() for path in content} == content
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 50, 10_000])
+def test_repetitions_are_those_of_a_plain_count(monkeypatch, at_a_time):
+    monkeypatch.setattr(repetitions, "AT_A_TIME", at_a_time)
+    monkeypatch.setattr(repetitions, "READ", 11)
+    draw = np.random.default_rng(0)
+    keys = np.array([text_key([str(number)]) for number in draw.integers(0, 60, 200)], np.uint64)
+    others = np.array([text_key([str(number)]) for number in range(50, 55)], np.uint64)
+    again = [n for n in range(200) if keys[n] in keys[:n]]
+    assert repeated(np.split(keys, [3, 3, 90]), 5) == (len(again), again[:5])
+    there = [n for n in range(200) if keys[n] in others]
+    assert among(np.split(keys, [100]), [others], 5) == (len(there), there[:5])
+    assert among([others[:0]], [keys], 5) == (0, []) and repeated([], 5) == (0, [])
+
+
+def test_repetitions_are_shown_with_their_places(folder):
+    made = folder()
+    made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 5))
+    _, issues = join_parts(made.data, made.parts())
+    assert "train/part-1.jsonl, line 2: film film" in issues.examples["duplicate"]
+
+
+def test_a_header_among_the_rows_is_refused_when_the_classes_are_decided(folder):
+    made = folder(columns=["text", "label"], train={"path": "*.csv"})
+    for name in ("a", "b"):
+        (made.folder / f"{name}.csv").write_text("sentence,mood\ngood film,1\nbad film,0\ngreat plot,1\nboring plot,0\n")
+    surveys = [survey_file(made.data, made.folder / f"{name}.csv", made.folder) for name in ("a", "b")]
+    with pytest.raises(BadData, match="a.csv, line 1 looks like one: no other row has its label 'mood'"):
+        decide_classes(made.data, surveys)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "film", "label": ""}], "no row of train has a value in column 'label'"),
+        ([{"text": "film", "label": "a"}, {"text": "plot", "label": "a"}], "there is nothing to learn"),
+    ],
+)
+def test_data_that_teaches_nothing_is_refused(tmp_path, tiny_tokenizer, rows, message):
+    made = Folder(tmp_path, tiny_tokenizer, dev_fraction=0, test_fraction=0)
+    made.write("a.jsonl", rows)
+    with pytest.raises(BadData, match=message):
+        made.prepared()
+
+
+def test_the_number_of_shards_is_no_part_of_the_name():
+    def name(**changes) -> str:
+        return data_name(Data.model_validate(DATA | changes))
+
+    assert name(shards=2) == name(shards=5) != name(shards=None)
+    assert name(shards=2, test={"path": "t"}) == name(shards=3, test={"path": "u"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"limit_train": 5}, "`limit_train` draws among all rows, but with `shards` every file is prepared on its own"),
+        ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
+        ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),
+        ({"shards": 3}, "data.shards: 3 is more than the files of data.train (1), which are not divided. Set data.shards: 1"),
+    ],
+)  # fmt: skip
+def test_settings_that_shards_do_not_go_with(tmp_path, tiny_tokenizer, monkeypatch, changes, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(0, 10)))
+    shutil.copytree(tiny_tokenizer, tmp_path / "tokenizer")
+    data = DATA | {"train": {"path": "rows.jsonl"}, "tokenizer": {"path": "tokenizer"}, "name": "rows"} | changes
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        examine({"data": data, "model": {"use": "transformers.BertForSequenceClassification", "arguments": {"num_hidden_layers": 1}}})

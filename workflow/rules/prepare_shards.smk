@@ -1,0 +1,53 @@
+# With `data.shards`: prepares the files of a data set in several jobs, which `prepare_data` joins. Where the settings list no classes, the
+# labels in all shards are surveyed first.
+
+
+rule survey_shard:
+    input:
+        check_results("survey_shard"),
+        raw=varying(pipeline.shards.surveyed, pipeline.raw),
+    output:
+        "results/data/{dataset}/surveys/{shard}/manifest.json",
+    log:
+        "logs/survey_shard/{dataset}/{shard}.log",
+    resources:
+        mpi="",  # as in prepare_data
+    params:
+        *pipeline.tracked("survey_shard", pipeline.shards.surveyed),
+        command=untracked(stage_command, pipeline, "survey_shard", executes),
+    shell:
+        "{params.command} {log:q}"
+
+
+rule decide_classes:
+    input:
+        check_results("decide_classes"),
+        surveys=varying(pipeline.shards.deciding, pipeline.surveys),
+    output:
+        "results/data/{dataset}/classes/manifest.json",
+    log:
+        "logs/decide_classes/{dataset}.log",
+    params:
+        *pipeline.tracked("decide_classes", pipeline.shards.deciding),
+        command=untracked(stage_command, pipeline, "decide_classes", executes),
+    shell:
+        "{params.command} {log:q}"
+
+
+rule prepare_shard:
+    input:
+        check_results("prepare_shard"),
+        raw=varying(pipeline.shards.names, pipeline.raw),
+        tokenizer=varying(pipeline.shards.names, pipeline.tokenizer),
+        classes=varying(pipeline.shards.names, pipeline.classes),
+    output:
+        "results/data/{dataset}/shards/{shard}/manifest.json",
+    log:
+        "logs/prepare_shard/{dataset}/{shard}.log",
+    resources:
+        mpi="",  # as in prepare_data
+    params:
+        *pipeline.tracked("prepare_shard", pipeline.shards.names),
+        command=untracked(stage_command, pipeline, "prepare_shard", executes),
+    shell:
+        "{params.command} {log:q}"

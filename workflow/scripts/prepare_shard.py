@@ -1,0 +1,69 @@
+"""Stage: tokenise and split the files of a shard, each on its own; files that were prepared before are left as they are."""
+
+import argparse
+import os
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Data
+from snaketrain.data.sharded.dealing import RawFile, Shard
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import adopt, verify
+from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_manifest
+
+
+def main(args: argparse.Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    # read by the tokenizers library when it is first imported
+    os.environ |= {"RAYON_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "true"}
+    data = Data.model_validate(from_strings(job.given.settings)["data"])
+    raw, model, decided = read_manifest(args.raw), read_manifest(args.tokenizer), read_manifest(args.classes) if args.classes else None
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        files = Shard.of(args.shard).files(raw, data)
+        verify(model)
+        verify(raw, wanted={file.title for file in files}.__contains__)
+        parts = _prepare(job, data, files, raw, model, decided, args.threads)
+    except ValueError as error:
+        raise SystemExit(f"prepare_shard: {error}") from None
+    made: dict[str, str] = {}
+    for part in parts.values():
+        beside = f"../../parts/{part.folder.name}"
+        made |= {f"{beside}/{name}": sha256 for name, sha256 in part.files.items()}
+        made[f"{beside}/manifest.json"] = file_digest(part.path)
+    adopt(job.folder, made)
+    inputs = {"raw": raw.content, "tokenizer": model.content} | ({"classes": decided.content} if decided else {})
+    job.finish(inputs, sorted(made), {"parts": {file: part.folder.name for file, part in parts.items()}}, started)
+
+
+def _prepare(
+    job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
+) -> dict[str, Manifest]:
+    from snaketrain.data.sharded.preparing import prepare_parts
+    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+
+    classes: list[str] = decided.facts["classes"] if decided else []
+    shared = digest(sorted(job.given.settings), sorted(job.given.code), model.content, classes)
+    folders = {job.folder.parent.parent / "parts" / digest(shared, file.title, file.sha256): file for file in files}
+    with tempfile.TemporaryDirectory(dir=job.folder) as folder:
+        tokenizer = Path(folder) / "tokenizer"
+        copy_tokenizer(tokenizer_folder(model.folder / "files"), tokenizer, data.pair)
+        return prepare_parts(data, folders, raw.folder, tokenizer, classes, threads)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = stages.parser("prepare_shard", __doc__)
+    parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
+    parser.add_argument("--tokenizer", required=True, metavar="MANIFEST", help="manifest of the fetched tokenizer")
+    parser.add_argument("--classes", metavar="MANIFEST", help="manifest of the classes; not needed where the settings list them")
+    parser.add_argument("--shard", required=True, metavar="NAME", help="such as 00003-of-00008")
+    parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    args = _arguments()
+    stages.run(partial(main, args), args.output.parent)

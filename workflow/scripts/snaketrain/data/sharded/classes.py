@@ -1,0 +1,42 @@
+"""Finds the classes of training data whose labels are not listed: each file is surveyed on its own, then all are decided on."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.text.surveying import Survey, Surveyor, classes
+from snaketrain.runtime.json_types import JsonObject
+
+
+def survey_file(data: Data, file: Path, root: Path) -> JsonObject:
+    """For each label how often it occurs, how often in a first line, and where first."""
+    surveyor = Surveyor("train", data, None)
+    for _ in surveyor.examples([file], root):
+        pass
+    return {
+        label: [count, surveyor.in_first_lines[label], surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()
+    }
+
+
+def decide_classes(data: Data, surveys: Iterable[JsonObject]) -> list[str]:
+    """The names of the classes in order; `surveys` of all files, in their order."""
+    merged = Surveyor("train", data, None)
+    for survey in surveys:
+        for label, (count, in_first_lines, location) in survey.items():
+            merged.label_counts[label] += count
+            merged.in_first_lines[label] += in_first_lines
+            merged.first_locations.setdefault(label, location)
+    if not merged.label_counts:
+        raise BadData(f"data.label: no row of train has a value in column {data.label!r}. Name the right column.")
+    merged.refuse_too_many_classes()
+    merged.refuse_headers()
+    return class_numbers(data, merged.label_counts)[0]
+
+
+def class_numbers(data: Data, found: Iterable[str] = ()) -> tuple[list[str], dict[str, int]]:
+    """The names of the classes in order, and the number of each label's class; `found`: the labels that occur, if none are listed."""
+    return classes(data, Survey(np.array([], np.int64), np.array([], np.int8), Counter(found), 0))

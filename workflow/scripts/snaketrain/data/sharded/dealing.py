@@ -1,0 +1,46 @@
+"""Which files a shard consists of: the files are dealt to the shards one by one, in their order."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sources.formats import format_of
+from snaketrain.data.sources.reading import readable
+from snaketrain.runtime.manifests import Manifest
+
+
+class RawFile(NamedTuple):
+    source: str  # train or dev
+    name: str  # in the folder of its source
+    path: Path
+    sha256: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.source}/{self.name}"
+
+
+class Shard(NamedTuple):
+    number: int
+    total: int
+
+    @classmethod
+    def of(cls, name: str) -> "Shard":
+        """From a name such as `00003-of-00008`."""
+        if not (found := re.fullmatch(r"(\d+)-of-(\d+)", name)):
+            raise ValueError(f"{name!r} is not the name of a shard: write one such as 00003-of-00008")
+        return cls(int(found[1]), int(found[2]))
+
+    def files(self, raw: Manifest, data: Data) -> list[RawFile]:
+        return raw_files(raw, data)[self.number :: self.total]
+
+
+def raw_files(raw: Manifest, data: Data) -> list[RawFile]:
+    """All files of a known format, source by source; `raw`: of the fetched data."""
+    found: list[RawFile] = []
+    for source, names in raw.facts["files"].items():
+        files = [RawFile(source, name, raw.folder / source / name, raw.files[f"{source}/{name}"]) for name in names]
+        readable([file.path for file in files], data)  # refuses a source of unknown formats
+        found += [file for file in files if format_of(file.path, data.format)]
+    return found

@@ -1,0 +1,107 @@
+"""Joins the parts of all files to prepared data: their examples follow one another in the order of the files, and nothing is copied."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from snaketrain.config.schema import Data
+from snaketrain.data.prepared_files import open_table
+from snaketrain.data.sharded.repetitions import among, repeated
+from snaketrain.data.sources.data_issues import DataIssues
+from snaketrain.data.text.preparing import check_train, report_untrained
+from snaketrain.data.text.splitting import SPLITS
+from snaketrain.data.text.surveying import Surveyor, nothing_usable
+from snaketrain.data.text.trained_on import TrainedOn
+from snaketrain.labels import label_kind
+from snaketrain.labels.base import Tally
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest
+
+COUNTS = ("examples", "tokens", "longest", "truncated", "target_tokens", "longest_target")  # of a split; the longest are no sums
+LARGEST = ("longest", "longest_target")
+
+
+def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssues]:
+    """The facts about the splits, and the data issues; `parts` in the order of their files."""
+    rows, issues = _rows(data, parts)
+    names: list[str] = parts[0].facts["label_names"]  # the same for all
+    tallies = {split: _tally(data, _of(parts, split), split, names) for split in SPLITS}
+    splits = {split: _facts(_of(parts, split), split, tally, data.label is not None) for split, tally in tallies.items()}
+    check_train(splits["train"]["examples"], tallies["train"])
+    _report_repetitions(data, parts, issues)
+    counts = {split: facts.get("label_counts", []) for split, facts in splits.items()}
+    report_untrained(counts, TrainedOn(names, counts["train"], np.array([], np.int64)), issues)
+    return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
+
+
+def _of(parts: list[Manifest], split: str) -> list[Manifest]:
+    return [part for part in parts if split in part.facts["splits"]]
+
+
+def _rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], DataIssues]:
+    """The rows of each source, and the data issues of all files."""
+    rows: dict[str, int] = {}
+    issues = DataIssues()
+    for source in dict.fromkeys(part.facts["source"] for part in parts):
+        of_source = [part.facts for part in parts if part.facts["source"] == source]
+        surveyor = Surveyor(source, data, None)
+        for facts in of_source:
+            surveyor.issues.merge(DataIssues.of(facts["odd"]))
+            for label, (count, location) in facts["labels"].items():
+                surveyor.label_counts[label] += count
+                surveyor.first_locations.setdefault(label, location)
+        rows[source] = sum(facts["rows"] for facts in of_source)
+        if not any(facts["labelled"] for facts in of_source):
+            raise nothing_usable(source, rows[source], surveyor.issues)
+        if source == "train" and data.labels is None:
+            surveyor.report_single_rows()
+        issues.merge(surveyor.issues)
+    return rows, issues
+
+
+def _tally(data: Data, parts: list[Manifest], split: str, names: list[str]) -> Tally[Any]:
+    tally = label_kind(data.label_kind).tally(names)
+    if data.label is not None:
+        for part in parts:
+            for batch in open_table([part.file(f"{split}.arrow")]).select(["label"]).to_batches():
+                for label in batch["label"].to_pylist():
+                    tally.add(label)
+    return tally
+
+
+def _facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled: bool) -> JsonObject:
+    counts: JsonObject = {"examples": 0, "tokens": 0, "longest": 0, "truncated": 0}
+    for facts in (part.facts["splits"][split] for part in parts):
+        for name in COUNTS:
+            if name in facts:
+                before = counts.get(name, 0)
+                counts[name] = max(before, facts[name]) if name in LARGEST else before + facts[name]
+    return {"labelled": labelled and counts["examples"] > 0} | counts | tally.facts()
+
+
+def _report_repetitions(data: Data, parts: list[Manifest], issues: DataIssues) -> None:
+    """Report examples that repeat within train, or that leak from train into files of their own; equal texts of one source stay together."""
+    train = _keys(parts, "train")
+    count, first = repeated(train, DataIssues.SHOWN)
+    issues.add_all("duplicate", count, list(_cases(parts, "train", first)))
+    for split in data.sources:
+        if split != "train":
+            count, first = among(_keys(parts, split), train, DataIssues.SHOWN)
+            issues.add_all(f"leaked_{split}", count, list(_cases(parts, split, first)))
+
+
+def _keys(parts: list[Manifest], split: str) -> list[np.ndarray]:
+    return [np.load(part.file(f"{split}.keys.npy"), mmap_mode="r") for part in _of(parts, split)]
+
+
+def _cases(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[tuple[str, str]]:
+    """The location and the text of each of these examples of a split."""
+    parts = _of(parts, split)
+    ends = np.cumsum([part.facts["splits"][split]["examples"] for part in parts])
+    for position in positions:
+        number = int(np.searchsorted(ends, position, side="right"))
+        part = parts[number]
+        row = position - (int(ends[number - 1]) if number else 0)
+        table = open_table([part.file(f"{split}.arrow")])
+        yield f"{part.facts['file']}, line {table['line'][row].as_py()}", table["text"][row].as_py()

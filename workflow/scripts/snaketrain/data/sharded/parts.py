@@ -1,0 +1,110 @@
+"""Prepares one file: it is read, tokenised and written once, as a folder with a file for each split.
+
+The folder's name is a digest of all that its content depends on, so it is found again whichever job needs it. It is renamed into place
+when it is complete: a job that is killed leaves nothing that looks like a part.
+"""
+
+import os
+import shutil
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+
+from snaketrain.config.schema import Data
+from snaketrain.data.sharded.classes import class_numbers
+from snaketrain.data.sharded.dealing import RawFile
+from snaketrain.data.sharded.splitting import assign_by_key, splits_of, text_key
+from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.reading import check_columns, readable
+from snaketrain.data.text.split_files import SplitWriter
+from snaketrain.data.text.splitting import SPLITS
+from snaketrain.data.text.spooling import in_batches, progress, row_schema
+from snaketrain.data.text.surveying import Example, Surveyor
+from snaketrain.data.tokenization.tokenizer import Tokenizer
+from snaketrain.labels.base import VALID, WITHHELD
+from snaketrain.runtime.integrity import damage, digests
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
+
+KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows
+
+
+@dataclass
+class PartSplit:
+    """The examples of one split of a part, as they are written."""
+
+    writer: SplitWriter
+    keys: "array[int]" = field(default_factory=lambda: array("Q"))
+
+
+def kept_part(folder: Path) -> Manifest | None:
+    """A part that was made before and is intact."""
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        return None
+    found = read_manifest(manifest)
+    return None if damage(found) else found
+
+
+def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Tokenizer, found_classes: list[str]) -> Manifest:
+    """`found_classes`: those of the training data, if the settings list none."""
+    building = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    facts = _write(building, data, file, root, tokenizer, found_classes)
+    files = digests(building, sorted(path.name for path in building.iterdir()))
+    write_manifest(building / "manifest.json", Manifest("prepare_shard", folder.name, [], {file.title: file.sha256}, files, facts))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(building, folder)
+    return read_manifest(folder / "manifest.json")
+
+
+def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Tokenizer, found_classes: list[str]) -> JsonObject:
+    if problems := check_columns(data, file.source, readable([file.path], data)):
+        raise BadData("\n".join(problems))
+    names, class_of = class_numbers(data, found_classes)
+    known = None if file.source == "train" and data.labels is None else set(class_of)
+    surveyor, issues = Surveyor(file.source, data, known), DataIssues()
+    splits = {split: PartSplit(SplitWriter(data, names, class_of, data.label is not None)) for split in splits_of(file.source, data)}
+    with ExitStack() as opened:
+        add = {split: opened.enter_context(part.writer.opened(folder / f"{split}.arrow", issues)) for split, part in splits.items()}
+        rows = _with_split(in_batches(_usable(surveyor, file.path, root), row_schema(data)), file.source, data)
+        for batch in progress(tokenizer.encode(rows), f"read and tokenise {file.title}"):
+            for split, part in splits.items():
+                chosen = batch.filter(pyarrow.compute.equal(batch[SPLIT], SPLITS.index(split)))
+                add[split](chosen)
+                part.keys.extend(chosen[KEYS].to_pylist())
+    for split, part in splits.items():
+        np.save(folder / f"{split}.keys.npy", np.frombuffer(part.keys, np.uint64))
+    surveyor.issues.merge(issues)
+    states = np.frombuffer(surveyor.labels, np.int8)
+    return {
+        "source": file.source,
+        "file": file.title,
+        "label_names": names,
+        "rows": surveyor.rows,
+        "labelled": int((states == VALID).sum()),
+        "splits": {split: part.writer.facts() for split, part in splits.items()},
+        "labels": {label: [count, surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()},
+        "odd": surveyor.issues.content(),
+    }
+
+
+def _usable(surveyor: Surveyor, file: Path, root: Path) -> Iterator[Example]:
+    for example in surveyor.examples([file], root):
+        if surveyor.labels[-1] in (VALID, WITHHELD):
+            yield example
+
+
+def _with_split(batches: Iterator[pyarrow.RecordBatch], source: str, data: Data) -> Iterator[pyarrow.RecordBatch]:
+    for batch in batches:
+        texts = zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True)
+        keys = np.fromiter(map(text_key, texts), np.uint64, len(batch))
+        batch = batch.append_column(KEYS, pyarrow.array(keys))
+        yield batch.append_column(SPLIT, pyarrow.array(assign_by_key(keys, source, data)))

@@ -1,0 +1,55 @@
+"""The shards in which data sets are prepared: how many, and the names of their jobs, `data set/00003-of-00008`."""
+
+from collections.abc import Iterable
+
+from snaketrain.config.schema import Data, Settings
+from snaketrain.orchestration.names import data_name
+
+SHARD_STAGES = ("survey_shard", "prepare_shard")
+
+
+def dataset_of(name: str) -> str:
+    """The data set of a job's name, `data set` or `data set/shard`."""
+    return name.partition("/")[0]
+
+
+def shard_of(name: str) -> str:
+    return name.partition("/")[2]
+
+
+class Shards:
+    def __init__(self, runs: Iterable[Settings]):
+        self.counts: dict[str, int] = {}  # of the data sets that have any; the largest that a run asks for
+        self.data: dict[str, Data] = {}
+        for run in runs:
+            if run.data.shards:
+                name = data_name(run.data)
+                self.counts[name] = max(run.data.shards, self.counts.get(name, 0))
+                self.data[name] = run.data.for_training
+
+    @property
+    def names(self) -> list[str]:
+        return [shard for dataset in self.counts for shard in self.of(dataset)]
+
+    @property
+    def surveyed(self) -> list[str]:
+        """Those whose labels are surveyed."""
+        return [shard for dataset in self.deciding for shard in self.of(dataset)]
+
+    @property
+    def deciding(self) -> list[str]:
+        """The data sets whose classes are not listed."""
+        return [name for name, data in self.data.items() if data.finds_classes]
+
+    def of(self, dataset: str) -> list[str]:
+        count = self.counts.get(dataset, 0)
+        return [f"{dataset}/{number:05}-of-{count:05}" for number in range(count)]
+
+    def reads(self, stage: str, name: str, fetched: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+        """What a stage's manifest records, by role; `fetched`: the raw data and the tokenizer."""
+        if stage == "survey_shard":
+            return {"raw": fetched["raw"]}
+        if stage == "decide_classes":
+            return {shard_of(shard): ("survey_shard", shard) for shard in self.of(name)}
+        decided = {"classes": ("decide_classes", dataset_of(name))} if dataset_of(name) in self.deciding else {}
+        return fetched | decided
