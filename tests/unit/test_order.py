@@ -1,11 +1,16 @@
 """Data of many sections: every example once, shuffled, the same however a training gets to a step, and no process holds the order of all."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from snaketrain.config.schema import Train
 from snaketrain.data.loading import order
+from snaketrain.data.loading.batch_counts import BatchCounts
 from snaketrain.data.loading.batches import Batches
 from snaketrain.data.loading.order import Order
+from snaketrain.runtime.manifests import Manifest
 
 SIZES = [1, 63, 64, 65, 640, 1000, 4097]
 
@@ -24,14 +29,14 @@ class Asked:
     """Lengths that record how many are asked for at a time."""
 
     def __init__(self, examples: int):
-        self.known, self.most = lengths(examples), 0
+        self.known, self.most, self.asked = lengths(examples), 0, 0
 
     def __len__(self) -> int:
         return len(self.known)
 
     def __getitem__(self, examples: slice, /) -> np.ndarray:
         found = self.known[examples]
-        self.most = max(self.most, len(found))
+        self.most, self.asked = max(self.most, len(found)), self.asked + len(found)
         return found
 
 
@@ -85,3 +90,34 @@ def test_a_late_step_needs_the_lengths_of_one_section():
     assert [step for step, _ in steps] == [16_001]
     assert known.most <= 64
     assert len(batches._made[1]) == 100  # of 400 examples: a multiple of 50 batches
+
+
+def test_batches_of_tokens_are_counted_once(tmp_path):
+    """A resumed training makes the batches of the section that it is in, and no others."""
+    counts = BatchCounts(tmp_path / "counts.json")
+    whole = Batches(lengths(4097), 42, 3, 400, counts=counts)
+    wanted = [whole.count(0), whole.count(1)]
+    counts.save()
+    known = Asked(4097)
+    resumed = Batches(known, 42, 3, 400, counts=BatchCounts(tmp_path / "counts.json"))
+    assert [resumed.count(0), resumed.count(1)] == wanted and known.most == 0
+    assert np.array_equal(resumed.batch(1, wanted[1] - 1), whole.batch(1, wanted[1] - 1))
+    assert known.asked <= 512
+
+
+def test_counts_belong_to_the_data_and_to_all_that_makes_its_batches(tmp_path):
+    data = Manifest("prepare_data", "", [], {}, {"train.arrow": "1"}, path=str(tmp_path / "manifest.json"))
+
+    def path(data: Manifest = data, **changes):
+        return BatchCounts.of(data, Train.model_validate({"task": "causal_lm", "batch_tokens": 400} | changes)).path
+
+    first = path()
+    others = [
+        path(seed=7),
+        path(batch_tokens=300),
+        path(packing=True),
+        path(block_length=8),
+        path(replace(data, files={"train.arrow": "2"})),
+    ]
+    assert len({first, *others}) == 6 and path(learning_rate=1.0) == first and first.is_relative_to(tmp_path)
+    assert path(batch_tokens=None) is None

@@ -106,6 +106,7 @@ def main(args: argparse.Namespace) -> int:
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
+    from snaketrain.data.loading.batch_counts import BatchCounts
     from snaketrain.data.loading.loader import Loader
     from snaketrain.data.loading.opening import open_splits
     from snaketrain.training.building import early_stopping, make_task, start_strategy
@@ -117,9 +118,11 @@ def main(args: argparse.Namespace) -> int:
     from snaketrain.training.trainer import Trainer
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
-    first, plan = strategy.rank == 0, Plan.of(train, splits.train.lengths)
+    first, counts = strategy.rank == 0, BatchCounts.of(data, train)
+    plan = Plan.of(train, splits.train.lengths, counts)
     about: JsonObject = {"began": started} | (place() if first else {})
     if first:
+        counts.save()
         about |= take_over(job, inputs)
         given = {role: path for role, path in paths.items() if path}
         description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)

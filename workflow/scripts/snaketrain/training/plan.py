@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train, Use
 from snaketrain.config.schema.train import PLATEAU
+from snaketrain.data.loading.batch_counts import BatchCounts
 from snaketrain.data.loading.batches import Batches
 from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.json_types import JsonObject
@@ -34,8 +35,8 @@ class Plan:
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
 
     @classmethod
-    def of(cls, train: Train, lengths: Lengths) -> "Plan":
-        batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing)
+    def of(cls, train: Train, lengths: Lengths, counts: BatchCounts | None = None) -> "Plan":
+        batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing, counts=counts)
         schedule = schedule_of(train.schedule, train.learning_rate)
         of_groups = {n: schedule_of(group.schedule, train.learning_rate) for n, group in enumerate(train.groups) if group.schedule}
         ends = [batches.count(0) if train.steps != 0 else 0]

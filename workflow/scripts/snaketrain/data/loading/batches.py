@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from snaketrain.data.loading.batch_counts import BatchCounts
 from snaketrain.data.loading.order import Order
 from snaketrain.data.loading.training_data import Lengths
 
@@ -28,11 +29,15 @@ class Batches:
     Made section by section (see `order.py`): a process holds one section's batches.
     """
 
-    def __init__(self, lengths: Lengths, seed: int, size: int, tokens: int | None = None, padded: bool = True):
+    def __init__(
+        self, lengths: Lengths, seed: int, size: int, tokens: int | None = None, padded: bool = True, counts: BatchCounts | None = None
+    ):
+        """`counts`: what is remembered of these batches, if they are of `tokens`."""
         self.lengths, self.seed, self.size = lengths, seed, size
         self.tokens, self.padded = tokens, padded  # whether a batch is padded to its longest example
         self._order: tuple[int, Order | None] = (-1, None)
         self._made: tuple[tuple[int, int], list[np.ndarray]] = ((-1, -1), [])
+        self.counts = counts or BatchCounts()
         self._ends: dict[int, np.ndarray] = {}
 
     def count(self, epoch: int) -> int:
@@ -61,7 +66,9 @@ class Batches:
         if epoch not in self._ends:
             order = self._order_of(epoch)
             if self.tokens:  # only cutting shows how many batches a section has
-                self._ends[epoch] = np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)])
+                self._ends[epoch] = self.counts.known(
+                    epoch, lambda: np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)])
+                )
             else:
                 examples = np.minimum(np.arange(1, order.sections + 1) * order.section_size, len(self.lengths))
                 self._ends[epoch] = -(-examples // self.size)
