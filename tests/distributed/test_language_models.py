@@ -5,13 +5,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from distributed.running import losses, run_stage, train
 from grammar import END, write_texts, write_word_tokenizer
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, Model
+from snaketrain.config.schema import Data, Model, Source
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_manifest
 
 LLAMA = Model(
     use="transformers.LlamaForCausalLM",
@@ -37,6 +39,19 @@ def data(tmp_path_factory) -> Path:
     run(folder, "fetch_model", "model", [], strings("source", data.tokenizer))
     run(folder, "prepare_data", "data", ["--raw", "raw/manifest.json", "--tokenizer", "model/manifest.json"], strings("data", data))
     return folder / "data/manifest.json"
+
+
+@pytest.fixture(scope="module")
+def pretrained(data, tmp_path_factory) -> Path:
+    """The manifest of a fetched language model."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(4)
+    size = LLAMA.arguments | {"vocab_size": read_manifest(data).facts["vocab_size"], "tie_word_embeddings": True, "initializer_range": 0.2}
+    LlamaForCausalLM(LlamaConfig(**size)).to(torch.bfloat16).save_pretrained(folder / "base")
+    run(folder, "fetch_model", "model", [], strings("source", Source(path="base")))
+    return folder / "model/manifest.json"
 
 
 def run(folder: Path, stage: str, output: str, arguments: list[str], settings: list[str], processes: int = 1) -> None:
@@ -91,6 +106,21 @@ def test_a_model_that_only_the_first_process_makes(data, tmp_path):
     run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], processes=2)
     found = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
     assert found == pytest.approx(selection["winner"]["metrics"], rel=1e-5)
+
+
+def test_training_and_evaluation_without_a_whole_model(data, pretrained, tmp_path):
+    model = Model(use="transformers.AutoModelForCausalLM", source={"path": "base"})
+    settings = {"model": model, "pretrained": pretrained, "task": "causal_lm", "packing": True, "batch_size": 12}
+    expected = train(data, tmp_path / "one", **settings)
+    found = train(data, tmp_path / "training", 2, strategy="fsdp", **settings)
+    assert found == pytest.approx(expected, rel=1e-5) and min(found.values()) < 0.97 * found[1]
+    assert "tensors are read by slices" in (tmp_path / "training/logs/rank-0.log").read_text()
+    given = ["--training", "training/manifest.json", "--data", str(data), "--model", str(pretrained)]
+    run(tmp_path, "select_checkpoint", "selection", given[:4], ['select.metric="loss"'])
+    options = [*given, "--selection", "selection/manifest.json", "--run-name", "test", "--device", "cpu"]
+    run(tmp_path, "evaluate_model", "evaluation", options, ["evaluate.batch_size=7"], processes=2)
+    metrics = json.loads((tmp_path / "evaluation/dev_results.json").read_text())["metrics"]
+    assert metrics["loss"] == pytest.approx(min(each["loss"] for each in evaluations(tmp_path / "one")), rel=1e-5)
 
 
 def test_speed_counts_predicted_tokens(data, tmp_path):

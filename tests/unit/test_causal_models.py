@@ -7,6 +7,9 @@ import transformers
 
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.models.unread import unread_weights
+from snaketrain.models.without_memory import give_memory
+from snaketrain.strategies.slices import read_slices
 from snaketrain.tasks.causal_lm import CausalLm
 
 FACTS = {"vocab_size": 40, "end_token_id": 3}
@@ -83,6 +86,32 @@ def test_models_that_mix_the_texts_of_a_row_are_not_packed(examples):
     assert task.count(examples.batch([0])) == 29
     with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row attend to each other"):
         task.count(Packed(examples).batch([0, 1]))
+
+
+def test_models_whose_weights_are_read_later_are_probed_at_their_first_batch(tmp_path, examples):
+    later, mixing = (
+        unread(tmp_path / use, use, arguments)
+        for use, arguments in {
+            "BertLMHeadModel": SIZE,
+            "BloomForCausalLM": {"hidden_size": 32, "num_hidden_layers": 1, "n_head": 2, "vocab_size": 40, "pad_token_id": None},
+        }.items()
+    )
+    with pytest.raises(SystemExit, match="BertLMHeadModel attends to the tokens that it has to predict"):
+        later[0].training_step(later[1], examples.batch([0, 1]))
+    task, modules = mixing
+    assert task.count(Packed(examples).batch([0, 1])) == 29 + 3  # comes before
+    with pytest.raises(SystemExit, match="train.packing: transformers.BloomForCausalLM lets texts of one row attend to each other"):
+        task.training_step(modules, Packed(examples).batch([0, 1]))
+
+
+def unread(folder, use, arguments):
+    model = getattr(transformers, use)
+    model(model.config_class(**arguments)).save_pretrained(folder)
+    task = CausalLm()
+    modules = task.build({"use": f"transformers.{use}", "arguments": {}, "unread": True}, folder, FACTS)
+    give_memory(modules["model"], torch.device("cpu"), torch.device("cpu"))
+    read_slices(modules["model"], unread_weights(modules["model"]))
+    return task, modules
 
 
 @pytest.mark.parametrize("layout", [lambda data: data, Packed, lambda data: Blocks(data, 30)])

@@ -12,10 +12,11 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.models.unread import leave_trained_unread
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Task
-from snaketrain.training.building import build, load_for_evaluation
+from snaketrain.training.building import build, by_slices, load_for_evaluation
 from snaketrain.training.evaluation import Measurements, compute_outputs
 from snaketrain.training.gathering import Rows, as_array, merged
 from snaketrain.training.state import TrainState
@@ -25,7 +26,11 @@ def load_trained(
     task: Task, train: Train, model: Model, pretrained: Path | None, facts: JsonObject, folder: Path, strategy: Strategy
 ) -> TrainState:
     """A model with the weights in `folder`, ready to predict; `pretrained`: the folder that its training built it from."""
-    modules = build(task, train, model, pretrained, facts, builds=strategy.builds)
+    slices = by_slices(task, strategy)
+    modules = build(task, train, model, pretrained, facts, builds=strategy.builds and not slices, slices=slices)
+    if slices:
+        for name, module in modules.items():
+            leave_trained_unread(module, folder, name)
     state = load_for_evaluation(task, modules, strategy, folder)
     task.load_state_dict(torch.load(folder / "task.memory.pt", weights_only=True))  # such as averaged weights
     return state

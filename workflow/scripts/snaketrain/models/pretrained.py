@@ -11,6 +11,7 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.models.adapters import add_adapters
+from snaketrain.models.unread_pretrained import unread_pretrained
 from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         given = {"local_files_only": True, "dtype": torch.float32} | always | model["arguments"]
         if model.get("adapters"):
             return adapted(cls, model["adapters"], folder, given)
+        if model.get("unread"):
+            return unread_pretrained(cls, folder, given)
         pretrained: nn.Module = cls.from_pretrained(folder, **given)
         return pretrained
     config_class = getattr(cls, "config_class", None)

@@ -25,12 +25,12 @@ def vocabulary_size(model: nn.Module) -> int:
 @torch.no_grad()
 def _differ(model: nn.Module, changed: int, seen: slice, position_ids: Tensor | None) -> bool:
     """Whether the logits at the `seen` positions depend on the token at the `changed` one."""
-    tokens = torch.arange(2 * HALF)[None] % vocabulary_size(model)
+    tokens = torch.arange(2 * HALF, device=next(model.parameters()).device)[None] % vocabulary_size(model)
     others = tokens.clone()
     others[0, changed] = (others[0, changed] + 1) % vocabulary_size(model)
     training = model.training
     model.eval()
-    given = {} if position_ids is None else {"position_ids": position_ids}
+    given = {} if position_ids is None else {"position_ids": position_ids.to(tokens.device)}
     first, second = (model(input_ids=ids, use_cache=False, **given).logits[0, seen].float() for ids in (tokens, others))
     model.train(training)
     return bool((first - second).abs().max() > 1e-4 * first.abs().max())

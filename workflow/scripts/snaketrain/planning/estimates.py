@@ -8,6 +8,7 @@ from snaketrain.config.schema import Compute, Settings
 from snaketrain.planning.data import NotPlannable, fetched_or_local, planned_data
 from snaketrain.planning.modules import planned_model
 from snaketrain.planning.tracing import Footprint, footprint
+from snaketrain.training.building import by_slices, make_task
 
 GIB = 2**30
 # What a GPU holds besides tensors. These are assumptions, which were not measured
@@ -27,7 +28,7 @@ class Estimate:
     steps: int
     mean_size: float  # of a batch, of that of the largest
     sharded: bool  # the checkpoints
-    builders: int  # processes of one node that build the whole model
+    builders: int  # processes of one node that build the whole model; none: they read slices of pretrained weights
     assumed: str  # of the data
 
     @property
@@ -122,7 +123,8 @@ def _estimate(run: Settings, results: Path, scratch: Path) -> Estimate:
     strategy.rank = min(1, processes - 1)  # a rank other than 0, which may not build the model
     wanted = run.compute.checkpoint_format  # as `make_format` decides, which needs a process group
     sharded = wanted == "sharded" or (wanted == "auto" and strategy.shards_model and processes > 1)
-    builders = 1 + strategy.builds * (run.compute.processes - 1)
+    slices = model.weights and not run.model.adapters and not run.model.initial_weights and by_slices(make_task(run.train), strategy)
+    builders = 0 if slices else 1 + strategy.builds * (run.compute.processes - 1)
     return Estimate(
         run, processes, precision, traced.footprint, shares.examples, shares.steps, shares.mean_size, sharded, builders, data.assumed
     )

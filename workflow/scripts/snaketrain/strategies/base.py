@@ -50,6 +50,7 @@ class Strategy:
     shards_model: ClassVar[bool] = (
         False  # whether ranks hold shards of the parameters: checkpoints are sharded, and as many ranks evaluate, by default
     )
+    reads_slices: ClassVar[bool] = False  # whether `place` fills modules whose weights are still in their files
     generates: ClassVar[bool] = True  # whether a model's `generate` works, which runs parts of the model by themselves
     dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors
 

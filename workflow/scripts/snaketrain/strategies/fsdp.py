@@ -19,10 +19,12 @@ from torch.distributed.fsdp import (
 from torch.optim import Optimizer
 
 from snaketrain.models.blocks import blocks
+from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import give_memory, has_memory
 from snaketrain.strategies.base import PRECISIONS
 from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.shards import ShardedScaler, clip_sharded
+from snaketrain.strategies.slices import read_slices
 
 
 class Fsdp(Distributed):
@@ -32,9 +34,11 @@ class Fsdp(Distributed):
     `cpu_offload`: keeps shards in CPU memory, where the optimizer then runs.
     `exchange_each_piece`: with `train.accumulate`, reduces gradients after each microbatch: less memory, more communication.
     `build_once`: only rank 0 builds the model and broadcasts its shards; otherwise every rank builds it on the CPU and keeps its own.
+    Of pretrained weights in safetensors files each rank reads only its shards, so that none builds the model.
     """
 
     shards_model = True
+    reads_slices = True
     trains_adapters = True
     scaler_class = ShardedScaler
 
@@ -62,16 +66,24 @@ class Fsdp(Distributed):
         return self.rank == 0 or not self.build_once
 
     def place(self, module: nn.Module) -> nn.Module:
+        if unread := unread_weights(module):
+            module = self.shard_module(module)
+            self.give_memory(module)
+            read_slices(module, unread)
+            return module
         if not self.build_once:
             return self.shard_module(module)
         whole = module.state_dict() if self.builds else {}
         module = self.shard_module(module)
         if not has_memory(module):
-            give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
+            self.give_memory(module)
         set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
         for buffer in module.buffers():  # some are not in the state dict, and may have been initialised at random
             dist.broadcast(buffer, 0)
         return module
+
+    def give_memory(self, module: nn.Module) -> None:
+        give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
 
     def shard_module(self, module: nn.Module) -> nn.Module:
         """Keep this rank's shard of each parameter."""

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
+from snaketrain.models.without_memory import has_memory
 from snaketrain.strategies.fsdp import Fsdp
 
 STYLES = {  # by transformers' names
@@ -49,7 +50,7 @@ class TensorParallel(Fsdp):
         parallelize_module(module, self.mesh["tensor"], self.styles(module), src_data_rank=None)
         if self.data_parallel_size > 1:
             return self.shard_blocks(module, self.mesh["replicate", "shard"])
-        return module.to(self.device) if self.builds else module
+        return module.to(self.device) if has_memory(module) else module
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
         """The style of each module that the plan names. Tied weights are not split, since only one of their uses would be."""

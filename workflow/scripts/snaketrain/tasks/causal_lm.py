@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.probing import sees_later_tokens, sees_other_texts, vocabulary_size
 from snaketrain.models.token_losses import NO_TARGET
+from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import has_memory
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.base import Batch, Modules
@@ -16,6 +17,8 @@ from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
 
 
 class CausalLm(TokenPrediction):
+    unprobed = False  # whether what the model attends to is still to be found out
+
     def __init__(self, learn_prompts: bool = False, generate: JsonObject | None = None):
         """Of prompts with answers, and of chats, only the answers are learnt, unless `learn_prompts` is set. `generate`: see TokenPrediction."""
         super().__init__(generate)
@@ -30,14 +33,19 @@ class CausalLm(TokenPrediction):
         _check_head(module, self.use, data.get("vocab_size", 0))
         # FlashAttention needs a GPU, so it cannot be probed here; it separates packed texts only in a batch of one row
         self.one_row = "flash" in (getattr(module.config, "_attn_implementation", None) or "")
-        tries = not self.one_row and has_memory(module)  # on the meta device another rank probes it
-        if tries and sees_later_tokens(module):
+        self.unprobed, self.keeps_texts_apart = unread_weights(module) is not None and not self.one_row, True
+        if has_memory(module) and not self.one_row:  # on the meta device another rank probes it, or all do when its weights are read
+            self.probe(module)
+        self.prepare_generation(module, data)
+        return {"model": module}
+
+    def probe(self, module: nn.Module) -> None:
+        """Find out by its predictions what the model attends to."""
+        if sees_later_tokens(module):
             raise SystemExit(
                 f"model.use: {self.use} attends to the tokens that it has to predict. Name a causal class, or set model.arguments.is_decoder."
             )
-        self.keeps_texts_apart = not (tries and sees_other_texts(module))
-        self.prepare_generation(module, data)
-        return {"model": module}
+        self.keeps_texts_apart = not sees_other_texts(module)
 
     def count(self, batch: Batch) -> int:
         self.check(batch)
@@ -65,6 +73,10 @@ class CausalLm(TokenPrediction):
 
     def predictions(self, modules: Modules, batch: Batch) -> tuple[Tensor, Tensor]:
         """The logits at each position except the last, and the next tokens."""
+        if self.unprobed:
+            self.unprobed = False
+            self.probe(modules["model"])
+            self.check(batch)
         # no mask: padding comes last, and a causal model does not attend to later positions
         inputs = {name: self.before(batch[name]) for name in ("input_ids", "position_ids") if name in batch}
         targets = self.before(self.targets(batch))

@@ -1,5 +1,6 @@
 """Builds a task's modules, and the state in which they are trained or evaluated."""
 
+import logging
 import os
 from contextlib import nullcontext
 from functools import partial
@@ -14,6 +15,7 @@ from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations
+from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
 from snaketrain.runtime.json_types import Json, JsonObject
@@ -110,12 +112,18 @@ def add_metrics(task: Task, given: dict[str, Metric], facts: JsonObject, use: st
 
 def build(
     task: Task, train: Train, model: Model, weights: Path | None, facts: JsonObject, initial: Path | None = None, builds: bool = True,
-    trains: bool = False,
+    trains: bool = False, slices: bool = False,
 ) -> dict[str, nn.Module]:  # fmt: skip
     """The task's modules on the CPU, the same on every rank that `builds`; `initial` is the folder of `model.initial_weights`.
 
-    With adapters if it `trains`; selected weights have them merged.
+    With adapters if it `trains`; selected weights have them merged. With `slices`, pretrained weights stay in their files where they can.
     """
+    if slices and weights and not initial and not (trains and model.adapters):
+        torch.manual_seed(train.seed)
+        try:
+            return task.build(model.model_dump(exclude={"adapters"}) | {"unread": True}, weights, DataInfo(facts))
+        except NeedsWholeModel as reason:
+            logging.info("the pretrained weights are not read by slices: %s", reason)
     builds = builds or not task.wraps  # a task that wraps modules itself needs them on every rank
     torch.manual_seed(train.seed)
     with nullcontext() if builds else without_memory():
@@ -129,6 +137,11 @@ def build(
             "snaketrain.models.pretrained.make_model, or remove them."
         )
     return modules
+
+
+def by_slices(task: Task, strategy: Strategy) -> bool:
+    """Whether weights may stay in their files until the modules are sharded. A task of the user's may read or change them before."""
+    return strategy.reads_slices and task.wraps and type(task).build.__module__.startswith("snaketrain.tasks.")
 
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
@@ -152,10 +165,10 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
 
 
 def load_for_evaluation(task: Task, modules: dict[str, nn.Module], strategy: Strategy, folder: Path) -> TrainState:
-    """The task's modules with the weights in a folder, placed for evaluation, without optimizers."""
+    """The task's modules with the weights in a folder, placed for evaluation, without optimizers. Unread ones are those in the folder."""
     placed = {}
     for name, module in modules.items():
-        if strategy.builds or not task.wraps:
+        if unread_weights(module) is None and (strategy.builds or not task.wraps):
             load_weights(strategy.unwrapped(module), folder, name)
         placed[name] = strategy.place(module) if task.wraps else module.to(strategy.device)
     return TrainState(task, strategy, placed)

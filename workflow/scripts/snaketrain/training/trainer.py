@@ -20,7 +20,15 @@ from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective
 from snaketrain.tasks.base import Task
-from snaketrain.training.building import build, load_callbacks, make_task, make_train_state, selection_callbacks, start_strategy
+from snaketrain.training.building import (
+    build,
+    by_slices,
+    load_callbacks,
+    make_task,
+    make_train_state,
+    selection_callbacks,
+    start_strategy,
+)
 from snaketrain.training.callbacks.base import Callback, Callbacks
 from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.formats import FormatName, make_format
@@ -97,7 +105,9 @@ class Trainer:
         strategy, task = strategy or start_strategy(train), task or make_task(train, data.facts)
         plan = plan or Plan.of(train, data.train.lengths)
         folder.mkdir(parents=True, exist_ok=True)
-        modules = build(task, train, model, weights, data.facts, initial_weights, strategy.builds, trains=True)
+        modules = build(
+            task, train, model, weights, data.facts, initial_weights, strategy.builds, trains=True, slices=by_slices(task, strategy)
+        )
         if strategy.rank == 0:
             (folder / "description").mkdir(exist_ok=True)
             task.describe(modules, folder / "description")
