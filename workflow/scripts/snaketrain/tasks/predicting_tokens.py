@@ -25,7 +25,7 @@ class TokenOutputs(NamedTuple):
 
 
 class TokenPrediction(Task):
-    # the last six are those of generated answers; test_generation.py compares them with TEXT_METRICS
+    # the last six are those of generated answers; tests/unit/test_generation.py compares them with TEXT_METRICS
     metrics: Mapping[str, str] = {
         "loss": "min", "perplexity": "min", "accuracy": "max",
         "exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge2": "max", "rougeL": "max", "bleu": "max",
