@@ -6,14 +6,13 @@ from functools import partial
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.rank_logs import start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.setting_strings import by_key
 
@@ -26,9 +25,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    quiet_libraries()
-    log_to(None)
-    bind(Ranks.of_environment())
+    start_rank()
     training, selection, data = (read_manifest(path) for path in (args.training, args.selection, args.data))
     model, test = (read_manifest(path) if path else None for path in (args.model, args.set))
     sets = [ScoredSet("dev", data, "dev"), ScoredSet("test", test or data, "test")]

@@ -9,13 +9,12 @@ from pathlib import Path
 from snaketrain.config.runs import from_strings
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.rank_logs import start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.training.checkpoints.model_folder import KeptCheckpoint, export, kept_checkpoints, merge
 
@@ -29,9 +28,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    quiet_libraries()
-    log_to(None)
-    bind(Ranks.of_environment())
+    start_rank()
     training, selection, data, prepared = (read_manifest(path) for path in (args.training, args.selection, args.data, args.set))
     model = read_manifest(args.model) if args.model else None
     with_all = from_strings(job.given.settings)["set"]["checkpoints"] == "all"

@@ -8,12 +8,11 @@ from functools import partial
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Inputs
 from snaketrain.runtime import stages
-from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.rank_logs import start_rank
 from snaketrain.runtime.ranks import Ranks
 
 
@@ -29,9 +28,7 @@ def arguments() -> Namespace:
 
 def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
-    quiet_libraries()
-    log_to(None)
-    bind(Ranks.of_environment())
+    start_rank()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # transformers would warn of missing weights, which are loaded later
     given = from_strings(job.given.settings)["predict"]
     inputs = {name: Inputs.model_validate(given[name]) for name in sorted(given)}

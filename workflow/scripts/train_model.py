@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.binding import bind
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
 from snaketrain.runtime.goodput import Clock
 from snaketrain.runtime.integrity import verify
@@ -24,7 +23,7 @@ from snaketrain.runtime.manifests import digest, read_manifest
 from snaketrain.runtime.ownership import check, end_previous_owner, sign
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import keeps_files, log_to, quiet_libraries
+from snaketrain.runtime.rank_logs import keeps_files, log_to, start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.run_folder import (
     EXECUTION_ONLY,
@@ -93,9 +92,7 @@ def arguments() -> argparse.Namespace:
 
 def main(args: argparse.Namespace) -> int:
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
-    quiet_libraries()
-    log_to(None)
-    bind(Ranks.of_environment())
+    start_rank()
     job = stages.Job(args.output, args.settings)
     folder, sections = job.folder, from_strings(job.given.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])

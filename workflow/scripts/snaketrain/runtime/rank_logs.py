@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
+from snaketrain.runtime.binding import bind
 from snaketrain.runtime.credentials import ConcealingFormatter
 from snaketrain.runtime.ranks import Ranks
 
@@ -57,6 +58,13 @@ def log_to(file: Path | None) -> None:
         erase = "\x1b[K" if sys.stderr.isatty() else ""  # what is left of a live line
         handlers[-1].setFormatter(LineFormatter(f"{erase}%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+
+
+def start_rank() -> None:
+    """How a rank of a stage begins that runs a model: before the slow imports."""
+    quiet_libraries()
+    log_to(None)
+    bind(Ranks.of_environment())
 
 
 def last_lines() -> list[str]:
