@@ -1,7 +1,8 @@
 """How much host memory the processes of one machine need for a model that is sharded over them.
 
 Four processes train a Llama under fsdp: until the first step, resuming from a checkpoint until the next step, and to the end, where
-rank 0 gathers and saves everything; with and without `build_once`. A process's own memory
+each saves its shard; with and without `build_once`. The same until the first step from pretrained weights in half precision: read by
+slices, and, by a task of the user's, as a whole by each process or by the first one. A process's own memory
 (RssAnon: neither code nor pages of files, which the processes share) is sampled every few milliseconds, and its maximum is
 reported relative to the size of the model's parameters (fp32), minus what the same training needs for a tiny model.
 The optimizer's state is twice as large as the parameters.
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +28,52 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.config.schema import Model, Source, Train  # noqa: E402
 from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
+from snaketrain.runtime.manifests import read_manifest  # noqa: E402
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
 # freed memory is returned at once: otherwise the result would depend on the order of allocations
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
-EXECUTION_ONLY = {"each builds": False, "the first builds": True}
+UNTIL_FIRST_STEP = "until the first step"
 # steps, whether it starts fresh, and whether it is stopped at its first step
 CASES = {
-    "until the first step": (2, True, True),
+    UNTIL_FIRST_STEP: (2, True, True),
     "to the end, with a save": (2, True, False),
     "going on, until the next step": (4, False, True),
+}
+WHOLE_TASK = """
+from snaketrain.tasks.text_classification import TextClassification
+
+
+class Whole(TextClassification):
+    \"\"\"Might look at the weights, so that it gets all of them.\"\"\"
+
+    def build(self, model, folder, data):
+        return super().build(model, folder, data)
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the processes come by the model."""
+
+    build_once: bool = False
+    pretrained: bool = False
+    whole: bool = False  # by the task above
+
+    @property
+    def cases(self) -> list[str]:
+        return [UNTIL_FIRST_STEP] if self.pretrained else list(CASES)  # afterwards they are alike
+
+
+WAYS = {
+    "each builds": Way(),
+    "the first builds": Way(build_once=True),
+    "pretrained, each builds": Way(pretrained=True, whole=True),
+    "pretrained, the first builds": Way(build_once=True, pretrained=True, whole=True),
+    "pretrained, by slices": Way(pretrained=True),
 }
 
 
@@ -53,11 +88,30 @@ def llama(width: int, layers: int) -> Model:
     return Model(use="transformers.LlamaForSequenceClassification", arguments=sizes)
 
 
-def command(data: Path, folder: Path, model: Model, steps: int, build_once: bool) -> list[str]:
-    strategy = {"use": "fsdp", "arguments": {"build_once": build_once}}
+def fetched(model: Model, vocabulary: int, folder: Path) -> Path:
+    """The manifest of fetched weights of such a model, in several files, without the head."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    LlamaModel(LlamaConfig(vocab_size=vocabulary, **model.arguments)).to(torch.bfloat16).save_pretrained(
+        folder / "base", max_shard_size="50MB"
+    )
+    words = settings_words(folder, "fetch_model", strings("source", Source(path=str(folder / "base"))))
+    subprocess.run([sys.executable, str(SCRIPTS / "fetch_model.py"), "--output", str(folder / "manifest.json"), *words], check=True)
+    return folder / "manifest.json"
+
+
+def command(data: Path, folder: Path, model: Model, steps: int, way: Way, weights: Path) -> list[str]:
+    strategy = {"use": "fsdp", "arguments": {"build_once": way.build_once}}
     train = Train(batch_size=8, steps=steps, schedule="constant", warmup=0, evaluate_every=10**9, strategy=strategy)
+    if way.pretrained:
+        model = Model(use=model.use, source=Source(path=str(weights.parent / "base")))
+    if way.whole:
+        (weights.parent / "whole.py").write_text(WHOLE_TASK)
+        train = train.model_copy(update={"task": train.task.model_copy(update={"use": f"{weights.parent}/whole.py:Whole"})})
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(PROCESSES)]
     paths = ["--run-name", "memory", "--data", str(data), "--output", str(folder / "manifest.json"), "--log-every", "1", "--device", "cpu"]
+    paths += ["--model", str(weights)] if way.pretrained else []
     settings = settings_words(folder, "train_model", [*strings("train", train), *strings("model", model)])
     return [*torchrun, str(SCRIPTS / "train_model.py"), *paths, *settings]
 
@@ -111,26 +165,33 @@ def main() -> None:
         default=REPOSITORY / "benchmarks/results/sharing_memory.json",
         help="where to write the figures (default: %(default)s)",
     )
+    parser.add_argument("--way", choices=WAYS, action="append", help="measure these alone, and leave the other figures as they are")
     args = parser.parse_args()
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "processes": PROCESSES}
+    found: dict[str, Any] = json.loads(args.output.read_text()) if args.way else {}
+    found |= {"date": time.strftime("%Y-%m-%d"), "processes": PROCESSES}
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         folder = Path(name)
         data = prepared(folder / "workspace")
         models = {"nothing": llama(16, 2), "model": llama(args.width, args.layers)}
-        for way, build_once in EXECUTION_ONLY.items():
-            most: dict[str, list[list[int]]] = {what: [] for what in CASES}
+        weights = {
+            kind: fetched(model, read_manifest(data).facts["vocab_size"], folder / f"{kind}-weights") for kind, model in models.items()
+        }
+        for title in args.way or WAYS:
+            way = WAYS[title]
+            most: dict[str, list[list[int]]] = {case: [] for case in way.cases}
             for kind, model in models.items():
-                place = folder / f"{kind}, {way}"
-                for what, (steps, fresh, until_first_step) in CASES.items():
+                place = folder / f"{kind}, {title}"
+                for case in way.cases:
+                    steps, fresh, until_first_step = CASES[case]
                     if fresh:
                         shutil.rmtree(place, ignore_errors=True)
-                    most[what].append(peaks(command(data, place, model, steps, build_once), place, until_first_step))
-            newest = max((place / "checkpoints").glob("step-*"))
-            weights = sum(file.stat().st_size for file in newest.glob("weights/*.distcp"))  # fsdp saves in shards
-            found |= {"parameters, MB": round(weights / 1e6), way: {}}
-            for what, (nothing, whole) in most.items():
-                found[way][what] = [round((large - small) / weights, 2) for small, large in zip(nothing, whole, strict=True)]
-                print(f"{way}, {what}: {found[way][what]}", file=sys.stderr, flush=True)
+                    words = command(data, place, model, steps, way, weights[kind])
+                    most[case].append(peaks(words, place, until_first_step))
+            stored = sum(file.stat().st_size for file in weights["model"].parent.glob("base/*.safetensors"))
+            found |= {"parameters, MB": round(2 * stored / 1e6), title: {}}  # the files are in half precision
+            for case, (nothing, whole) in most.items():
+                found[title][case] = [round((large - small) / (2 * stored), 2) for small, large in zip(nothing, whole, strict=True)]
+                print(f"{title}, {case}: {found[title][case]}", file=sys.stderr, flush=True)
             shutil.rmtree(place)
     print(json.dumps(found, indent=2))
     args.output.parent.mkdir(parents=True, exist_ok=True)
