@@ -7,7 +7,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest
+from snaketrain.runtime import model_card
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.model_card import plain, write_card
 
 SETTINGS = [
@@ -88,6 +89,38 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
     assert "| train.learning\\_rate | 0.001 |" in text and "| train.seed | 0 |" in text
     assert "sha256" not in text and "train.steps" not in text and "clip" not in text and "train.freeze" not in text
     assert "AutoModelForSequenceClassification.from_pretrained(" in text
+
+
+def test_it_has_the_evaluation_sets_and_whichever_job_ends_last_writes_all(run, monkeypatch):
+    selection = read_manifest(run / "selection/manifest.json").content
+    evaluate_on(run, "tweets", selection)
+
+    def write_slowly(path, text):
+        if "emails" not in text:  # this one ends before the card of the other is written
+            evaluate_on(run, "emails", selection)
+        write_text(path, text)
+
+    monkeypatch.setattr(model_card, "write_text", write_slowly)
+    evaluate(run, selection)
+    evaluate_on(run, "old", "another selection")
+    found = card(run)
+    assert "| test | accuracy | 0.7975 |" in found.text and "| tweets | accuracy | 0.6000 |" in found.text
+    assert "| emails | accuracy | 0.6000 |" in found.text and "| tweets | 40 | bad 9 |" in found.text and "old" not in found.text
+    names = [(each.dataset_name, each.dataset_split) for each in found.data.eval_results]
+    assert names == [("phrases", "test"), ("phrases", "test"), ("emails", None), ("tweets", None)]
+
+
+def test_an_average_of_checkpoints_has_no_metrics_before_its_evaluation(run):
+    chosen = json.loads((run / "selection/selection.json").read_text())
+    write_json(run / "selection/selection.json", chosen | {"averaged": [6, 4]})
+    assert "of the training's own evaluation of the best checkpoint alone, not of the average." in card(run).text
+
+
+def evaluate_on(run: Path, name: str, selection: str) -> None:
+    folder = run / "sets" / name
+    write_json(folder / f"{name}_results.json", {"split": name, "metrics": {"accuracy": 0.6}, "baselines": {}})
+    facts = {"set": name, "splits": {name: {"examples": 40, "label_counts": [9]}}}
+    write(folder, "evaluate_set", [], {"selection": selection}, facts, {f"{name}_results.json": "0"})
 
 
 def test_before_an_evaluation_and_after_one_of_other_weights_it_has_the_metrics_of_the_training(run):

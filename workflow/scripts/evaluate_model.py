@@ -43,9 +43,10 @@ def main(args: Namespace) -> None:
 
     files = [file for each in sets for file in write_scores(job.folder, args.run_name, each, scoring, weights)]
     inputs = {"selection": selection.content, "data": data.content} | ({"set": test.content} if test else {})
-    job.finish(inputs, files, {"run": args.run_name} | ({"test": source_of(test)} if test else {}), started)
+    facts = {"test": source_of(test), "splits": test.facts["splits"]} if test else {}
+    job.finish(inputs, files, {"run": args.run_name} | facts, started)
     scoring.keep_only(*((weights, each) for each in sets))
-    write_card(training, data, selection, test)
+    write_card(training, data, selection)
 
 
 def source_of(test: Manifest) -> JsonObject:

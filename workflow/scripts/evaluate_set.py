@@ -13,6 +13,7 @@ from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_failures import report_failure
 from snaketrain.runtime.rank_logs import start_rank
 from snaketrain.runtime.ranks import Ranks
@@ -50,8 +51,10 @@ def main(args: Namespace) -> None:
         files.append("checkpoints.json")
     inputs = {"selection": selection.content, "data": data.content, "set": prepared.content}
     inputs |= {"training": training.content} if with_all else {}
-    job.finish(inputs, files, {"run": args.run_name, "set": each.name}, started)
+    splits = {each.name: prepared.facts["splits"][each.split]}
+    job.finish(inputs, files, {"run": args.run_name, "set": each.name, "splits": splits}, started)
     scoring.keep_only(*((weights, each) for weights in (selection.facts["weights"], *(one.weights for one in kept))))
+    write_card(training, data, selection)
 
 
 def score_all(scoring: Scoring, each: ScoredSet, selection: Manifest, kept: list[KeptCheckpoint]) -> None:

@@ -1,6 +1,7 @@
 """Writes the model card, `README.md` beside the selected model: data, settings, metrics, limits, and how to load it.
 
-The Hugging Face hub reads its first block. `select_checkpoint` writes the card, and `evaluate_model` writes it again with the results.
+The Hugging Face hub reads its first block. `select_checkpoint` writes the card; `evaluate_model` and each `evaluate_set` write it again with
+all results that there are.
 It is in no manifest: it adds nothing to what these have, and a card of other words makes nothing stale.
 """
 
@@ -34,10 +35,17 @@ LOAD_WEIGHTS = """from safetensors.torch import load_file
 module.load_state_dict(load_file("{folder}/model.safetensors"))"""
 
 
-def write_card(training: Manifest, data: Manifest, selection: Manifest, test: Manifest | None = None) -> None:
-    """With the results of an evaluation, if there is one of this very selection. `test`: the test set, if it is prepared on its own."""
+def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
+    """With the results of all evaluations of this very selection."""
+    evaluations: list[Manifest] | None = None
+    while evaluations != (found := evaluations_of(selection)):  # another job may have written a card without the results of this one
+        evaluations = found
+        write_text(selection.folder / "model/README.md", card(training, data, selection, evaluations))
+
+
+def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: list[Manifest]) -> str:
     chosen = json.loads((selection.folder / "selection.json").read_text(encoding="utf-8"))
-    results = evaluated(selection)
+    results = results_in(evaluations)
     model = selection.folder / "model"
     architecture = architecture_of(model)
     settings = by_key(training.settings)
@@ -49,7 +57,7 @@ def write_card(training: Manifest, data: Manifest, selection: Manifest, test: Ma
         "## Metrics",
         metrics_table(results, chosen),
         "## Data",
-        data_section(data, test),
+        data_section(data, evaluations),
         "## Limits",
         limits(data, results),
         "## Load it",
@@ -57,17 +65,20 @@ def write_card(training: Manifest, data: Manifest, selection: Manifest, test: Ma
         "## Settings",
         table(("setting", "value"), [(name, json.dumps(value, ensure_ascii=False)) for name, value in shown(settings).items()]),
     ]
-    write_text(model / "README.md", "\n\n".join(parts) + "\n")
+    return "\n\n".join(parts) + "\n"
 
 
-def evaluated(selection: Manifest) -> list[JsonObject]:
-    folder = selection.folder.parent / "evaluation"
-    if not (folder / "manifest.json").is_file():
-        return []
-    made = read_manifest(folder / "manifest.json")
-    if made.inputs.get("selection") != selection.content:
-        return []
-    found = [json.loads((folder / name).read_text(encoding="utf-8")) for name in sorted(made.files) if name.endswith("_results.json")]
+def evaluations_of(selection: Manifest) -> list[Manifest]:
+    """First that of the development and test set, then those of `evaluation_sets`."""
+    run = selection.folder.parent
+    paths = [run / "evaluation/manifest.json", *sorted(run.glob("sets/*/manifest.json"))]
+    found = [read_manifest(path) for path in paths if path.is_file()]
+    return [made for made in found if made.inputs.get("selection") == selection.content]
+
+
+def results_in(evaluations: list[Manifest]) -> list[JsonObject]:
+    files = [made.folder / name for made in evaluations for name in sorted(made.files) if name.endswith("_results.json")]
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return [each for each in found if each["metrics"]]
 
 
@@ -96,7 +107,7 @@ def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str
         found = [
             {
                 "task": {"type": pipeline_of(architecture) or "other"},
-                "dataset": dataset | {"split": each["split"]},
+                "dataset": dataset | {"split": name} if (name := each["split"]) in SPLITS else {"name": name, "type": name},
                 "metrics": [{"type": name, "name": name, "value": value} for name, value in each["metrics"].items()],
             }
             for each in results
@@ -119,7 +130,8 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
     lines: list[tuple[Json, ...]] = []
     if not results:
         lines += [("development", name, f"{value:.4f}", "", "") for name, value in chosen["winner"]["metrics"].items()]
-        return f"{table(columns, lines)}\n\nNot evaluated yet: these are of the training's own evaluation."
+        whose = " of the best checkpoint alone, not of the average" if chosen.get("averaged") else ""
+        return f"{table(columns, lines)}\n\nNot evaluated yet: these are of the training's own evaluation{whose}."
     for each in results:
         interval = f"{each['interval'][0]:.4f} to {each['interval'][1]:.4f}" if each.get("interval") else ""
         for name, value in each["metrics"].items():
@@ -131,11 +143,12 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
     return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
 
 
-def data_section(data: Manifest, test: Manifest | None) -> str:
+def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
+    """With the test set and the evaluation sets, which are prepared on their own."""
     facts, settings, splits = data.facts, by_key(data.settings), data.facts.get("splits", {})
-    if test:
-        settings |= {key: value for key, value in by_key(test.settings).items() if key.startswith("data.test")}
-        splits = splits | test.facts["splits"]
+    for made in evaluations:
+        settings |= made.facts.get("test", {})
+        splits = splits | made.facts.get("splits", {})
     names = facts.get("label_names") or []
     lines = []
     for split, found in splits.items():
