@@ -2,19 +2,12 @@
 
 from typing import Any, ClassVar
 
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-
-from snaketrain.strategies.fsdp import Fsdp
+from snaketrain.strategies.mesh_base import MeshBase
 
 
-class Hsdp(Fsdp):
+class Hsdp(MeshBase):
     degrees: ClassVar = {"shard": "data_parallel"}
-    trains_adapters = False
 
     def __init__(self, shard: int, **options: Any):
         super().__init__(**options)
-        self.shard = shard
-
-    def make_mesh(self) -> DeviceMesh:
-        sizes = (self.world_size // self.shard, self.shard)
-        return init_device_mesh(self.device.type, sizes, mesh_dim_names=("replicate", "shard"))
+        self.wanted = {"replicate": -1, "shard": shard}

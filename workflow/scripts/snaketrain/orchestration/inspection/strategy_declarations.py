@@ -1,6 +1,7 @@
 """What a strategy declares about itself, read from its file without importing torch, and whether a run's processes fit it."""
 
 import ast
+import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
+from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, mesh_shape
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
@@ -29,9 +31,14 @@ class StrategyInfo(BaseModel):
     shards_model: StrictBool = False
     trains_adapters: StrictBool = True
     generates: StrictBool = True
+    degrees_fill_mesh: StrictBool = False  # whether its arguments are the degrees of a mesh: see `config/mesh_shape.py`
 
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
+        if self.degrees_fill_mesh:
+            with contextlib.suppress(InvalidShape):  # reported by `misfit`
+                return mesh_shape(degrees_in(arguments), processes).data_parallel_size
+            return 1
         model_parallel = [arguments.get(name) or processes for name, kind in self.degrees.items() if kind == "model_parallel"]
         return processes // math.prod(degree for degree in model_parallel if isinstance(degree, int))
 
@@ -111,6 +118,11 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
         return f"train.strategy `{use}` needs GPUs, but compute.device is cpu: use `fsdp`, which does not"
     if device == "cuda" and "cuda" not in info.devices:
         return f"train.strategy `{use}` runs only on CPUs, but compute.device is cuda: set it to cpu, or use another strategy"
+    if info.degrees_fill_mesh:
+        try:
+            mesh_shape(degrees_in(arguments), processes, setting)
+        except InvalidShape as error:
+            return str(error)
     for name in info.degrees:
         degree = arguments.get(name)
         if degree is not None and (not isinstance(degree, int) or degree < 1 or processes % degree):
@@ -126,3 +138,7 @@ def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setti
             f"no data parallelism is left, so use more processes, a smaller `{degrees[0]}`, or no `{given[0]}`"
         )
     return None
+
+
+def degrees_in(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in arguments.items() if name in DIMENSIONS}

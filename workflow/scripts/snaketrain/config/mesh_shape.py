@@ -1,0 +1,72 @@
+"""The shape of a mesh of processes: how many share the work in each dimension. Checked here alone, before any job and when a strategy starts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SETTING = "train.strategy.arguments"
+# From the slowest connection to the fastest: neighbours are those whose exchanges hold up the computation most
+DIMENSIONS = ("pipeline", "replicate", "shard", "expert", "context", "tensor")
+
+
+class InvalidShape(Exception):
+    """Degrees that do not fit together, or not the number of processes; the message names the settings."""
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """The number of processes in each dimension."""
+
+    replicate: int = 1
+    shard: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    context: int = 1
+    tensor: int = 1
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Processes that work on different examples."""
+        return self.replicate * self.shard * self.expert
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Processes that work on the same examples."""
+        return self.pipeline * self.context * self.tensor
+
+    def data_parallel_rank(self, rank: int) -> int:
+        """Which examples a process works on."""
+        return rank // (self.context * self.tensor) % self.data_parallel_size
+
+
+def mesh_shape(given: Mapping[str, object], processes: int, counted: str = "compute.processes") -> MeshShape:
+    """The degree of each dimension. -1 stands for the processes that the others leave; `shard` takes them if no other does.
+
+    `counted` names what sets the number of processes.
+    """
+    degrees = {name: degree for name, value in given.items() if value is not None and (degree := _degree(name, value)) != 1}
+    filling = [name for name, degree in degrees.items() if degree == -1]
+    if len(filling) > 1:
+        raise InvalidShape(f"{_settings(filling)} are -1, but only one can stand for the processes that the others leave")
+    fixed = {name: degree for name, degree in degrees.items() if degree != -1}
+    product = math.prod(fixed.values())
+    described = " times ".join(f"{SETTING}.{name} ({degree})" for name, degree in fixed.items())
+    if processes % product:
+        remedy = "the processes are arranged in a grid, so make one a multiple of the other"
+        raise InvalidShape(f"{described} does not divide {counted} ({processes}): {remedy}")
+    if not filling and "shard" not in given:
+        filling = ["shard"]
+    if not filling and product != processes:
+        remedy = "set one of them to -1, or leave `shard` out, which then takes the others"
+        raise InvalidShape(f"{described or 'no dimension'} leaves processes over: {counted} is {processes}; {remedy}")
+    return MeshShape(**fixed | dict.fromkeys(filling, processes // product))
+
+
+def _degree(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or (value < 1 and value != -1):
+        raise InvalidShape(f"{SETTING}.{name} is {value}: give a number of processes, or -1 for all that the other dimensions leave")
+    return value
+
+
+def _settings(names: list[str]) -> str:
+    return " and ".join(f"{SETTING}.{name}" for name in names)

@@ -1,0 +1,169 @@
+"""What strategies on a mesh of ranks have in common: `mesh` takes all its dimensions, `fsdp`, `hsdp` and `tensor_parallel` are points of it."""
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.optim import Optimizer
+
+from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, MeshShape, mesh_shape
+from snaketrain.models.blocks import blocks
+from snaketrain.models.unread import unread_weights
+from snaketrain.models.without_memory import give_memory, has_memory
+from snaketrain.strategies.base import PRECISIONS, T
+from snaketrain.strategies.distributed import Distributed
+from snaketrain.strategies.shards import ShardedScaler, clip_sharded
+from snaketrain.strategies.slices import read_slices
+
+
+class Dimension(Protocol):
+    """A way to divide a module's work, besides sharding it."""
+
+    def apply(self, module: nn.Module) -> nn.Module:
+        """The module with this rank's part of the work. Parameters keep their names, since checkpoints go by them."""
+
+
+class MeshBase(Distributed):
+    """Ranks in a grid; parameters are sharded with PyTorch's FSDP2.
+
+    `reshard_after_forward`: frees gathered blocks until the backward pass, which saves memory and costs another all-gather.
+    `cpu_offload`: keeps shards in CPU memory, where the optimizer then runs.
+    `exchange_each_piece`: with `train.accumulate`, reduces gradients after each microbatch: less memory, more communication.
+    `build_once`: only rank 0 builds the model and broadcasts its shards; otherwise every rank builds it on the CPU and keeps its own.
+    Of pretrained weights in safetensors files each rank reads only its shards, so that none builds the model.
+    """
+
+    shards_model = True
+    reads_slices = True
+    scaler_class = ShardedScaler
+    shape = MeshShape()  # until the number of ranks is known
+    always: ClassVar[tuple[str, ...]] = ()  # dimensions of the mesh even if they have one rank, which are left out otherwise
+
+    def __init__(
+        self,
+        reshard_after_forward: bool = True,
+        cpu_offload: bool = False,
+        exchange_each_piece: bool = False,
+        build_once: bool = False,
+        **where: str,
+    ):
+        super().__init__(**where)
+        self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
+        self.offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if cpu_offload else OffloadPolicy()
+        self.wanted: Mapping[str, int | None] = {}  # degrees of the dimensions; without any, all ranks shard
+
+    # --- the mesh
+
+    def start(self) -> None:
+        super().start()
+        try:
+            self.shape = mesh_shape(self.wanted, self.world_size, "the number of processes")
+        except InvalidShape as error:
+            raise SystemExit(f"{error}.") from None
+        self.model_parallel_size = self.shape.model_parallel_size
+        self.mesh = self.make_mesh()
+        self.dimensions = self.make_dimensions()
+
+    def make_mesh(self) -> DeviceMesh:
+        """How parameters are placed: ranks of `expert` and `context` hold different shards, as those of `shard` do."""
+        shape = self.shape
+        sizes = {"pipeline": shape.pipeline, "replicate": shape.replicate, "tensor": shape.tensor}
+        sizes["shard"] = shape.shard * shape.expert * shape.context
+        used = {name for name, size in sizes.items() if size > 1} | set(self.always)
+        if "replicate" in used or not used:
+            used.add("shard")
+        return self.grid({name: sizes[name] for name in DIMENSIONS if name in used})
+
+    def make_fine_mesh(self) -> DeviceMesh:
+        """The same ranks with every dimension for itself. It connects them anew, so make it once, and only where it is needed."""
+        sizes = {name: getattr(self.shape, name) for name in DIMENSIONS}
+        return self.grid({name: size for name, size in sizes.items() if size > 1})
+
+    def grid(self, sizes: dict[str, int]) -> DeviceMesh:
+        return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+    def make_dimensions(self) -> list[Dimension]:
+        """In the order in which they are applied to a module, before it is sharded."""
+        return []
+
+    @property
+    def data_parallel_rank(self) -> int:
+        return self.shape.data_parallel_rank(self.rank)
+
+    def all_gather_object(self, item: T) -> list[T]:
+        items = [item] * self.world_size
+        dist.all_gather_object(items, item)
+        return items[: self.world_size // self.shape.pipeline : self.shape.context * self.shape.tensor]
+
+    # --- the module
+
+    @property
+    def builds(self) -> bool:
+        return self.rank == 0 or not self.build_once
+
+    def place(self, module: nn.Module) -> nn.Module:
+        if unread := unread_weights(module):
+            module = self.shard_module(module)
+            self.give_memory(module)
+            read_slices(module, unread)
+            return module
+        if not self.build_once:
+            return self.shard_module(module)
+        whole = module.state_dict() if self.builds else {}
+        module = self.shard_module(module)
+        if not has_memory(module):
+            self.give_memory(module)
+        set_model_state_dict(module, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+        for buffer in module.buffers():  # some are not in the state dict, and may have been initialised at random
+            dist.broadcast(buffer, 0)
+        return module
+
+    def give_memory(self, module: nn.Module) -> None:
+        give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
+
+    def shard_module(self, module: nn.Module) -> nn.Module:
+        """Keep this rank's part of the work, and its shard of each parameter."""
+        for dimension in self.dimensions:
+            module = dimension.apply(module)
+        if names := tuple(name for name in ("replicate", "shard") if name in (self.mesh.mesh_dim_names or ())):
+            return self.shard_blocks(module, self.mesh[names])
+        return module.to(self.device) if has_memory(module) else module
+
+    def shard_blocks(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        """Shard each block, then everything outside of blocks, such as tied embeddings, as one group."""
+        dtype = PRECISIONS[self.precision]
+        # parameters are gathered in half precision; autocast stays on, for operations that need fp32
+        precision = MixedPrecisionPolicy(param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32)
+        shard = partial(fully_shard, mesh=mesh, mp_policy=precision, offload_policy=self.offload)
+        for block in blocks(module):
+            shard(block, reshard_after_forward=self.reshard_after_forward)
+        shard(module)
+        if hasattr(module, "generate"):  # of transformers: it calls parts of the model by themselves
+            register_fsdp_forward_method(module, "generate")
+            # by which transformers knows that all ranks must run the model equally often
+            module._is_fsdp_managed_module = True  # type: ignore[assignment]  # torch expects tensors and modules
+        return module
+
+    # --- a step
+
+    def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
+        if isinstance(module, FSDPModule):
+            module.set_requires_gradient_sync(self.exchange_each_piece or not more_to_come)
+        return super().accumulating(module, more_to_come)
+
+    def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
+        return clip_sharded(module.parameters(), longest)
