@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import fairscale_on_cpu  # noqa: E402
 from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
+from snaketrain.data.loading.layouts import Packed  # noqa: E402
 from snaketrain.data.loading.opening import Splits  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402
 from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
@@ -48,6 +50,8 @@ MODELS = {
     ),
     "bart": Model(use="transformers.BartForSequenceClassification", arguments=BART),  # with tied embeddings
     "llama": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA),
+    "lm": Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"num_key_value_heads": 2}),
+    "packed": Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"num_key_value_heads": 2}),
     "pair": Model(use="torch.nn.Sequential"),
     "own": Model(use="torch.nn.Sequential"),
     "joint": Model(use="torch.nn.Sequential"),
@@ -61,6 +65,8 @@ TRAIN = {
     "bert": {"clip_norm": 0.1, "weight_decay": 0.1, "groups": [{"match": "bert.embeddings.*", "rate_scale": 0.5, "weight_decay": 0.0}]},
     "bart": {"freeze": ["model.encoder.layers.0.*", "*layernorm_embedding*"]},
     "llama": {"recompute_activations": True},
+    "lm": {"task": "causal_lm", "clip_norm": 0.5, "recompute_activations": True},
+    "packed": {"task": "causal_lm", "clip_norm": 0.5, "packing": True},
     "larger": {},
     "pair": {"task": f"{PAIR_TASK}:Pair"},
     "own": {"task": f"{PAIR_TASK}:OwnPair", "groups": [{"match": "judge.*", "rate_scale": 0.5}]},
@@ -76,8 +82,13 @@ class Examples:
         self.tokens = [[*random.integers(3, VOCABULARY, random.integers(1, 12)).tolist(), END] for _ in range(count)]
         self.lengths = np.array([len(tokens) for tokens in self.tokens])
 
+    pairs, pad_token_id = False, PAD
+
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def rows(self, name: str, ids: Sequence[int]) -> list[np.ndarray]:
+        return [np.array(self.tokens[i]) for i in ids]
 
     def batch(self, ids: tuple[int, ...], epoch: int = 0) -> dict[str, torch.Tensor]:
         longest = max(self.lengths[list(ids)])
@@ -141,7 +152,8 @@ class Job:
         train = Train(**(plan | TRAIN[self.model] | self.train))
         strategy = load(self.strategy, "strategies")(**self.arguments, device=self.device, precision=train.precision)
         strategy.start()
-        data, task, notes = Splits(Examples(90, seed=0), Examples(21, seed=1), FACTS), make_task(train), Notes()
+        splits = (Examples(90, seed=0), Examples(21, seed=1))
+        data, task, notes = Splits(*(map(Packed, splits) if train.packing else splits), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
         trainer = Observed(

@@ -1,12 +1,15 @@
 """The shape of a mesh of processes: how many share the work in each dimension. Checked here alone, before any job and when a strategy starts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 SETTING = "train.strategy.arguments"
 # From the slowest connection to the fastest: neighbours are those whose exchanges hold up the computation most
 DIMENSIONS = ("pipeline", "replicate", "shard", "expert", "context", "tensor")
+
+CONTEXT_ATTENTIONS = ("gather", "ulysses")  # the first is the default
+OPTIONS = {"plan": ("tensor",), "sequence_parallel": ("tensor",), "context_attention": ("context",), "loss_parallel": ("tensor", "context")}
 
 
 class InvalidShape(Exception):
@@ -57,9 +60,24 @@ def mesh_shape(given: Mapping[str, object], processes: int, counted: str = "comp
     if not filling and "shard" not in given:
         filling = ["shard"]
     if not filling and product != processes:
-        remedy = "set one of them to -1, or leave `shard` out, which then takes the others"
-        raise InvalidShape(f"{described or 'no dimension'} leaves processes over: {counted} is {processes}; {remedy}")
+        remedy = f"set {SETTING}.shard to -1, or leave it out, so that it takes them"
+        raise InvalidShape(f"{described or f'{SETTING}.shard (1)'} leaves processes over, since {counted} is {processes}: {remedy}")
     return MeshShape(**fixed | dict.fromkeys(filling, processes // product))
+
+
+def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
+    """Options of dimensions that are not used, or that do not exist."""
+
+    def used(dimension: str) -> bool:
+        return arguments.get(dimension, 1) != 1
+
+    for option, dimensions in OPTIONS.items():
+        if arguments.get(option) not in (None, False, CONTEXT_ATTENTIONS[0]) and not any(map(used, dimensions)):
+            needed = " or ".join(f"{SETTING}.{dimension}" for dimension in dimensions)
+            yield f"{SETTING}.{option}: has no effect without {needed}: set it, or remove `{option}`"
+    attention = arguments.get("context_attention", CONTEXT_ATTENTIONS[0])
+    if attention not in CONTEXT_ATTENTIONS:
+        yield f"{SETTING}.context_attention: is {attention!r}, which is not one of {', '.join(CONTEXT_ATTENTIONS)}"
 
 
 def _degree(name: str, value: object) -> int:

@@ -17,6 +17,13 @@ CHUNK = 2**24  # logits
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss at each position in float32, 0 where there is no target; `logits` have one dimension more than `targets`."""
+    if type(logits) is not Tensor:
+        from torch.distributed.tensor import DTensor  # here: one process need not wait for it
+
+        from snaketrain.models.cut_token_losses import cut_token_losses
+
+        if isinstance(logits, DTensor):
+            return cut_token_losses(logits, targets)
     losses: Tensor = _TokenLosses.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]  # torch has no types for it
     return losses.view_as(targets)
 
@@ -25,7 +32,7 @@ class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(context: FunctionCtx, logits: Tensor, targets: Tensor) -> Tensor:
         context.save_for_backward(logits, targets)
-        losses = [cross_entropy(logits[at].float(), targets[at], reduction="none", ignore_index=NO_TARGET) for at in _chunks(logits)]
+        losses = [cross_entropy(logits[at].float(), targets[at], reduction="none", ignore_index=NO_TARGET) for at in chunks(logits)]
         return torch.cat(losses)
 
     @staticmethod
@@ -33,7 +40,7 @@ class _TokenLosses(torch.autograd.Function):
         saved: tuple[Tensor, ...] = context.saved_tensors
         logits, targets = saved
         gradient = torch.empty_like(logits)
-        for at in _chunks(logits):
+        for at in chunks(logits):
             there = targets[at, None] != NO_TARGET
             part = logits[at].float().softmax(-1)
             part.scatter_add_(1, targets[at, None].clamp(min=0), -torch.ones_like(part[:, :1]))
@@ -41,6 +48,6 @@ class _TokenLosses(torch.autograd.Function):
         return gradient, None
 
 
-def _chunks(logits: Tensor) -> Iterator[slice]:
+def chunks(logits: Tensor) -> Iterator[slice]:
     rows = max(1, CHUNK // logits.shape[1])
     return (slice(start, start + rows) for start in range(0, len(logits), rows))

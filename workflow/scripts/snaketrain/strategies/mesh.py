@@ -2,7 +2,11 @@
 
 from typing import Any, ClassVar
 
+from snaketrain.config.mesh_shape import option_errors
+from snaketrain.strategies.context_attention import ContextAttention
+from snaketrain.strategies.cut_logits import CutLogits
 from snaketrain.strategies.mesh_base import Dimension, MeshBase
+from snaketrain.strategies.sequence import SequenceDimension
 from snaketrain.strategies.tensor_plan import TensorDimension
 
 
@@ -10,7 +14,10 @@ class Mesh(MeshBase):
     """The product of the degrees is the number of processes; -1 stands for those that the others leave, `shard` takes them by default.
 
     `replicate`: groups that each hold the whole model. `shard`: ranks that hold shards of it, as in fsdp.
-    `tensor`: ranks that split matrices, by `plan` or the model's own, as in tensor_parallel.
+    `tensor`: ranks that split matrices, by `plan` or the model's own, as in tensor_parallel; with `sequence_parallel` also what is
+    between the matrices.
+    `context`: ranks that split sequences; `context_attention`: how they attend to each other's pieces, `gather` or `ulysses`.
+    `loss_parallel`: ranks of `tensor` and `context` keep their parts of the logits; for tasks that predict tokens.
     """
 
     degrees_fill_mesh: ClassVar[bool] = True
@@ -20,15 +27,32 @@ class Mesh(MeshBase):
         replicate: int = 1,
         shard: int | None = None,
         tensor: int = 1,
+        context: int = 1,
         plan: dict[str, str] | None = None,
+        sequence_parallel: bool = False,
+        context_attention: str = "gather",
+        loss_parallel: bool = False,
         **options: Any,
     ):
         super().__init__(**options)
-        self.wanted = {"replicate": replicate, "tensor": tensor} | ({} if shard is None else {"shard": shard})
-        self.plan = plan
+        self.wanted = {"replicate": replicate, "tensor": tensor, "context": context} | ({} if shard is None else {"shard": shard})
+        self.plan, self.context_attention = plan, context_attention
+        self.sequence_parallel, self.loss_parallel = sequence_parallel, loss_parallel
+        for problem in option_errors(vars(self) | self.wanted):
+            raise SystemExit(f"{problem}.")
 
     def make_dimensions(self) -> list[Dimension]:
+        shape = self.shape
+        tensor = self.mesh["tensor"] if shape.tensor > 1 else None
+        fine = self.make_fine_mesh() if shape.context > 1 else self.mesh
         found: list[Dimension] = []
-        if self.shape.tensor > 1:
-            found.append(TensorDimension(self.mesh, self.plan))
+        if tensor:
+            found.append(TensorDimension(tensor, self.plan, self.sequence_parallel, self.loss_parallel))
+        attention = ContextAttention(fine["context"], self.context_attention, shape.tensor) if shape.context > 1 else None
+        pieces = tensor if self.sequence_parallel else None
+        sequence = SequenceDimension(attention, pieces, self.loss_parallel) if attention or pieces else None
+        if sequence:
+            found.append(sequence)
+        if names := tuple(name for name in ("context", "tensor") if self.loss_parallel and getattr(shape, name) > 1):
+            found.append(CutLogits(fine[names], sequence))
         return found

@@ -26,4 +26,4 @@ class TensorParallel(MeshBase):
             self.wanted = {"tensor": tensor, "shard" if shard else "replicate": -1}
 
     def make_dimensions(self) -> list[Dimension]:
-        return [TensorDimension(self.mesh, self.plan)]
+        return [TensorDimension(self.mesh["tensor"], self.plan)]

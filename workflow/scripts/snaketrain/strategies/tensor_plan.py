@@ -5,8 +5,11 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
+
+from snaketrain.strategies.cut_logits import output_head
+from snaketrain.strategies.sequence_parallel import within_blocks
 
 STYLES = {  # by transformers' names
     "colwise": ColwiseParallel(),
@@ -22,12 +25,28 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "encoder_attention_heads"
 class TensorDimension:
     """`plan`: a style for each pattern of module names, `{"*.fc1": colwise, "*.fc2": rowwise}`; none: the model's own plan."""
 
-    def __init__(self, mesh: DeviceMesh, plan: dict[str, str] | None):
-        self.mesh, self.plan = mesh["tensor"], plan
+    def __init__(self, mesh: DeviceMesh, plan: dict[str, str] | None, sequence_parallel: bool = False, loss_parallel: bool = False):
+        self.mesh, self.plan = mesh, plan
+        self.sequence_parallel, self.loss_parallel = sequence_parallel, loss_parallel
 
     def apply(self, module: nn.Module) -> nn.Module:
+        styles = self.styles(module)
+        if self.loss_parallel:
+            self.keep_logits_cut(module, styles)
+        if self.sequence_parallel:
+            styles = within_blocks(module, styles, self.mesh)
         # no broadcast is needed, since all ranks start with the same weights
-        return parallelize_module(module, self.mesh, self.styles(module), src_data_rank=None)
+        return parallelize_module(module, self.mesh, styles, src_data_rank=None)
+
+    def keep_logits_cut(self, module: nn.Module, styles: dict[str, ParallelStyle]) -> None:
+        head = output_head(module)
+        name = next(name for name, part in module.named_modules() if part is head)
+        if not isinstance(styles.get(name), ColwiseParallel):
+            raise SystemExit(
+                f"train.strategy.arguments.loss_parallel: the plan does not split `{name}`, or its weights are tied to the embeddings. "
+                "Remove it, or set model.arguments.tie_word_embeddings: false."
+            )
+        styles[name] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
 
     def styles(self, module: nn.Module) -> dict[str, ParallelStyle]:
         """The style of each module that the plan names. Tied weights are not split, since only one of their uses would be."""

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.references import NotFound
-from snaketrain.config.schema import Settings
+from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.generation import TEXT_METRICS, Generate
 from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
 from snaketrain.orchestration.inspection.signatures import signature_of_use
@@ -33,7 +33,7 @@ def generation_errors(run: Settings) -> Iterator[str]:
         yield f"{given}: train.task {task} generates nothing. Use one of {', '.join(TASKS)}, or remove it."
     if task == "causal_lm" and not (run.data.has_token_types or run.data.by_class):
         yield f"{given}: the data marks no answers to be generated. Name the columns of prompt and answer in data.text, or remove it."
-    if not generates(run.train.strategy.use):
+    if not generates(run.train.strategy):
         yield f"{given}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
 
 
@@ -46,7 +46,7 @@ def prediction_errors(run: Settings) -> Iterator[str]:
             continue
         if not takes_generate(task) and (needed or inputs.generate):
             yield f"{needed or f'predict.{name}.generate:'} text is generated, which train.task {task} cannot. Use one of {', '.join(TASKS)}, or remove it."
-        elif takes_generate(task) and not generates(run.train.strategy.use):
+        elif takes_generate(task) and not generates(run.train.strategy):
             yield (
                 f"predict.{name}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. "
                 "Use fsdp, or remove it."
@@ -77,8 +77,8 @@ def takes_generate(task: str) -> bool:
     return signature is None or "generate" in signature.parameters
 
 
-def generates(strategy: str) -> bool:
-    try:
-        return strategy_info(strategy).generates
+def generates(strategy: Use) -> bool:
+    try:  # with sequence parallelism, modules expect pieces of a sequence, not single tokens
+        return strategy_info(strategy.use).generates and not strategy.arguments.get("sequence_parallel", False)
     except InvalidDeclaration:  # reported with the strategies
         return True
