@@ -34,7 +34,16 @@ ARGUMENTS = {
 MODELS = ("bert", "bart", "llama")
 SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
 EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
-IN_PIECES = {1: {"bart"}, 2: {"llama"}, 4: {"bert"}}  # the models whose batches are worked off in two pieces
+# points of a mesh: `lm` is padded and its blocks are recomputed, `packed` has several texts in a row
+MESH = {
+    2: [
+        ("llama", {"context": 2}),
+        ("packed", {"context": 2, "context_attention": "ulysses", "loss_parallel": True}),
+        ("lm", {"tensor": 2, "sequence_parallel": True, "loss_parallel": True}),
+    ],
+    4: [("packed", {"context": 2}), ("lm", {"tensor": 2, "sequence_parallel": True, "build_once": True})],  # the other ranks shard
+}
+IN_PIECES = {1: {"bart"}, 2: {"llama", "packed"}, 4: {"bert", "lm"}}  # the models whose batches are worked off in two pieces
 # who saves half way, and who goes on from there: the number of processes before and after, the strategies, and the model
 SAVED = (
     {("single", 1, "bart"), ("single", 1, "llama"), ("single", 1, "own"), ("tensor_parallel", 2, "llama")}
@@ -81,13 +90,16 @@ def cases(processes: int) -> list[tuple[str, str, dict]]:
     """Strategy, model and arguments of the trainings on so many processes; benchmarks/strategies.py runs all combinations."""
     if processes == 1:
         alone = [(strategy, model, {}) for strategy in ("single", "data_parallel") for model in MODELS]
-        return [*alone, ("single", "own", {}), *((strategy, "bart", {}) for strategy in EVERYWHERE)]
+        alone += [("single", model, {}) for model in ("own", "lm", "packed")]
+        return [*alone, *((strategy, "bart", {}) for strategy in EVERYWHERE)]
     if processes == 2:
         found = [(strategy, model, {}) for strategy in EVERYWHERE for model in MODELS]
         found += [(strategy, model, {}) for strategy in EVERYWHERE for model in ("pair", "own")]
         found += [("fsdp", model, {"build_once": True}) for model in ("bart", "pair")]
+        found += [("mesh", *case) for case in MESH[2]]
         return [*found, ("hsdp", "llama", {"shard": 2}), ("fsdp", "llama", {"cpu_offload": True, "exchange_each_piece": True})]
     found = [("fsdp", model, {}) for model in MODELS] + [("fsdp", "llama", {"build_once": True, "cpu_offload": True})]
+    found += [("mesh", *case) for case in MESH[4]]
     found += [("ddp", "bert", {}), ("zero1", "bart", {}), ("fairscale_oss", "bart", {}), ("fairscale_fsdp", "bert", {})]
     found += [
         ("hsdp", "bart", {"shard": 2, "build_once": True}),

@@ -99,7 +99,14 @@ def test_two_depths_tell_of_any(llama):
 
 
 @pytest.mark.parametrize(
-    "strategy, processes", [("ddp", 2), ("zero1", 2), ({"use": "hsdp", "arguments": {"shard": 4}}, 1024), ("tensor_parallel", 2)]
+    "strategy, processes",
+    [
+        ("ddp", 2),
+        ("zero1", 2),
+        ({"use": "hsdp", "arguments": {"shard": 4}}, 1024),
+        ("tensor_parallel", 2),
+        ({"use": "mesh", "arguments": {"context": 2, "tensor": 2, "sequence_parallel": True, "loss_parallel": True}}, 64),
+    ],
 )
 def test_each_strategy_has_a_plan(llama, strategy, processes):
     run = llama({"train.strategy": strategy, "compute.processes": processes, "train.batch_size": 8 * processes})

@@ -134,6 +134,9 @@ def test_declarations_of_our_own_strategies():
     ]
     assert strategy_info("fairscale_fsdp").devices == ("cuda",)
     assert [strategy_info("hsdp").data_parallel_size({"shard": 2}, 4), strategy_info("ddp").data_parallel_size({}, 4)] == [4, 4]
+    mesh = strategy_info("mesh")
+    assert (mesh.shards_model, mesh.trains_adapters, mesh.degrees_fill_mesh) == (True, False, True)
+    assert [mesh.data_parallel_size(given, 8) for given in ({}, {"tensor": 2}, {"tensor": 2, "context": 2, "replicate": 2})] == [8, 4, 2]
     assert [strategy_info("tensor_parallel").data_parallel_size(given, 4) for given in ({}, {"tensor": 2})] == [1, 2]
 
 

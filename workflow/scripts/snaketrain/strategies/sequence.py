@@ -99,6 +99,8 @@ class SequenceDimension:
             hidden = self.context.gathered(hidden, POSITION)
         if self.joins:
             hidden = hidden[:, : self.whole.length]
+        if hidden._is_view():  # FSDP2's hook at the end of a block would be lost if a model changed it in place
+            hidden = hidden.clone()
         return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
     # --- arguments of a block

@@ -1,0 +1,65 @@
+"""More points of a mesh on four processes, with the losses of `single`; and checkpoints that move between them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.test_strategies import BART_PLAN, job, name_of, run
+
+pytestmark = pytest.mark.slow
+
+ULYSSES, SEQUENCE, CUT = {"context_attention": "ulysses"}, {"tensor": 2, "sequence_parallel": True}, {"loss_parallel": True}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("bart", {}, {}),
+    ("bart", {"replicate": 2}, {"accumulate": 2}),
+    ("bart", {"tensor": 2, "plan": BART_PLAN}, {}),
+    ("llama", {"context": 4}, {}),
+    ("lm", {"context": 4, **ULYSSES, **CUT}, {"accumulate": 2}),
+    ("packed", {"context": 2, "replicate": 2, **CUT}, {"accumulate": 2}),
+    ("packed", {"context": 2, **ULYSSES, "exchange_each_piece": True}, {"accumulate": 2}),
+    ("llama", {"context": 2, "tensor": 2, **ULYSSES, "build_once": True}, {}),
+    ("llama", {"context": 2, **SEQUENCE}, {"accumulate": 2}),
+    ("packed", {"context": 2, **SEQUENCE, **CUT}, {}),
+    ("lm", {**SEQUENCE, "replicate": 2, **CUT}, {"accumulate": 2}),
+]
+ALL, CONTEXT = {"context": 2, **SEQUENCE, **CUT}, {"context": 4}
+RESUMED = [("mesh", ALL, "single", {}), ("single", {}, "mesh", ALL), ("mesh", ALL, "mesh", CONTEXT), ("mesh", CONTEXT, "fsdp", {})]
+STEP = "checkpoints/step-00000006"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("mesh")
+    saving = {("single", ""): job("single", "lm", folder / "single")}
+    saving |= {("mesh", str(each)): job("mesh", "lm", folder / name, each) for name, each in (("all", ALL), ("context", CONTEXT))}
+    saved = {key: Path(each["checkpoints"]) for key, each in saving.items()}
+    jobs = {f"single {model}": ("trained", job("single", model)) for model in ("bart", "llama", "packed")}
+    jobs |= {f"{use} saves {arguments}": ("trained", each) for (use, arguments), each in saving.items()}
+    jobs |= {
+        name_of("mesh", model, arguments): ("trained", job("mesh", model, None, arguments, **train)) for model, arguments, train in CASES
+    }
+    found = run(folder, 4, jobs)
+    resuming = {}
+    for number, (before, given, after, arguments) in enumerate(RESUMED):
+        half_way = folder / f"half-way-{number}"
+        shutil.copytree(saved[before, str(given or "")] / STEP, half_way / STEP)
+        resuming[f"resumed {number}"] = "trained", job(after, "lm", half_way, arguments)
+    return found | run(folder, 4, resuming)
+
+
+@pytest.mark.parametrize(("model", "arguments", "train"), CASES, ids=str)
+def test_losses_norms_and_examples_are_those_of_single(done, model, arguments, train):
+    found, expected = done[name_of("mesh", model, arguments)], done["single saves " if model == "lm" else f"single {model}"]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    assert found["ids"] == expected["ids"]
+
+
+@pytest.mark.parametrize("number", range(len(RESUMED)), ids=lambda number: str(RESUMED[number]))
+def test_a_checkpoint_resumes_at_another_point(done, number):
+    found, expected = done[f"resumed {number}"], done["single saves "]
+    assert found["start"] == 6
+    assert found["losses"] == pytest.approx(expected["losses"][6:], rel=1e-5)
+    assert found["placed"] == pytest.approx(expected["placed"], rel=1e-5)
