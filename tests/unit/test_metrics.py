@@ -46,6 +46,17 @@ def short(names: dict[str, float], **arguments: dict) -> dict[str, dict]:
     return {name: {"use": name, "arguments": arguments.get(name, {})} for name in names}
 
 
+@pytest.mark.parametrize("answer", [0, 1])
+@pytest.mark.parametrize("labels", [[0, 1, 1, 1, 0, 1, 1], [1, 1], [0, 0]], ids=str)
+def test_the_correlation_of_a_constant_answer_is_zero(labels, answer):
+    """As scikit-learn has it, also where all labels are the same."""
+    logits = np.eye(2, dtype=np.float32)[np.full(len(labels), answer)]
+    assert measured("class", logits, np.array(labels), [], short({"matthews_correlation": 0.0})) == {"matthews_correlation": 0.0}
+    several = np.full((len(labels), 2), 2.0 * answer - 1, np.float32)
+    true = np.stack([labels, labels], axis=1).astype(np.float32)
+    assert measured("classes", several, true, [], short({"matthews_correlation": 0.0})) == {"matthews_correlation": 0.0}
+
+
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 def test_short_names_of_two_classes_are_metrics_of_the_second(cuts):
     labels, logits = LABELS[2], LOGITS[2]

@@ -37,7 +37,7 @@ def _multilabel(name: str, mode: str = "max", required: tuple[str, ...] = (), **
 
 KNOWN: dict[str, dict[str, Known]] = {  # by `problem_type` of the label kind
     "single_label_classification": {
-        "matthews_correlation": _multiclass("MatthewsCorrCoef"),
+        "matthews_correlation": Known("snaketrain.tasks.matthews.MulticlassMatthews"),
         "f1": Known("", of_two_classes=f"{CLASSIFICATION}.BinaryF1Score"),
         "weighted_f1": _multiclass("F1Score", average="weighted"),
         "f_beta": _multiclass("FBetaScore", of_two="FBetaScore", required=("beta",)),
@@ -52,7 +52,7 @@ KNOWN: dict[str, dict[str, Known]] = {  # by `problem_type` of the label kind
         "calibration_error": _multiclass("CalibrationError", "min"),
     },
     "multi_label_classification": {
-        "matthews_correlation": _multilabel("MatthewsCorrCoef"),
+        "matthews_correlation": Known("snaketrain.tasks.matthews.MultilabelMatthews"),
         "weighted_f1": _multilabel("F1Score", average="weighted"),
         "f_beta": _multilabel("FBetaScore", required=("beta",)),
         "precision": _multilabel("Precision"),
