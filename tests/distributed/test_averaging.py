@@ -72,7 +72,10 @@ def test_an_average_of_shards_that_was_stopped_is_that_of_one_process(data, alon
 def check_mean(folder: Path, selection: dict) -> None:
     """The selected weights are the mean of those of the two best checkpoints."""
     first, second, *_ = (entry for entry in selection["ranking"] if entry["kept"])
-    assert selection["why"].endswith(f"; selected is the average of the weights of steps {first['step']}, {second['step']}")
+    assert selection["why"].endswith(
+        f"; selected is the average of the weights of steps {first['step']}, {second['step']}, whose own metrics are those of its evaluation"
+    )
+    assert selection["averaged"] == [first["step"], second["step"]]
     selected = load_file(folder / "selection/model/model.safetensors")
     parts = [weights_of(folder / "training" / entry["path"]) for entry in (first, second)]
     assert set(selected) == set(parts[0])

@@ -16,6 +16,7 @@ import pytest
 from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
+from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
@@ -25,6 +26,7 @@ from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
 from snaketrain.tracking.passes import Postponed, full_pass
+from snaketrain.tracking.registering import contender_of
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/tools/follow_runs.py"
 TRAINING = """
@@ -107,6 +109,21 @@ def test_all_that_is_told_of_a_finished_run(tmp_path, uri):
     }
     assert {"evaluation/test_results.json", "evaluation/dev_predictions.csv", "evaluation/test_plots.png"} < files
     assert {"data/report.json", "selection/selection.json", "training/manifest.json"} < files
+
+
+def test_an_average_of_checkpoints_has_the_metrics_of_its_evaluation(tmp_path, uri):
+    """Its best checkpoint has others."""
+    results = make_workspace(tmp_path, {"first": {"skill": 0.9}})
+    path = results / "runs/first/selection/selection.json"
+    chosen = json.loads(path.read_text())
+    write_json(
+        path, chosen | {"averaged": [60, 40], "winner": chosen["winner"] | {"value": 0.75, "metrics": {"accuracy": 0.75, "loss": 0.5}}}
+    )
+    store = follow(results, uri)
+    run = training_run(store)
+    assert run.data.metrics["dev/accuracy"] == 0.9 and [value for _, value in history(store, run, "dev/accuracy")] == [0.9]
+    assert contender_of(results / "runs/first").value == 0.9
+    assert row(read_run(results / "runs/first"))["selected_value"] == 0.9
 
 
 def test_its_data_and_its_children(tmp_path, uri):

@@ -61,10 +61,10 @@ def main(args: Namespace) -> None:
     TrainedModel.of(training, data).write(folder / "model")
     files = [f"{part}/{path.name}" for part in ("model", "adapter") for path in sorted((folder / part).glob("*"))]
     weights = weights_of(folder, files, chosen, training, copied=fetched is None)
-    write_json(
-        folder / "selection.json",
-        {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why},
-    )
+    selection = {"run": training.facts["run"], "metric": select.metric, "mode": mode, "winner": winner, "ranking": ranking, "why": why}
+    if len(chosen) > 1:  # the metrics of the winner are not those of the average
+        selection["averaged"] = [entry["step"] for entry in chosen]
+    write_json(folder / "selection.json", selection)
     facts = {"run": training.facts["run"], "step": winner["step"], "weights": weights}
     inputs = {"training": training.content} | ({"model": fetched.content} if fetched else {})
     job.finish(inputs, ["selection.json", *files], facts, started)
@@ -128,6 +128,7 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
     if select.average > 1:
         fewer = f", since no more of the {select.average} are left" if len(chosen) < select.average else ""
         why += f"; selected is the average of the weights of steps {', '.join(str(entry['step']) for entry in chosen)}{fewer}"
+        why += ", whose own metrics are those of its evaluation" if len(chosen) > 1 else ""
     return why
 
 

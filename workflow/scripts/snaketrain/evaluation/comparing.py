@@ -68,7 +68,8 @@ def row(run: FinishedRun) -> Row:
     selection, winner = run["selection"], run["selection"]["winner"]
     line: Row = {"run": run["run"], "status": "finished", **run["settings"]}
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
-    line |= {"selected_value": winner["metrics"].get(selection["metric"]), "data": run["data"].get("name", "")}
+    deciding = run["dev"]["metrics"] if selection.get("averaged") else winner["metrics"]  # an average has metrics of its own
+    line |= {"selected_value": deciding.get(selection["metric"]), "data": run["data"].get("name", "")}
     for split, results in results_of(run).items():
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
@@ -114,12 +115,17 @@ def sets_of(runs: list[FinishedRun]) -> list[str]:
 def checkpoint_rows(runs: list[FinishedRun]) -> list[Row]:
     """A row for each kept checkpoint on each set that all of them were evaluated on."""
     return [
-        {"run": run["run"], "set": name, "step": each["step"], "selected": each["step"] == run["selection"]["winner"]["step"]}
+        {"run": run["run"], "set": name, "step": each["step"], "selected": each["step"] in selected_steps(run["selection"])}
         | each["metrics"]
         for run in runs
         for name, found in run["checkpoints"].items()
         for each in found
     ]
+
+
+def selected_steps(selection: JsonObject) -> list[int]:
+    """One, or those of the checkpoints whose weights are averaged."""
+    return selection.get("averaged") or [selection["winner"]["step"]]
 
 
 def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:

@@ -185,9 +185,10 @@ class Follower:
 
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:
     content, selection = str((run.get("data") or {}).get("content", "")), found.selection if found else {}
-    value = selection["winner"].get("value") if selection else None
     settings = by_key(run["settings"]) | (found.evaluated.facts.get("test", {}) if found and found.evaluated else {})
-    return TrainingRow(run["run"], run_id, settings, content, selection.get("metric"), selection.get("mode"), value)
+    return TrainingRow(
+        run["run"], run_id, settings, content, selection.get("metric"), selection.get("mode"), found.value if found else None
+    )
 
 
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:

@@ -50,7 +50,9 @@ def register(folder: Path, store: Store) -> Decision:
 
 def contender_of(folder: Path) -> Contender:
     run, selection = (tracked.finished_json(folder / name) for name in ("training/run.json", "selection/selection.json"))
-    return Contender(run["run"], selection["winner"]["value"], selection["metric"], selection["mode"], run["data"]["content"])
+    found = Evaluated.read(folder)
+    value = selection["winner"]["value"] if found is None or found.value is None else found.value
+    return Contender(run["run"], value, selection["metric"], selection["mode"], run["data"]["content"])
 
 
 def decided_on(folder: Path, uri: str, run_id: str) -> dict[str, str]:

@@ -38,6 +38,15 @@ class Evaluated:
         evaluated, predicted = (made if made and tracked.follows(made, selected) else None for made in after)
         return cls(selected, selection, evaluated, sets, predicted)
 
+    @property
+    def value(self) -> float | None:
+        """The metric that decided, of what is selected; of an average of checkpoints as soon as it is evaluated."""
+        found: float | None = self.selection["winner"].get("value")
+        if self.selection.get("averaged"):
+            dev = self.by_split(self.evaluated)["dev"] if self.evaluated else {}
+            found = dev.get("metrics", {}).get(self.selection["metric"])
+        return found
+
     def points(self) -> list[tracked.Point]:
         """The metrics of the selected checkpoint on all splits."""
         found = tracked.selected(self.selection, self.selected.finished)

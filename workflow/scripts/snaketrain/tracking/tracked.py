@@ -126,20 +126,20 @@ def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
 
 
 def selected(selection: JsonObject, time: float) -> list[Point]:
-    """The metrics of the selected checkpoint, which are those on the development set."""
-    winner = selection["winner"]
-    return [("selected_step", float(winner["step"]), time, 0), *numbers("dev", winner["metrics"], time)]
+    """The metrics of the selected checkpoint, which are those on the development set. An average of checkpoints has none before its evaluation."""
+    winner, averaged = selection["winner"], selection.get("averaged")
+    return [("selected_step", float(winner["step"]), time, 0), *numbers("dev", {} if averaged else winner["metrics"], time)]
 
 
 def scores(split: str, results: JsonObject, selection: JsonObject, time: float) -> list[Point]:
-    """The metrics of an evaluation, each once: those on the development set are already there from the selection."""
+    """The metrics of an evaluation, each once: those of a checkpoint on the development set are already there from the selection."""
     metrics, chosen_by = results.get("metrics", {}), selection["metric"]
     found = metrics | {key: value for key, value in results.items() if key not in (*REPEATED, *metrics)}
     if (constant := baseline(results.get("baselines", {}), chosen_by, selection["mode"])) is not None:
         found[f"{chosen_by}_baseline"] = constant
-    if split == "dev":
+    if split == "dev" and not selection.get("averaged"):
         found = {key: value for key, value in found.items() if key not in selection["winner"]["metrics"]}
-    elif bounds := results.get("interval"):
+    elif split != "dev" and (bounds := results.get("interval")):
         found |= {"accuracy_low": bounds[0], "accuracy_high": bounds[1]}
     return numbers(split, found, time)
 
