@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import limits
 import pytest
@@ -17,6 +18,7 @@ from pipeline.lateness import seconds_behind
 from workspace import START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
+from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
@@ -25,6 +27,7 @@ from snaketrain.tracking.addresses import MODE
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
+from snaketrain.tracking.on_end import RunEnd
 from snaketrain.tracking.passes import Postponed, full_pass
 from snaketrain.tracking.registering import contender_of
 
@@ -200,6 +203,34 @@ def test_predictions_of_unlabelled_data_are_artifacts(tmp_path, uri):
     assert text_of(store, run, "predictions/new.csv").startswith("id,text,generated")
     children = store.client.search_runs([store.experiment("tests")], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
     assert {child.info.run_name for child in children} == {"first selection", "first evaluation", "first predictions"}
+
+
+def test_a_run_ends_with_its_evaluation_on_all_sets_that_the_workflow_has_planned(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {}})
+    folder, jobs = results / "runs/first", [planned("evaluate_set", name) for name in ("tweets", "emails")]
+    note_reasons([planned("evaluate_model"), *jobs], lambda job: "new", results)
+    selection = read_manifest(folder / "selection/manifest.json").content
+    noted = json.loads((folder / "reasons.json").read_text())["evaluate_set"]
+    for name in ("tweets", "emails"):
+        (end,) = ends(results, uri)
+        assert end.awaited_since == noted["time"] and noted["sets"] == ["tweets", "emails"]
+        write_json(folder / f"sets/{name}/{name}_results.json", {"split": name, "metrics": {"accuracy": 0.5}})
+        made = Manifest("evaluate_set", "1", [], {"selection": selection}, {f"{name}_results.json": "0"}, {}, START)
+        write_manifest(folder / f"sets/{name}/manifest.json", made)
+    (end,) = ends(results, uri)
+    assert end.awaited_since == 0 and end.time == read_manifest(folder / "sets/emails/manifest.json").finished
+    assert end.figures()["test.emails/accuracy"] == 0.5
+
+
+def planned(stage: str, name: str | None = None) -> SimpleNamespace:
+    wildcards = {"run": "first"} | ({"evaluation_set": name} if name else {})
+    return SimpleNamespace(wildcards=wildcards, rule=SimpleNamespace(name=stage))
+
+
+def ends(results: Path, uri: str) -> list[RunEnd]:
+    follower = Follower(results, Store(uri))
+    assert full_pass(follower, print) is None
+    return list(follower.ends.values())
 
 
 def test_the_comparison_is_a_run_of_its_own(tmp_path, uri):

@@ -17,9 +17,9 @@ def results(tmp_path):
     return make_workspace(tmp_path, {"first": {}})
 
 
-def end(results, state="finished", reason="", attempts=1, ended=START + 1) -> RunEnd:
+def end(results, state="finished", reason="", attempts=1, ended=START + 1, awaited_since=0.0) -> RunEnd:
     figures = {"test/accuracy": 0.9} if state == "finished" else {}
-    return RunEnd(results / "runs/first/training", "first", state, reason, ended, attempts, "0123", lambda: figures)
+    return RunEnd(results / "runs/first/training", "first", state, reason, ended, attempts, "0123", awaited_since, lambda: figures)
 
 
 def test_it_is_told_of_each_end_once(results):
@@ -41,6 +41,17 @@ def test_ends_before_the_workflow_are_not_told_nor_stops_that_are_resumed(result
     assert teller.running == [] and not (results.parent / "told").exists()
     teller.tell(end(results, "stopped", "stopped by SIGTERM", ended=START + 20), last=True)
     assert teller.finish() == [] and (results.parent / "told").read_text().startswith("first|stopped|stopped by SIGTERM")
+
+
+def test_a_run_that_is_still_evaluated_on_a_set_is_told_afterwards_or_at_the_end_of_the_workflow(results):
+    teller = OnEnd(TELL, START, results)
+    teller.tell(end(results, awaited_since=START + 0.5), last=False)
+    assert teller.running == []
+    teller.tell(end(results, awaited_since=START - 9), last=False)  # planned by an earlier workflow
+    assert len(teller.running) == 1 and teller.finish() == []
+    other = OnEnd(TELL, START, results)
+    other.tell(end(results, ended=START + 2, awaited_since=START + 0.5), last=True)
+    assert len(other.running) == 1 and other.finish() == []
 
 
 def test_a_command_that_fails_or_hangs_is_a_warning(results, monkeypatch):

@@ -12,11 +12,14 @@ from snaketrain.runtime.manifests import write_json
 
 
 def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
-    """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage."""
+    """Records the reason of every job when a workflow starts: `runs/<run>/reasons.json` has the latest one of each stage, and the sets to evaluate on."""
     by_run: dict[str, JsonObject] = {}
     for job in jobs:
-        if run := dict(job.wildcards.items()).get("run"):
-            by_run.setdefault(run, {})[job.rule.name] = {"reason": str(reason_of(job)), "time": time.time()}
+        wildcards, stage = dict(job.wildcards.items()), job.rule.name
+        if run := wildcards.get("run"):
+            noted = by_run.setdefault(run, {})
+            sets = [*noted.get(stage, {}).get("sets", ()), *filter(None, [wildcards.get("evaluation_set")])]
+            noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
     for run, reasons in by_run.items():
         path = results / "runs" / run / "reasons.json"
         write_json(path, read_reasons(path) | hidden_in(reasons))

@@ -192,14 +192,17 @@ def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow
 
 
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:
-    """None while the run goes on; a trained one has ended when it is evaluated."""
+    """None while the run goes on; a trained one has ended when it is evaluated, on the sets of `evaluation_sets` as well."""
     state, status = sent.standing or {}, (sent.status or "RUNNING").split()[0]
     if status == "RUNNING":
         return None
     if status == "FINISHED":
         if not found or not found.evaluated or "evaluation" not in sent.done:
             return None
-        return RunEnd(training, row.name, "finished", "", found.evaluated.finished, state["attempts"], row.run_id, found.figures)
+        finished = max(made.finished for made in (found.evaluated, *found.sets.values()))
+        planned = read_reasons(training.parent / "reasons.json").get("evaluate_set", {})
+        awaited_since = 0.0 if found.sets.keys() >= set(planned.get("sets", ())) else planned["time"]
+        return RunEnd(training, row.name, "finished", "", finished, state["attempts"], row.run_id, awaited_since, found.figures)
     how = "stopped" if state["status"] == "STOPPED" else status.lower()
     return RunEnd(
         training, row.name, how, state["why"] if state["status"] != "RUNNING" else "", state["time"], state["attempts"], row.run_id

@@ -29,6 +29,7 @@ class RunEnd:
     time: float
     attempts: int
     run_id: str  # in MLflow
+    awaited_since: float = 0.0  # when a workflow began that has still to evaluate the run on a set; 0: there is none
     figures: Callable[[], dict[str, float]] = dict  # the metrics of a finished run
 
     @property
@@ -55,8 +56,9 @@ class OnEnd:
         return cls(os.environ.get(ON_END), float(os.environ.get(ON_END_SINCE, "inf")), results)
 
     def tell(self, end: RunEnd, last: bool) -> None:
-        """Once for each end; a stopped run is resumed, so that it is told only if the workflow ends before that."""
-        if not self.command or end.time < self.since or (end.state == "stopped" and not last):
+        """Once for each end. If the workflow still resumes or evaluates the run, it is told after that, or when the workflow ends before."""
+        goes_on = end.state == "stopped" or end.awaited_since >= self.since
+        if not self.command or end.time < self.since or (goes_on and not last):
             return
         if (read_json(end.training / TOLD) or {}).get("told") == end.token:
             return
