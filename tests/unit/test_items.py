@@ -159,7 +159,7 @@ def test_a_dataset_knows_whether_it_is_used_for_training(here):
         ("mine.py:Squares", {"fields": ["a", "b", "c"]}, "data.fields: mine.py:Squares gives 2 values for each item, and `fields` names 3"),
         ("mine.py:Squares", {"fields": ["a"]}, "names 1: a. Name each of them"),
         ("mine.py:Texts", {}, "mine.py:Texts: `inputs` of its items is a tuple after collating"),
-        ("mine.py:Endless", {}, "data.train.use: mine.py:Endless has no length"),
+        ("mine.py:Squares", {"dev": {"use": "mine.py:Endless"}}, "data.dev.use: mine.py:Endless has no length"),
         ("mine.py:Square", {}, "data.train.use: `mine.py:Square`: mine.py has no `Square`. Did you mean `Squares`?"),
     ],
 )

@@ -112,7 +112,7 @@ def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]
     from snaketrain.data.loading.item_splits import prepare_items
 
     facts = prepare_items(data, output)
-    return facts, facts, [f"{split}.npy" for split in facts["splits"]]
+    return facts, facts, [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]
 
 
 if __name__ == "__main__":

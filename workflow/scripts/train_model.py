@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import time
+from collections.abc import Sized
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -163,7 +164,7 @@ def main(args: argparse.Namespace) -> int:
         logging.info("%s: stopped at step %d of %d: %s", args.run_name, state.step, plan.steps, state.finished_early)
     if first:
         facts = {
-            "run": args.run_name, "steps": state.step, "examples": len(splits.train), "parameters": state.parameters,
+            "run": args.run_name, "steps": state.step, "examples": len(splits.train) if isinstance(splits.train, Sized) else None, "parameters": state.parameters,
             "precision": strategy.precision,  # which `auto` chose on these devices
             "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
         }  # fmt: skip

@@ -7,7 +7,8 @@ from snaketrain.runtime.json_types import JsonObject
 def show(report: JsonObject) -> None:
     if "datasets" in report:
         for split, facts in report["splits"].items():
-            print(f"  {split:5} {facts['examples']:>9} items of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
+            items = "a stream" if facts.get("stream") else f"{facts['examples']:>9} items"
+            print(f"  {split:5} {items} of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
         return
     print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
     tally = label_kind(report["label_kind"]).tally

@@ -18,6 +18,7 @@ from snaketrain.orchestration.inspection.generation_settings import generation_e
 from snaketrain.orchestration.inspection.gpu_memory import memory_errors
 from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
+from snaketrain.orchestration.inspection.streamed_data import stream_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
 from snaketrain.runtime.credentials import CannotTellApart
@@ -65,6 +66,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
             (prediction_errors, (run.data, run.predict, train.task, train.strategy), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
+            (stream_errors, (run.data, train.steps, train.batch_tokens), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
             (unlabelled, (run.data, run.predict, train.task), follows_by_path),
         ):

@@ -8,7 +8,8 @@ import pyarrow
 
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
-from snaketrain.data.loading.opening import facts_of, open_split
+from snaketrain.data.loading.opening import facts_of, open_split, open_training
+from snaketrain.data.loading.streams import Stream
 from snaketrain.data.loading.training_data import Batch, TrainingData
 from snaketrain.data.sources.fetching import describe, named_files
 from snaketrain.data.text.split_files import SplitWriter
@@ -30,7 +31,7 @@ class NotPlannable(Exception):
 
 @dataclass(frozen=True)
 class PlannedData:
-    train: TrainingData
+    train: TrainingData | Stream
     dev: TrainingData
     facts: JsonObject
     assumed: str = ""  # what was assumed of data that is not prepared yet
@@ -75,8 +76,7 @@ def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
 
 
 def _opened(run: Settings, manifest: Manifest, assumed: str = "") -> PlannedData:
-    splits = {split: open_split(manifest, split, run.train) for split in ("train", "dev")}
-    return PlannedData(splits["train"], splits["dev"], facts_of(manifest), assumed)
+    return PlannedData(open_training(manifest, run.train), open_split(manifest, "dev", run.train), facts_of(manifest), assumed)
 
 
 def _assumed(run: Settings, results: Path, scratch: Path) -> tuple[Manifest, str]:
@@ -127,8 +127,10 @@ def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -
 def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
     """Of the batches of the first epoch."""
     train, plan = run.train, Plan.of(run.train, data.train.lengths)
-    lengths = np.maximum(data.train.lengths[:], 1)
-    batches = [plan.batches.batch(0, number) for number in range(min(plan.batches.count(0), plan.steps, MOST_BATCHES))]
+    # a stream shows no lengths: its first batch stands for all
+    lengths = np.ones(train.batch_size, int) if data.train.lengths is None else np.maximum(data.train.lengths[:], 1)
+    looked_at = 1 if data.train.lengths is None else MOST_BATCHES
+    batches = [plan.batches.batch(0, number) for number in range(min(plan.batches.count(0), plan.steps, looked_at))]
     sizes = [_size(batch, lengths, train.packing) for batch in batches]
     largest = batches[int(np.argmax(sizes))]
     # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more

@@ -153,7 +153,8 @@ def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
     lines = []
     for split, found in splits.items():
         counts = dict(zip(names[:MOST_CLASSES], found.get("label_counts") or [], strict=False))
-        lines.append((split, found.get("examples", ""), ", ".join(f"{name} {count}" for name, count in counts.items())))
+        examples = "a stream" if found.get("stream") else found.get("examples", "")
+        lines.append((split, examples, ", ".join(f"{name} {count}" for name, count in counts.items())))
     source = {key: value for key, value in settings.items() if re.match(r"data\.(train|dev|test|where)\b", key) and value}
     origin = "; ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in source.items() if "sha256" not in key)
     return f"{plain(facts.get('name', ''))} ({plain(origin)}), content {data.content}.\n\n" + table(("split", "examples", "labels"), lines)

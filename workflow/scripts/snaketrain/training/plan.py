@@ -13,6 +13,7 @@ from snaketrain.config.schema import Train, Use
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.data.loading.batch_counts import BatchCounts
 from snaketrain.data.loading.batches import Batches
+from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.training.torch_schedules import TorchSchedule
@@ -22,7 +23,7 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Plan:
-    batches: Batches
+    batches: Batches | StreamBatches
     steps: int
     epoch_ends: tuple[int, ...]  # the step that ends each epoch; the last one may lie beyond `steps`
     evaluations_per_epoch: int
@@ -35,8 +36,9 @@ class Plan:
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
 
     @classmethod
-    def of(cls, train: Train, lengths: Lengths, counts: BatchCounts | None = None) -> "Plan":
-        batches = Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing, counts=counts)
+    def of(cls, train: Train, lengths: Lengths | None, counts: BatchCounts | None = None) -> "Plan":
+        """`lengths`: none of a stream."""
+        batches = batches_of(train, lengths, counts)
         schedule = schedule_of(train.schedule, train.learning_rate)
         of_groups = {n: schedule_of(group.schedule, train.learning_rate) for n, group in enumerate(train.groups) if group.schedule}
         ends = [batches.count(0) if train.steps != 0 else 0]
@@ -108,6 +110,12 @@ class Plan:
     def _bounds(self, step: int) -> tuple[int, int]:
         epoch = self.epoch_of(step)
         return (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
+
+
+def batches_of(train: Train, lengths: Lengths | None, counts: BatchCounts | None) -> Batches | StreamBatches:
+    if lengths is None:
+        return StreamBatches.of(train)
+    return Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing, counts=counts)
 
 
 def folder_name(step: int) -> str:

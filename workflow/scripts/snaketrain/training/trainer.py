@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,8 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch, shard_batch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.stream_progress import StreamProgress
+from snaketrain.data.loading.streams import Stream
 from snaketrain.data.loading.workers import Request, load
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.goodput import Clock
@@ -83,6 +85,9 @@ class Trainer:
         self.stateful: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
             "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite, "best": self.best,
         }  # fmt: skip
+        self.stream = StreamProgress(data.train.name, data.train.restart) if isinstance(data.train, Stream) else None
+        if self.stream:
+            self.stateful["data"] = self.stream
         self.upcoming: PlannedStep | None = None
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
@@ -158,6 +163,8 @@ class Trainer:
             current, self.upcoming = self.upcoming, next(planned, None)
             yield partial(self.train_step, current)
             self.state.step = current.step
+            if self.stream:
+                self.stream.done(current.step)
             if current.step == self.plan.epoch_ends[epoch]:  # before the checkpoint, which holds what it changes
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
@@ -169,8 +176,10 @@ class Trainer:
                     found = next(batches, None)
                 if found is None:
                     return
-                request, microbatches = found[0], found[1].microbatches
+                request, microbatches, position = found[0], found[1].microbatches, found[1].position
                 assert request.epoch is not None, "of a training"
+                if self.stream and position:
+                    self.stream.loaded(request.step, position)
                 counted = sum(self.state.task.count(batch) for microbatch, batch in microbatches if not microbatch.filler)
                 numbers = counted, self.stop.requested(), self.state.rank == 0 and self.is_time_to_save()
                 summed = self.state.strategy.all_reduce_scalars_ahead(*numbers)
@@ -251,7 +260,8 @@ class Trainer:
             step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision, measures=measures
         )
         self.rank_journal.begin(step)
-        logging.info("%s parameters, %d examples, steps %d to %d", f"{state.parameters:,}", len(self.data.train), step, plan.steps)
+        examples = f"{len(self.data.train)} examples" if isinstance(self.data.train, Sized) else "a stream"
+        logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.steps)
 
     def settle(self) -> None:
         """Read from the device whether the newest step was applied; if not, record that, and roll back after too many.

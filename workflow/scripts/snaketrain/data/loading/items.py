@@ -65,14 +65,23 @@ def open_items(data: Manifest, split: str, seed: int) -> Items:
 
 
 def make_dataset(use: str, arguments: JsonObject, setting: str) -> Dataset:
+    return numbered(make(use, arguments, setting), use, setting)
+
+
+def make(use: str, arguments: JsonObject, setting: str) -> object:
     try:
         dataset: object = load(use)(**arguments)
     except NotFound as error:
         raise SystemExit(f"{setting}.use: {error}") from None
     except TypeError as error:
         raise SystemExit(f"{setting}: {use} cannot be made with the arguments {arguments}: {error}. Correct them.") from error
+    return dataset
+
+
+def numbered(dataset: object, use: str, setting: str) -> Dataset:
     if not isinstance(dataset, Dataset):
+        but = "" if setting == "data.train" else " Only data.train can be a stream."
         raise SystemExit(
-            f"{setting}.use: {use} has no length or no items (`__len__`, `__getitem__`): name a class whose items have numbers."
+            f"{setting}.use: {use} has no length or no items (`__len__`, `__getitem__`): name a class whose items have numbers.{but}"
         )
     return dataset

@@ -9,7 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.data.loading.streams import Stream
+from snaketrain.data.loading.training_data import Loadable
 from snaketrain.data.loading.workers import Loaded, Request, load, load_in_workers
 
 TRIAL, WARM_UP = 8, 2  # batches that `auto` loads in this process before it decides, and those of them that it does not time
@@ -43,7 +44,7 @@ class Loader:
 
     def __init__(self, workers: int = 0, auto: bool = False, pin_memory: bool = False):
         self.workers, self.auto, self.pin_memory = workers, auto, pin_memory
-        self.found: dict[TrainingData, int] = {}  # by `auto`, for each data set
+        self.found: dict[Loadable, int] = {}  # by `auto`, for each data set
         self.warned = False
 
     @classmethod
@@ -52,20 +53,22 @@ class Loader:
         word, _, most = option.rpartition(":")
         return cls(int(most), word == "auto", pin_memory)
 
-    def load(self, data: TrainingData, requests: Iterable[Request]) -> Generator[tuple[Request, Loaded], None, None]:
+    def load(self, data: Loadable, requests: Iterable[Request]) -> Generator[tuple[Request, Loaded], None, None]:
         """Each request with what it asks for. The requests are read ahead."""
         asked = iter(requests)
-        if self.auto and data not in self.found:
-            yield from self._here(data, islice(asked, TRIAL), waiting := Waiting())
-            self.found[data] = self.worth(waiting)
-        workers = self.found[data] if self.auto else self.workers
+        workers = min(1, self.workers) if isinstance(data, Stream) else self.workers  # a stream is read in order, by one process
+        if self.auto and not isinstance(data, Stream):  # which could not be handed over to a worker once it has begun
+            if data not in self.found:
+                yield from self._here(data, islice(asked, TRIAL), waiting := Waiting())
+                self.found[data] = self.worth(waiting)
+            workers = self.found[data]
         first = list(islice(asked, workers))  # fewer batches than workers need fewer of them
         if not first:
             yield from self._here(data, asked, Waiting())
         else:
             yield from self._in_workers(data, chain(first, asked), len(first))
 
-    def _in_workers(self, data: TrainingData, requests: Iterator[Request], workers: int) -> Iterator[tuple[Request, Loaded]]:
+    def _in_workers(self, data: Loadable, requests: Iterator[Request], workers: int) -> Iterator[tuple[Request, Loaded]]:
         sent: deque[Request] = deque()
 
         def sending() -> Iterator[Request]:
@@ -77,7 +80,7 @@ class Loader:
             for loaded in batches:
                 yield sent.popleft(), loaded
 
-    def _here(self, data: TrainingData, requests: Iterator[Request], waiting: Waiting) -> Iterator[tuple[Request, Loaded]]:
+    def _here(self, data: Loadable, requests: Iterator[Request], waiting: Waiting) -> Iterator[tuple[Request, Loaded]]:
         for number, request in enumerate(requests):
             began = time.perf_counter()
             loaded = load(data, request).pin_memory() if self.pin_memory else load(data, request)

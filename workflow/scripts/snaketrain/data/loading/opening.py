@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.loading.items import open_items
+from snaketrain.data.loading.items import make, open_items
 from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.data.loading.streams import Stream, is_stream
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.prepared_files import split_files
 from snaketrain.runtime.json_types import JsonObject
@@ -16,13 +17,27 @@ from snaketrain.runtime.manifests import Manifest
 class Splits:
     """What a training reads: the two sets, and what is known of the data."""
 
-    train: TrainingData
+    train: TrainingData | Stream
     dev: TrainingData
     facts: JsonObject
 
 
 def open_splits(data: Manifest, train: Train) -> Splits:
-    return Splits(open_split(data, "train", train), open_split(data, "dev", train), facts_of(data))
+    return Splits(open_training(data, train), open_split(data, "dev", train), facts_of(data))
+
+
+def open_training(data: Manifest, train: Train) -> TrainingData | Stream:
+    return open_stream(data, train) if data.facts["splits"]["train"].get("stream") else open_split(data, "train", train)
+
+
+def open_stream(data: Manifest, train: Train) -> Stream:
+    source = data.facts["datasets"]["train"]
+    dataset = make(source["use"], source["arguments"], "data.train")
+    if not is_stream(dataset):
+        raise SystemExit(
+            f"data.train: {source['use']} was a stream when the data was prepared, and has a length now. Prepare the data again."
+        )
+    return Stream(dataset, source["use"], data.facts["fields"], train.seed, train.batch_size)
 
 
 def facts_of(data: Manifest) -> JsonObject:

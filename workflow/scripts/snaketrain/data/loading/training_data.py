@@ -17,7 +17,15 @@ class Lengths(Protocol):
     def __getitem__(self, examples: slice, /) -> np.ndarray: ...
 
 
-class TrainingData(Protocol):
+class Loadable(Protocol):
+    """Examples of which batches are made: numbered ones, or those of a stream by their position."""
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
+        """The examples with these numbers, side by side; without an `epoch` for an evaluation."""
+        ...
+
+
+class TrainingData(Loadable, Protocol):
     """Numbered examples, such as texts (TextExamples, Blocks, Packed) or the items of a dataset class (Items)."""
 
     @property
@@ -26,7 +34,3 @@ class TrainingData(Protocol):
         ...
 
     def __len__(self) -> int: ...
-
-    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
-        """The examples with these numbers, side by side; without an `epoch` for an evaluation."""
-        ...

@@ -20,7 +20,9 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.collating import BadItem
-from snaketrain.data.loading.training_data import Batch, TrainingData
+from snaketrain.data.loading.stream_progress import Position
+from snaketrain.data.loading.streams import Stream
+from snaketrain.data.loading.training_data import Batch, Loadable
 from snaketrain.runtime.processes import die_with_parent
 from snaketrain.runtime.stopping import LAUNCHER_SIGNALS
 
@@ -38,11 +40,12 @@ class Request:
 @dataclass(frozen=True)
 class Loaded:
     microbatches: list[tuple[MicroBatch, Batch]]
+    position: Position | None = None  # of a stream
 
     def pin_memory(self) -> "Loaded":
         """Called by torch's DataLoader; copies from pinned memory to a GPU do not wait."""
         pinned = [(each, {name: tensor.pin_memory() for name, tensor in batch.items()}) for each, batch in self.microbatches]
-        return Loaded(pinned)
+        return Loaded(pinned, self.position)
 
 
 @dataclass(frozen=True)
@@ -67,15 +70,15 @@ class Failure:
         return error
 
 
-def load(data: TrainingData, request: Request) -> Loaded:
+def load(data: Loadable, request: Request) -> Loaded:
     microbatches = [(microbatch, data.batch(microbatch.ids, request.epoch)) for microbatch in request.microbatches]
-    return Loaded(microbatches)
+    return Loaded(microbatches, data.position if isinstance(data, Stream) else None)
 
 
 class Requested(Dataset[Loaded | Failure]):
     """For torch's DataLoader, whose indices are requests."""
 
-    def __init__(self, data: TrainingData):
+    def __init__(self, data: Loadable):
         self.data = data
 
     def __getitem__(self, request: Request) -> Loaded | Failure:
@@ -85,7 +88,7 @@ class Requested(Dataset[Loaded | Failure]):
             return Failure.of(error)
 
 
-def load_in_workers(data: TrainingData, requests: Iterator[Request], workers: int, pin_memory: bool) -> Generator[Loaded, None, None]:
+def load_in_workers(data: Loadable, requests: Iterator[Request], workers: int, pin_memory: bool) -> Generator[Loaded, None, None]:
     """In the order of the requests, of which two for each worker are read ahead.
 
     Workers are forked, so that they share the memory of the data set. A generator of its own keeps DataLoader from drawing a random number.

@@ -1,0 +1,53 @@
+"""Trainings on a stream: the same on any number of processes, with a worker, and when they are stopped and resumed."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import forking
+from distributed.running import arguments, interrupted, log_of, losses, start, train
+from distributed.test_own_tasks import CNN, DIGITS, EXAMPLES, curves
+
+from snaketrain.config.schema import Data
+from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import Manifest, write_manifest
+
+SETTINGS: dict[str, Any] = {"task": DIGITS, "model": CNN, "batch_size": 24, "steps": 30, "evaluate_every": 10, "learning_rate": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """300 digits, which are read more than once, and a dev set."""
+    folder = tmp_path_factory.mktemp("digits")
+    dev = {"use": f"{EXAMPLES}/digits.py:Digits", "arguments": {"first": 300}}
+    streamed = {"use": f"{EXAMPLES}/digits.py:DigitStream", "arguments": {"shift": 1, "last": 300}}
+    given = Data.model_validate({"name": "items", "train": streamed, "dev": dev, "test_fraction": 0, "limit_dev": 37})
+    write_manifest(folder / "manifest.json", Manifest("prepare_data", "x", [], {}, {}, prepare_items(given, folder)))
+    return folder / "manifest.json"
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("alone") / "alone"
+    found = train(data, folder, **SETTINGS)
+    assert len(found) == 30 and found[30] < found[1] - 0.1
+    return folder
+
+
+def test_a_stream_is_learnt_the_same_on_two_processes(data, alone, tmp_path):
+    found = train(data, tmp_path / "several", 2, accumulate=2, **SETTINGS)
+    assert found == pytest.approx(losses(alone), rel=1e-5)
+    assert curves(tmp_path / "several", "eval") == pytest.approx(curves(alone, "eval"), rel=1e-5)
+
+
+def test_a_stopped_training_on_a_stream_resumes_bit_for_bit(data, alone, tmp_path):
+    pids = start(data, tmp_path / "parts", **SETTINGS)
+    assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "parts")) >= 15) == [75]
+    with_worker = [*arguments(data, tmp_path / "parts", **SETTINGS), "--loader-workers", "1"]
+    assert forking.run(with_worker, 1, log_of(tmp_path / "parts")) == [0], log_of(tmp_path / "parts").read_text()
+    assert len([line for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]) == 2
+    assert losses(tmp_path / "parts") == losses(alone)
+    assert curves(tmp_path / "parts", "eval") == curves(alone, "eval")
+    assert "did not resume" not in log_of(tmp_path / "parts").read_text()
