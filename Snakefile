@@ -49,6 +49,8 @@ wildcard_constraints:
     input_name="[^/]+",
     prepared_set="[^/]+",
     evaluation_set="[^/]+",
+    search="[^/]+",
+    rung="[1-9][0-9]*",
 
 
 report: "workflow/report/workflow.rst"
@@ -61,6 +63,8 @@ include: "workflow/rules/prepare_shards.smk"
 include: "workflow/rules/prepare_data.smk"
 include: "workflow/rules/fetch_input.smk"
 include: "workflow/rules/prepare_set.smk"
+include: "workflow/rules/decisions.smk"
+include: "workflow/rules/search.smk"
 include: "workflow/rules/train_model.smk"
 include: "workflow/rules/select_checkpoint.smk"
 include: "workflow/rules/evaluate_model.smk"
@@ -79,6 +83,7 @@ localrules:
     fetch_input,
     decide_classes,
     compare_runs,
+    decide_rung,
     plan,
 
 
@@ -93,4 +98,5 @@ rule all:
     input:
         pipeline.manifest("compare_runs"),
         # Snakemake only notices missing files that something depends on
-        [pipeline.results(run) for run in pipeline.runs],
+        [pipeline.results(run) for run in pipeline.searches.unsearched],
+        *of_finalists(pipeline.results),

@@ -22,6 +22,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.module_task import ModuleSettings  # noqa: E402
+from snaketrain.config.schema.search import Search  # noqa: E402
 from snaketrain.config.schema.text_task import TextClassificationSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
@@ -49,6 +50,7 @@ def reference() -> str:
         parts.append(
             f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"`{name}`", field.annotation)
         )
+    parts.append(table("`search`: for a sweep, by its name", Search))
     sections = [field.annotation for field in Settings.model_fields.values()]
     values = [value for value in inside(Settings) if value not in sections]
     parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]

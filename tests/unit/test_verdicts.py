@@ -224,8 +224,7 @@ def test_a_loss_over_tokens_is_weighted_by_them():
 
 
 def test_predictions_are_read_as_they_were_written(tmp_path):
-    (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation/test_predictions.csv").write_text('id,text,label,predicted\n0,"a\nb",NA,NA\n1,c,,NA\n', encoding="utf-8")
+    (tmp_path / "test_predictions.csv").write_text('id,text,label,predicted\n0,"a\nb",NA,NA\n1,c,,NA\n', encoding="utf-8")
     results = {"kind": "class", "examples": 1, "metrics": {"accuracy": 1.0}, "classes": {"NA": {}}, "confusion": [[1]]}
     found = read_predictions(tmp_path, "test", results)
     assert found.table["text"].tolist() == ["a\nb"] and found.table["label"].tolist() == ["NA"]

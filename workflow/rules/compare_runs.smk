@@ -4,8 +4,9 @@
 rule compare_runs:
     input:
         check_results("compare_runs"),
-        expand("results/runs/{run}/evaluation/manifest.json", run=pipeline.runs),
-        [pipeline.manifest("evaluate_set", name) for name in pipeline.sets.evaluations],
+        [pipeline.evaluations(run) for run in pipeline.searches.unsearched],
+        *of_finalists(pipeline.evaluations),
+        decisions=[pipeline.manifest("decide_rung", decision) for decision in pipeline.searches.decisions],
     output:
         manifest="results/comparison/manifest.json",
         page=report(

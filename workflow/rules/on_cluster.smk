@@ -1,5 +1,6 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
+from snaketrain.orchestration.names import folder_of_job
 from snaketrain.orchestration.stage_commands import RUNS_A_MODEL
 from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.runtime.staged_environment import CannotStage, pack
@@ -73,7 +74,8 @@ def check_cluster():
             ranges = {checks.comment(submission_of(job)): compute for job, compute in computes.items() if compute.counts.varies}
             # of a group, the training's folder
             folders = {
-                checks.comment(submission_of(job)): Path(job.output[0]).parent for job in sorted(computes, key=lambda job: job.rule.name)
+                checks.comment(submission_of(job)): folder_of_job(job.rule.name, job.output[0])
+                for job in sorted(computes, key=lambda job: job.rule.name)
             }
             monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
     except (CannotStage, ConfigurationError, SlurmError, StillFollowed) as error:

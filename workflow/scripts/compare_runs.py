@@ -17,7 +17,7 @@ from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.evaluation.rounding import rounded, spoken
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import read_manifest, write_text
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
 
 CHECKPOINTS = "checkpoints.csv"
 MOST_SHOWN = 8  # configurations whose mistakes the page shows
@@ -28,6 +28,7 @@ def arguments() -> Namespace:
     parser.add_argument("--runs-root", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--runs", required=True, nargs="+", metavar="NAME", help="the runs to compare")
     parser.add_argument("--sets", nargs="*", default=[], metavar="RUN/SET", help="the evaluation sets of each run")
+    parser.add_argument("--decisions", nargs="*", default=[], metavar="MANIFEST", help="manifests of the decisions of searches")
     parser.add_argument("--unfinished", nargs="*", default=[], metavar="NAME: WHY", help="runs without a result, and why they have none")
     return parser.parse_args()
 
@@ -42,13 +43,17 @@ def main(args: Namespace) -> None:
     evaluated |= {
         f"{name}/{each}": read_manifest(args.runs_root / name / f"sets/{each}/manifest.json") for name in args.runs for each in sets[name]
     }
-    verify(*evaluated.values())
-    inputs = {name: manifest.content for name, manifest in evaluated.items()}
+    decisions = {f"search {each.facts['decision']}": each for each in map(read_manifest, args.decisions)}
+    verify(*evaluated.values(), *decisions.values())
+    inputs = {name: manifest.content for name, manifest in (evaluated | decisions).items()}
+    stopped = {run: why for decision in decisions.values() for run, why in stopped_by(decision).items() if run not in args.runs}
     runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
-    made = compare(runs, args.runs_root, unfinished)
+    made = compare(runs, args.runs_root, stopped, unfinished)
     if unfinished:
         args.output.unlink(missing_ok=True)  # of an earlier comparison, which was complete
-    comparing.table([*made.rows, *map(comparing.row_without_result, unfinished.items())]).to_csv(folder / "runs.csv", index=False)
+    comparing.table([*made.rows, *map(comparing.row_without_result, (stopped | unfinished).items())]).to_csv(
+        folder / "runs.csv", index=False
+    )
     (folder / CHECKPOINTS).unlink(missing_ok=True)  # of an earlier comparison
     if checkpoints := comparing.checkpoint_rows(runs):
         comparing.table(checkpoints).to_csv(folder / CHECKPOINTS, index=False)
@@ -57,6 +62,8 @@ def main(args: Namespace) -> None:
     write_text(folder / "index.html", page(made))
     verdict = "\n".join([made.verdict, *made.warnings])
     print(f"{summary(made.rows, comparing.metrics_of(runs), comparing.sets_of(runs))}\n{verdict}")
+    if stopped:
+        print(f"\nStopped by a search: {len(stopped)} of {len(stopped) + len(runs)} runs.")
     if unfinished:
         print("\nWithout a result, and not compared:", *(f"{run}: {why}" for run, why in unfinished.items()), sep="\n  ")
         return
@@ -65,12 +72,22 @@ def main(args: Namespace) -> None:
     job.finish(inputs, files, facts, started)
 
 
-def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str]) -> Comparison:
+def stopped_by(decision: Manifest) -> dict[str, str]:
+    """By run, where and why a search stopped it."""
+    search, _, rung = decision.facts["decision"].partition("/")
+    steps = decision.facts["steps"]
+    return {
+        run: f"stopped at rung {rung} of search {search}{f', step {steps[run]}' if steps[run] else ''}: {why}"
+        for run, why in decision.facts["dropped"].items()
+    }
+
+
+def compare(runs: list[FinishedRun], runs_root: Path, stopped: dict[str, str], unfinished: dict[str, str]) -> Comparison:
     by_name = {run["run"]: run for run in runs}
 
     @cache
     def predicted(run: str, split: str) -> Predictions | None:
-        return read_predictions(runs_root / run, split, by_name[run]["test" if split == "test" else "dev"])
+        return read_predictions(runs_root / run / "evaluation", split, by_name[run]["test" if split == "test" else "dev"])
 
     rows = comparing.ranked([comparing.row(run) for run in runs])
     groups = comparing.seed_groups(runs, rows)
@@ -83,6 +100,7 @@ def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str]
         verdicts.warnings(rows),
         list(verdicts.below_baseline(rows)),
         [each for each in found if each],
+        stopped,
         unfinished,
     )
 

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sized
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,11 +43,30 @@ if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
     from snaketrain.strategies.base import Strategy
     from snaketrain.tasks.base import Task
+    from snaketrain.tasks.metric_modes import Modes
     from snaketrain.training.plan import Plan
+    from snaketrain.training.trainer import Trainer
     from snaketrain.training.trajectory import Trajectory
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training that has taken its steps, until its end or until it was stopped."""
+
+    job: stages.Job
+    data: "Manifest"
+    inputs: dict[str, str]  # content digests of the manifests that were read, by role
+    trainer: "Trainer"
+    metrics: "Modes"
+    stop: Stopping
+    started: float
+
+
 def arguments() -> argparse.Namespace:
+    return parser().parse_args()
+
+
+def parser() -> argparse.ArgumentParser:
     parser = stages.parser("train_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
@@ -88,10 +108,17 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--experiment", default="snaketrain", help="MLflow experiment name (default: %(default)s)")
     parser.add_argument("--notes", default="", help="description of the run, shown in MLflow")
-    return parser.parse_args()
+    return parser
 
 
 def main(args: argparse.Namespace) -> int:
+    training = train(args)
+    code = record_end(args.run_name, training)
+    return code or finish(args.run_name, training)
+
+
+def train(args: argparse.Namespace, share: float | None = None) -> Training:
+    """Take the steps that are left; with a `share` those up to there."""
     started, stop = time.time() - seconds_alive(), Stopping()  # a signal that arrives while torch is being imported counts too
     start_rank()
     job = stages.Job(args.output, args.settings)
@@ -147,29 +174,46 @@ def main(args: argparse.Namespace) -> int:
         reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"),
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
+        until=plan.step_at(share) if share else None,
     )  # fmt: skip
-    state = trainer.fit()
+    trainer.fit()
+    return Training(job, data, inputs, trainer, metrics, stop, started)
 
+
+def record_end(run: str, training: Training) -> int:
+    """The last line of the journal; returns the exit code."""
+    trainer, state, stop = training.trainer, training.trainer.state, training.stop
+    strategy, steps = state.strategy, training.trainer.plan.steps
     signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
-    end = {"step": state.step, "signals": signals, "seconds": time.time() - started, "peak_memory_mb": peak_memory_mb()}
+    end = {"step": state.step, "signals": signals, "seconds": time.time() - training.started, "peak_memory_mb": peak_memory_mb()}
+    if trainer.paused and not trainer.complete:
+        end["why"] = "stopped at a rung of its search"
     trainer.journal.write("end", status="FINISHED" if trainer.complete else "STOPPED", **end, spent=trainer.clock.spent())
     strategy.finish()
+    if trainer.paused:
+        logging.info("%s: at step %d of %d, for a decision of its search", run, state.step, steps)
+        return 0
     if not trainer.complete:
         by, saved = ", ".join(signals) or "another process", "saved" if state.step else "nothing is trained yet"
-        logging.warning(
-            "%s: stopped by %s at step %d of %d; %s. Run the same command to resume.", args.run_name, by, state.step, plan.steps, saved
-        )
+        logging.warning("%s: stopped by %s at step %d of %d; %s. Run the same command to resume.", run, by, state.step, steps, saved)
         return STOPPED_EARLY
     if state.finished_early:
-        logging.info("%s: stopped at step %d of %d: %s", args.run_name, state.step, plan.steps, state.finished_early)
-    if first:
+        logging.info("%s: stopped at step %d of %d: %s", run, state.step, steps, state.finished_early)
+    return 0
+
+
+def finish(run: str, training: Training) -> int:
+    """The manifest, on rank 0."""
+    trainer, state, folder = training.trainer, training.trainer.state, training.job.folder
+    if state.rank == 0:
         facts = {
-            "run": args.run_name, "steps": state.step, "examples": len(splits.train) if isinstance(splits.train, Sized) else None, "parameters": state.parameters,
-            "precision": strategy.precision,  # which `auto` chose on these devices
-            "metrics": metrics, "checkpoints": trainer.checkpoints.metrics(),
+            "run": run, "steps": state.step,
+            "examples": len(trainer.data.train) if isinstance(trainer.data.train, Sized) else None, "parameters": state.parameters,
+            "precision": state.strategy.precision,  # which `auto` chose on these devices
+            "metrics": training.metrics, "checkpoints": trainer.checkpoints.metrics(),
         }  # fmt: skip
         described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
-        job.finish(inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, started)
+        training.job.finish(training.inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, training.started)
     return 0
 
 

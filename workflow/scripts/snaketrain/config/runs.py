@@ -13,13 +13,14 @@ from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
+from snaketrain.config.searches import search_problems
 from snaketrain.config.validating import Validated, validated
 from snaketrain.runtime.credentials import conceal, reveal
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import flattened, nested
 
 SECTIONS = tuple(Settings.model_fields)
-TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "max_runs")
+TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "search", "max_runs")
 CORRECTABLE = ("missing", "value_error")  # these errors depend on several settings, so that a run can correct them
 
 
@@ -69,6 +70,7 @@ def read(config: JsonObject) -> Reading:
         f"data{problem.partition(name)[2]}" for name in datasets for problem in dataset_errors if problem.startswith(f"datasets.{name}.")
     }
     problems += dataset_errors + found + _without_repeats(alone, runs, changes, known)
+    problems += search_problems(config, changes, settings_of(runs))
     return Reading(runs or {"default": alone}, problems)
 
 

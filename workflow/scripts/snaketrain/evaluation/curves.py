@@ -65,6 +65,8 @@ def standing(events: list[Event], before: JsonObject | None = None) -> JsonObjec
 
 def end_of(event: Event) -> str:
     """How an attempt ended, as text."""
+    if event.get("why"):
+        return str(event["why"])
     if event.get("status") == "STOPPED":
         return f"stopped by {', '.join(event.get('signals') or ['another process'])}"
     return f"failed: {event['error']}" if event.get("error") else str(event.get("status", "failed")).lower()

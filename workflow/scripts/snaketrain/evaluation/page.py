@@ -25,6 +25,7 @@ class Comparison:
     warnings: Sequence[str]
     below_baseline: Sequence[str]  # names of runs
     mistakes: Sequence[Mistakes]  # of the best runs
+    stopped: dict[str, str]  # by a search, and why
     unfinished: dict[str, str]  # why runs have no result
 
 

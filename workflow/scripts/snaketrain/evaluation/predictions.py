@@ -22,9 +22,9 @@ class Predictions:
         return pd.to_numeric(self.table[column], errors="coerce")
 
 
-def read_predictions(run: Path, split: str, results: JsonObject) -> Predictions | None:
-    """None if the task predicts nothing for single examples, or the split has no labels."""
-    path = Path(run) / f"evaluation/{split}_predictions.csv"
+def read_predictions(folder: Path, split: str, results: JsonObject) -> Predictions | None:
+    """Those in the folder of an evaluation. None if the task predicts nothing for single examples, or the split has no labels."""
+    path = Path(folder) / f"{split}_predictions.csv"
     if not results["metrics"] or not path.is_file():
         return None
     table = pd.read_csv(path, dtype=str, keep_default_na=False)

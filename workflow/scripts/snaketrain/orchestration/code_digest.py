@@ -34,6 +34,7 @@ LABEL_CLASSES_USED = {
     "prepare_shard": ("Parser", "Tally"),
     "prepare_data": ("Parser", "Tally"),
     "train_model": ("Head",),
+    "train_rung": ("Head", "Report", "Panel"),
     "prepare_set": ("Parser", "Tally"),
     "evaluate_model": ("Head", "Report", "Panel"),
     "evaluate_set": ("Head", "Report", "Panel"),

@@ -4,12 +4,13 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source, Tracking
+from snaketrain.config.searches import read_searches
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of, set_of
@@ -19,6 +20,7 @@ from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import data_name, initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.rule_values import varying
+from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import SHARD_STAGES, Shards, dataset_of
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
@@ -33,6 +35,8 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "decide_classes": "data/{}/classes",
     "prepare_shard": "data/{}/shards/{}",
     "prepare_data": "data/{}",
+    "train_rung": "runs/{}/rungs/{}",  # of a name `run/rung`
+    "decide_rung": "searches/{}/{}",  # of a name `search/rung`
     "train_model": "runs/{}/training",
     "select_checkpoint": "runs/{}/selection",
     "prepare_set": "sets/{}",
@@ -58,6 +62,7 @@ class Pipeline:
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
+        self.searches = Searches(read_searches(config), self.runs, partial(self.manifest, "decide_rung"))
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
@@ -105,6 +110,10 @@ class Pipeline:
         return {name: run.compute for name, run in self.runs.items()}
 
     @cached_property
+    def rung_computes(self) -> dict[str, Compute]:
+        return {name: self.computes[run_of(name)] for name in self.searches.rungs}
+
+    @cached_property
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
@@ -114,7 +123,7 @@ class Pipeline:
 
     def compute(self, stage: str, name: str) -> Compute:
         """What a training, an evaluation or a prediction takes."""
-        return (self.computes if stage == "train_model" else self.evaluation_computes)[run_of(name)]
+        return (self.computes if stage.startswith("train") else self.evaluation_computes)[run_of(name)]
 
     @property
     def selection_is_light(self) -> bool:
@@ -149,6 +158,8 @@ class Pipeline:
             "fetch_input": ("files of an evaluation set or to predict", list(self.inputs)),
             "predict_inputs": ("run with data to predict", list(self.predicting)),
             "compare_runs": ("", [""]),
+            "train_rung": ("rung of a search", self.searches.rungs),
+            "decide_rung": ("rung of a search", self.searches.decisions),
         }.get(stage, ("run", list(self.runs)))
         if name not in known:
             raise LookupError(f"The configuration has no {kind} {name!r}{nearest(name, known)} It has: {', '.join(known)}.")
@@ -190,8 +201,8 @@ class Pipeline:
         """The pretrained weights that adapters are merged into when a checkpoint is selected."""
         return self.weights(run) if self.runs[run].model.adapters else []
 
-    def initial_weights(self, run: str) -> list[str]:
-        return self._fetched(initial(self.runs[run]))
+    def initial_weights(self, name: str) -> list[str]:
+        return self._fetched(initial(self.runs[run_of(name)]))
 
     def data_of_set(self, name: str) -> str:
         return self.as_input("prepare_data", self.sets.prepared[name].data)
@@ -218,8 +229,12 @@ class Pipeline:
         if stage.startswith("fetch"):
             return {}
         if stage == "compare_runs":
-            evaluations = {name: ("evaluate_set", name) for name in self.sets.evaluations}
-            return {run: ("evaluate_model", run) for run in self.runs} | evaluations
+            compared = self.searches.finishing()
+            evaluations = {name: ("evaluate_set", name) for name in self.evaluations_of(compared)}
+            decisions = {f"search {name}": ("decide_rung", name) for name in self.searches.decisions}
+            return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
+        if stage == "decide_rung":
+            return {run_of(rung): ("train_rung", rung) for rung in self.searches.contenders(name)}
         if stage == "prepare_set":
             return self.sets.prepared[name].reads()
         if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
@@ -232,7 +247,8 @@ class Pipeline:
             fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
             return {"selection": ("select_checkpoint", name)} | fetched
         data = {"data": ("prepare_data", self._data_names[run_of(name)])}
-        if stage == "train_model":
+        if stage in ("train_model", "train_rung"):
+            name = run_of(name)
             sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
             return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
         if stage == "select_checkpoint":
@@ -241,10 +257,17 @@ class Pipeline:
             return {"training": ("train_model", name)} | pretrained
         return data | {"selection": ("select_checkpoint", run_of(name))} | self.sets.reads(name)
 
+    def evaluations_of(self, runs: Iterable[str]) -> list[str]:
+        """Those on further sets, by their names."""
+        wanted = set(runs)
+        return [name for name in self.sets.evaluations if run_of(name) in wanted]
+
     def results(self, run: str) -> list[str]:
         predictions = ["predict_inputs"] if self.runs[run].predict else []
-        found = [self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", "evaluate_model", *predictions)]
-        return found + [self.manifest("evaluate_set", f"{run}/{each}") for each in self.runs[run].evaluation_sets]
+        return [*(self.manifest(stage, run) for stage in ("train_model", "select_checkpoint", *predictions)), *self.evaluations(run)]
+
+    def evaluations(self, run: str) -> list[str]:
+        return [self.manifest("evaluate_model", run), *(self.manifest("evaluate_set", name) for name in self.evaluations_of([run]))]
 
     # --- what makes it stale
 
@@ -278,7 +301,11 @@ class Pipeline:
             return strings("data", self.datasets[dataset_of(name)])
         if stage == "prepare_set":
             return strings("data", self.sets.prepared[name].reading)
+        if stage == "decide_rung":
+            return self.searches.decision_settings(name)
         run = self.runs[run_of(name)]
+        if stage == "train_rung":
+            return [*self._settings("train_model", run_of(name)), *self.searches.rung_settings(name)]
         if stage == "evaluate_set":
             return self.sets.settings(name)
         if stage == "predict_inputs":
@@ -296,7 +323,7 @@ class Pipeline:
         if stage == "prepare_set":
             reading = self.sets.prepared[name].reading
             own = [*class_files(dataset_classes(reading)), label_kind_file(reading.label_kind)]
-        if stage in ("train_model", "evaluate_model", "evaluate_set", "predict_inputs"):
+        if stage in ("train_model", "train_rung", "evaluate_model", "evaluate_set", "predict_inputs"):
             run = self.runs[run_of(name)]
             named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training)]
             if stage.startswith("evaluate"):
@@ -305,7 +332,7 @@ class Pipeline:
             named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
             if stage.startswith("evaluate"):
                 named += [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
-            if stage == "train_model":
+            if stage.startswith("train"):
                 named += [(run.train.optimizer.use, None), (run.train.schedule.use, "training.schedules")]
                 named += [(group.optimizer.use, None) for group in run.train.groups if group.optimizer]
                 named += [(group.schedule.use, "training.schedules") for group in run.train.groups if group.schedule]

@@ -61,9 +61,11 @@ class Repairs:
         return stage in PREPARING and self.needed(stage, name) and self.current(stage, name) and self._all_is_done()
 
     def _all_is_done(self) -> bool:
-        stages = [("compare_runs", ""), *((stage, run) for stage in LATER for run in self.pipeline.runs)]
-        stages += [("predict_inputs", run) for run in self.pipeline.predicting]
-        stages += [("evaluate_set", name) for name in self.pipeline.sets.evaluations]
+        searches, runs = self.pipeline.searches, self.pipeline.searches.finishing()
+        stages = [("compare_runs", ""), *((stage, run) for stage in LATER for run in runs)]
+        stages += [("predict_inputs", run) for run in self.pipeline.predicting if run in runs]
+        stages += [("evaluate_set", name) for name in self.pipeline.evaluations_of(runs)]
+        stages += [("train_rung", rung) for decision in searches.decisions for rung in searches.contenders(decision)]
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:

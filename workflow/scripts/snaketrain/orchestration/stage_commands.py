@@ -6,6 +6,7 @@ Rules insert nothing, so the contents of paths and settings never reach a shell 
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration import launching
@@ -18,7 +19,7 @@ from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
 
-RUNS_A_MODEL = ("train_model", "evaluate_model", "evaluate_set", "predict_inputs")
+RUNS_A_MODEL = ("train_model", "train_rung", "evaluate_model", "evaluate_set", "predict_inputs")
 Option = str | int | float | bool | list[str] | None
 
 
@@ -32,6 +33,8 @@ def stage_command(
     name = job_name(wildcards)
     if executes():
         job_settings(pipeline, stage, name).store(name)
+        if stage == "train_rung":
+            job_settings(pipeline, "train_model", run_of(name)).store(run_of(name))
     return logged(shell_command(pipeline, stage, name, output[0], dict(input.items()), threads), show=pipeline.in_job)
 
 
@@ -46,9 +49,11 @@ def logged(command: str, show: bool) -> str:
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
     """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
-    runs = [run for run in pipeline.runs if run not in unfinished]
-    sets = [name for name in pipeline.sets.evaluations if run_of(name) in runs and name not in unfinished]
-    given = {"runs": runs, "sets": sets, "unfinished": [f"{name}: {why}" for name, why in unfinished.items()]}
+    runs = [run for run in pipeline.searches.finishing() if run not in unfinished]
+    sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
+    given: dict[str, Option] = {"runs": runs, "sets": sets, "unfinished": [f"{name}: {why}" for name, why in unfinished.items()]}
+    made = [path for decision in pipeline.searches.decisions if Path(path := pipeline.manifest("decide_rung", decision)).is_file()]
+    given["decisions"] = made
     command = shell_command(pipeline, "compare_runs", "", output, given)
     job_settings(pipeline, "compare_runs", "").store()
     return f"set -o pipefail; mkdir -p logs; {logged(command, show=False)} logs/compare_runs.log"
@@ -66,6 +71,15 @@ def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given:
 def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
     """The command line of a stage's script: the rule's named inputs as options of the same names, and options from the settings."""
     settings = str(job_settings(pipeline, stage, name).path(name))
+    if stage == "train_rung":  # which continues the training of the run
+        rung: dict[str, Option] = {
+            "rung-output": [output],
+            "rung-settings": settings,
+            "share": pipeline.searches.share(name),
+            "rung-name": name,
+        }
+        training = pipeline.manifest("train_model", run_of(name))
+        return [*script_words(pipeline, "train_model", run_of(name), training, given, threads), *option_words(rung)]
     return option_words({"output": [output], "settings": [settings], **options(pipeline, stage, name, threads), **given})
 
 
@@ -106,7 +120,10 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
         compute, size = pipeline.compute(stage, name), pipeline.runs[name].evaluate.batch_size
         return {"batch-size": size, "threads": threads, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
     if stage == "compare_runs":
-        return {"runs-root": f"{RESULTS}/runs", "runs": list(pipeline.runs), "sets": list(pipeline.sets.evaluations)}
+        runs = pipeline.searches.finishing()
+        return {"runs-root": f"{RESULTS}/runs", "runs": runs, "sets": pipeline.evaluations_of(runs)}
+    if stage == "decide_rung":
+        return {"decision": name}
     return {}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from snaketrain.orchestration.comparison_table import print_comparison
 from snaketrain.orchestration.job_errors import last_error
+from snaketrain.orchestration.names import folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
 from snaketrain.orchestration.stage_commands import comparison_without
@@ -20,7 +21,7 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
     if not any(job.rule.name == "compare_runs" for job in dag.needrun_jobs()):
         return
     unfinished = without_results(dag, scheduler)
-    if unfinished and any(run not in unfinished for run in pipeline.runs):
+    if unfinished and any(run not in unfinished for run in pipeline.searches.finishing()):
         subprocess.run(["bash", "-c", comparison_without(pipeline, unfinished)])
         print_comparison()
     else:
@@ -37,6 +38,7 @@ def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
         for job in left
         if job.rule.name == "evaluate_set" and job.wildcards.run not in last
     }
+    last |= {job.wildcards.run: job for job in left if job.rule.name == "train_rung" and job.wildcards.run not in last}
     return {name: _why(_with_all_before(job, dag, left), dag, scheduler) for name, job in sorted(last.items())}
 
 
@@ -52,7 +54,7 @@ def _why(jobs: list[Job], dag: Dag, scheduler: Scheduler) -> str:
     for state, among in (("failed", scheduler.failed), ("interrupted", scheduler.running)):
         if found := [job for job in jobs if (dag.get_job_group(job) or job) in among]:
             job = max(found, key=lambda each: _written(Path(each.log[0])))  # of a group, which fails as a whole, the one that ran last
-            return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), Path(job.output[0]).parent)}"
+            return f"{job.rule.name} {state}: {last_error(Path(job.log[0]), folder_of_job(job.rule.name, job.output[0]))}"
     return "not started"
 
 

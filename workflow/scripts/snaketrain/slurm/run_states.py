@@ -111,8 +111,8 @@ def ended_as(folder: Path, run: str, stage: str, end: Event | None, made: Submis
     if (results / FOLDERS[stage] / "manifest.json").exists():
         return "done" if stage in ("evaluate_model", "predict_inputs") else f"{stage} done"
     if stage == "train_model" and end:
-        signals = ", ".join(end.get("signals", []))
-        return {"STOPPED": f"stopped by {signals}", "FAILED": "FAILED"}.get(str(end["status"]), "killed")
+        stopped = end.get("why") or f"stopped by {', '.join(end.get('signals', []))}"
+        return {"STOPPED": stopped, "FAILED": "FAILED"}.get(str(end["status"]), "killed")
     if not (results / FOLDERS[stage]).exists() and not local_log(folder, stage, run):
         return "not started"
     return "started" if any((folder / ".snakemake/locks").glob("*")) else "killed, or failed"

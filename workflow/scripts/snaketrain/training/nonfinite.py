@@ -4,6 +4,10 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.training.state import StateDict, StepOutcome
 
 
+class Diverged(SystemExit):
+    """A training whose loss is no longer finite, whatever is tried."""
+
+
 class NonfiniteSteps:
     """Every rank counts the same, since a loss that is not finite on one rank makes the gradients of all not finite."""
 
@@ -24,7 +28,7 @@ class NonfiniteSteps:
             return False
         if self.rollbacks == self.rollbacks_allowed:
             shown = sorted({example for step in self.in_a_row for example in step})
-            raise SystemExit(
+            raise Diverged(
                 f"train.bad_steps_allowed: {len(self.in_a_row)} steps in a row had losses or gradients that are not finite, after {self.rollbacks} "
                 f"rollbacks to an earlier checkpoint. The training examples of these steps: {', '.join(map(str, shown[:200]))}"
                 f"{', ...' if len(shown) > 200 else ''}. Look at them, lower train.learning_rate, or try train.precision: fp32."

@@ -64,6 +64,10 @@ class Plan:
         epoch, (first, last) = self.epoch_of(step), self._bounds(step)
         return epoch + (step - first) / (last - first)
 
+    def step_at(self, share: float) -> int:
+        """The step at which a share of all steps is done; at least the first."""
+        return max(1, round(share * self.steps))
+
     def evaluates_at(self, step: int) -> bool:
         """At equal intervals within each epoch, or every `evaluate_every` steps; and at the end."""
         if step == self.steps:

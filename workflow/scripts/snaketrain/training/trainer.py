@@ -39,7 +39,7 @@ from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
-from snaketrain.training.nonfinite import NonfiniteSteps, nonfinite_ranks
+from snaketrain.training.nonfinite import Diverged, NonfiniteSteps, nonfinite_ranks
 from snaketrain.training.out_of_memory import Accumulation
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.reused_evaluations import ReusedEvaluations
@@ -69,8 +69,10 @@ class Trainer:
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: FormatName = "auto",
         log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
-        trajectory: Trajectory | None = None, loader: Loader | None = None,
+        trajectory: Trajectory | None = None, loader: Loader | None = None, until: int | None = None,
     ):  # fmt: skip
+        """`until`: the last step to take now, after which it is saved; another start continues from there."""
+        self.until = until
         self.state, self.data, self.train, self.plan = state, data, train, plan
         self.loader = loader or Loader()
         self.journal, self.rank_journal, self.trajectory = journal, rank_journal, trajectory
@@ -100,7 +102,7 @@ class Trainer:
         plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
         selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
         checkpoint_format: FormatName = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
-        clock: Clock | None = None, trajectory: Trajectory | None = None, loader: Loader | None = None,
+        clock: Clock | None = None, trajectory: Trajectory | None = None, loader: Loader | None = None, until: int | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
@@ -121,7 +123,7 @@ class Trainer:
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
             callbacks=[*callbacks, *selection_callbacks(train, selection), *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
-            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory, loader=loader,
+            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory, loader=loader, until=until,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -232,14 +234,18 @@ class Trainer:
             self.log(outcome)
         if self.plan.evaluates_at(state.step):
             self.evaluate()
-        elif self.stopping or saving or self.plan.saves_at(state.step):
+        elif self.stopping or saving or self.paused or self.plan.saves_at(state.step):
             self.save(None)
 
     # --- between steps
 
     @property
     def over(self) -> bool:
-        return self.stopping or bool(self.state.finished_early)
+        return self.stopping or self.paused or bool(self.state.finished_early)
+
+    @property
+    def paused(self) -> bool:
+        return self.until is not None and self.state.step >= self.until
 
     @property
     def complete(self) -> bool:
@@ -289,7 +295,7 @@ class Trainer:
             self.checkpoints.finish()
             back = self.checkpoints.restore(self.state, {"task": self.state.task})
             if back == 0:
-                raise SystemExit(f"step {step}: too many steps are not finite, and there is no checkpoint yet. Lower train.learning_rate.")
+                raise Diverged(f"step {step}: too many steps are not finite, and there is no checkpoint yet. Lower train.learning_rate.")
             self.journal.write("rollback", step=step, to=back)
             logging.warning("step %d: rolled back to the weights of step %d; training continues after the skipped steps", step, back)
 

@@ -17,6 +17,7 @@ from snaketrain.orchestration.console import messages
 from snaketrain.orchestration.console.display import Display
 from snaketrain.orchestration.console.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
+from snaketrain.orchestration.names import folder_of_job
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.training_progress import duration
 
@@ -104,7 +105,7 @@ class Console(logging.Handler):
         log, output = fields["log"], fields["output"]
         if not log and not output:
             return  # the rule `all`
-        folder = Path(output[0] if output else ".").parent
+        folder = folder_of_job(fields["rule_name"], output[0] if output else "")
         name = " ".join(map(str, fields["wildcards"].values()))
         job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
         self.running[job.number] = job

@@ -1,0 +1,32 @@
+# Input functions that depend on what a search has decided. Snakemake plans again when a decision has been made, so a dry run shows
+# the jobs up to the next one.
+
+
+def survivors(decision):
+    """The runs that a decision lets continue."""
+    search, _, rung = decision.partition("/")
+    checkpoints.decide_rung.get(search=search, rung=rung)
+    return pipeline.searches.survivors(decision)
+
+
+def contenders(wildcards):
+    """The rungs that a decision compares."""
+    decision = job_name(wildcards)
+    pipeline.check_name("decide_rung", decision)
+    if before := pipeline.searches.decision_before(decision):
+        survivors(before)
+    return [pipeline.manifest("train_rung", rung) for rung in pipeline.searches.contenders(decision)]
+
+
+def of_finalists(files):
+    """For each search a function that names files of the runs that train to their end."""
+
+    def of_search(search):
+        return lambda wildcards: [file for run in survivors(pipeline.searches.last_of(search)) for file in files(run)]
+
+    return [of_search(search) for search in pipeline.searches.searches]
+
+
+def rung_before(name):
+    """Two rungs of a run are trained in one folder, one after the other."""
+    return [ancient(pipeline.manifest("train_rung", rung)) for rung in pipeline.searches.rungs_before(name)]

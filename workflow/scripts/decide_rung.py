@@ -1,0 +1,72 @@
+"""Decide which runs of a search continue after a rung, by their predictions of the development set there."""
+
+import json
+import math
+import time
+from argparse import Namespace
+from functools import partial
+
+from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Select
+from snaketrain.config.schema.search import Search
+from snaketrain.evaluation.halving import AtRung, decide
+from snaketrain.evaluation.predictions import read_predictions
+from snaketrain.runtime import stages
+from snaketrain.runtime.integrity import verify
+from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.tasks.metric_modes import mode_of
+
+
+def arguments() -> Namespace:
+    parser = stages.parser("decide_rung", __doc__)
+    parser.add_argument("--decision", required=True, metavar="SEARCH/RUNG", help="name of the decision")
+    parser.add_argument("--contenders", required=True, nargs="+", metavar="MANIFEST", help="manifests of the rungs to compare")
+    return parser.parse_args()
+
+
+def main(args: Namespace) -> None:
+    started, job = time.time(), stages.Job(args.output, args.settings)
+    given = from_strings(job.given.settings)
+    search, select = Search.model_validate(given["search"]), Select.model_validate(given["select"])
+    rungs = {manifest.facts["run"]: manifest for manifest in map(read_manifest, args.contenders)}
+    verify(*rungs.values())
+    compared = [manifest for manifest in rungs.values() if "error" not in manifest.facts]
+    if not compared:
+        raise SystemExit(
+            f"search: no run is left, since all have diverged: {', '.join(rungs)}. Lower train.learning_rate, and start again."
+        )
+    mode = mode_of(select.metric, compared[0].facts["metrics"], select.mode)
+    standings = decide([at_rung(run, manifest, select.metric) for run, manifest in rungs.items()], select.metric, mode, search)
+    survivors = sorted(each.run for each in standings if each.continues)
+    ranking: list[Json] = [
+        {"run": each.run, "step": rungs[each.run].facts["step"], "value": each.value if math.isfinite(each.value) else None}
+        | {"continues": each.continues, "why": each.why}
+        for each in standings
+    ]
+    write_json(job.folder / "decision.json", {"decision": args.decision, "metric": select.metric, "mode": mode, "ranking": ranking})
+    dropped = {each.run: each.why for each in standings if not each.continues}
+    facts = {
+        "decision": args.decision,
+        "survivors": survivors,
+        "dropped": dropped,
+        "steps": {run: each.facts["step"] for run, each in rungs.items()},
+    }
+    job.finish({run: manifest.content for run, manifest in rungs.items()}, ["decision.json"], facts, started)
+    for each in standings:
+        print(f"{'continues' if each.continues else 'stops':9}  {each.run}: {each.why}")
+
+
+def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
+    if error := rung.facts.get("error"):
+        return AtRung(run, math.nan, error=error)
+    results = json.loads(rung.file("dev_results.json").read_text(encoding="utf-8"))
+    if metric not in results["metrics"]:
+        raise SystemExit(f"select.metric: the training logs no `{metric}`. It logs: {', '.join(results['metrics'])}.")
+    metrics = results["metrics"]
+    return AtRung(run, metrics[metric], metrics.get("loss", math.inf), read_predictions(rung.folder, "dev", results))
+
+
+if __name__ == "__main__":
+    args = arguments()
+    stages.run(partial(main, args), args.output.parent)

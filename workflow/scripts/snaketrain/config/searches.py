@@ -1,0 +1,79 @@
+"""Reads the section `search`: which sweeps are thinned out while they train, and how."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from snaketrain.config.errors import expectation, nearest, shown
+from snaketrain.config.expanding import Change, changes_by_run
+from snaketrain.config.schema import Settings
+from snaketrain.config.schema.search import Search
+from snaketrain.runtime.json_types import Json, JsonObject
+
+TOO_FEW = 2  # runs: nothing to thin out
+
+
+class SearchedSweep(NamedTuple):
+    search: Search
+    runs: tuple[str, ...]
+
+
+def read_searches(config: JsonObject) -> dict[str, SearchedSweep]:
+    """By the name of the sweep; of a configuration without errors."""
+    changes = changes_by_run(config)[0] if config.get("search") else {}
+    return {
+        str(name): SearchedSweep(Search.model_validate(given or {}), runs_of_sweep(str(name), changes))
+        for name, given in (config.get("search") or {}).items()
+    }
+
+
+def runs_of_sweep(sweep: str, changes: Mapping[str, Change]) -> tuple[str, ...]:
+    return tuple(sorted(run for run, change in changes.items() if change.where == f"sweeps.{sweep}"))
+
+
+def search_problems(config: JsonObject, changes: Mapping[str, Change], runs: Mapping[str, Settings]) -> Iterator[str]:
+    """`runs`: those that are valid so far."""
+    given = config.get("search")
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        yield f"search: expects names of sweeps with their settings below them, not {shown(given)}."
+        return
+    sweeps = [str(name) for name in config.get("sweeps") or {}]
+    for name, settings in given.items():
+        if str(name) not in sweeps:
+            known = f" The sweeps are: {', '.join(sweeps)}." if sweeps else " Add it to `sweeps`."
+            yield f"search.{name}: there is no such sweep{nearest(name, sweeps)}{known}"
+            continue
+        yield from _setting_problems(str(name), settings)
+        yield from _different_measures(str(name), {run: runs[run] for run in runs_of_sweep(str(name), changes) if run in runs})
+
+
+def _setting_problems(name: str, settings: Json) -> Iterator[str]:
+    try:
+        Search.model_validate({} if settings is None else settings)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            place = ".".join(["search", name, *map(str, item["loc"])])
+            known = list(Search.model_fields)
+            yield (
+                f"{place}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
+                if item["type"] == "extra_forbidden"
+                else f"{place}: {expectation(item)}."
+            )
+
+
+def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:
+    """Runs can be ranked by one metric, on one development set."""
+    if 0 < len(runs) < TOO_FEW:
+        yield f"search.{name}: the sweep has a single run, so there is nothing to choose from. Remove the search, or add values."
+    for setting, values in {
+        "data.name": {run.data.name for run in runs.values()},
+        "select.metric": {run.select.metric for run in runs.values()},
+        "select.mode": {str(run.select.mode) for run in runs.values()},
+    }.items():
+        if len(values) > 1:
+            yield f"search.{name}: its runs differ in {setting} ({', '.join(sorted(values))}), so that they cannot be ranked. Give all the same."
+    if any(run.train.steps == 0 for run in runs.values()):
+        yield f"search.{name}: train.steps is 0, so that nothing is trained. Remove the search."

@@ -1,0 +1,91 @@
+"""The searches of a configuration: which jobs they need, and which runs their decisions have left.
+
+A run is trained as far as a rung by the job `run/rung`; the decision `search/rung` chooses the runs that continue.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from snaketrain.config.schema import Settings
+from snaketrain.config.searches import SearchedSweep
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.setting_strings import join
+
+
+class Searches:
+    def __init__(self, searches: Mapping[str, SearchedSweep], runs: Mapping[str, Settings], manifest: Callable[[str], str]):
+        """`manifest`: the path of that of a decision."""
+        self.searches, self.runs, self.manifest = searches, runs, manifest
+
+    @cached_property
+    def of_runs(self) -> dict[str, str]:
+        """The search that each run takes part in."""
+        return {run: name for name, sweep in self.searches.items() for run in sweep.runs}
+
+    @cached_property
+    def rungs(self) -> list[str]:
+        """`run/rung` for each rung that a run may reach."""
+        return [f"{run}/{number}" for run, name in self.of_runs.items() for number in self._numbers(name)]
+
+    @cached_property
+    def decisions(self) -> list[str]:
+        """`search/rung`, in their order."""
+        return [f"{name}/{number}" for name in self.searches for number in self._numbers(name)]
+
+    @property
+    def unsearched(self) -> list[str]:
+        """The runs that train to their end in any case."""
+        return [run for run in self.runs if run not in self.of_runs]
+
+    def _numbers(self, name: str) -> range:
+        return range(1, len(self.searches[name].search.rungs) + 1)
+
+    def last_of(self, name: str) -> str:
+        """The decision after which the runs of a search train to their end."""
+        return f"{name}/{len(self.searches[name].search.rungs)}"
+
+    def decision_before(self, decision: str) -> str | None:
+        search, _, number = decision.partition("/")
+        return f"{search}/{int(number) - 1}" if int(number) > 1 else None
+
+    def rungs_before(self, rung: str) -> list[str]:
+        run, _, number = rung.rpartition("/")
+        return [f"{run}/{int(number) - 1}"] if int(number) > 1 else []
+
+    # --- what is decided so far
+
+    def contenders(self, decision: str) -> list[str]:
+        """The rungs that a decision compares, once the one before it has been made."""
+        search, _, number = decision.partition("/")
+        before = self.decision_before(decision)
+        return [f"{run}/{number}" for run in (self.survivors(before) if before else self.searches[search].runs)]
+
+    def survivors(self, decision: str) -> list[str]:
+        """The runs that a decision lets continue; none before it has been made."""
+        try:
+            found: list[str] = read_manifest(self.manifest(decision)).facts["survivors"]
+        except SystemExit:
+            return []
+        return [run for run in found if run in self.runs]
+
+    def finishing(self) -> list[str]:
+        """The runs that train to their end, as far as that is decided."""
+        return sorted([*self.unsearched, *(run for name in self.searches for run in self.survivors(self.last_of(name)))])
+
+    # --- settings
+
+    def share(self, rung: str) -> float:
+        run, _, number = rung.rpartition("/")
+        return self.searches[self.of_runs[run]].search.rungs[int(number) - 1]
+
+    def rung_settings(self, rung: str) -> list[str]:
+        """Besides those of the training."""
+        return [join("rung.share", self.share(rung))]
+
+    def decision_settings(self, decision: str) -> list[str]:
+        search, runs = self.searches[decision.partition("/")[0]]
+        select = self.runs[runs[0]].select  # that of all
+        given: JsonObject = {"search.keep": search.keep, "search.keep_tied": search.keep_tied}
+        given |= {"select.metric": select.metric, "select.mode": select.mode}
+        return [join(key, value) for key, value in given.items()]
