@@ -23,6 +23,11 @@ CASES = {
         {"text": ["question", "answer"]},
         "tensor_parallel",
     ),
+    "causal_lm by context": (  # single tokens cannot be cut
+        Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"initializer_range": 0.5, "num_hidden_layers": 2}),
+        {"text": ["question", "answer"]},
+        {"use": "mesh", "arguments": {"context": -1, "loss_parallel": True}},
+    ),
 }
 
 
@@ -56,11 +61,11 @@ def predicted(folder: Path, processes: int) -> list[str]:
         return [row["generated"] for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("task", CASES)
+@pytest.mark.parametrize("task", ["seq2seq", "causal_lm", pytest.param("causal_lm by context", marks=pytest.mark.slow)])
 def test_answers_are_those_of_one_process(tmp_path, task):
     model, columns, strategy = CASES[task]
     data = prepare(tmp_path, columns)
-    use = {"use": task, "arguments": {"generate": {"max_new_tokens": 5}}}
+    use = {"use": task.partition(" ")[0], "arguments": {"generate": {"max_new_tokens": 5}}}
     settings = {"model": model, "task": use, "strategy": strategy, "batch_size": 12, "epochs": 2, "evaluations_per_epoch": 1}
     train(data, tmp_path / "training", 2, **settings)
     assert {"exact_match", "bleu"} <= evaluations(tmp_path / "training")[-1].keys()

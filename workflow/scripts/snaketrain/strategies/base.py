@@ -43,6 +43,7 @@ class Strategy:
     # Arguments that set the size of a group of ranks, which must divide the world size. Ranks of a "data_parallel" group work on
     # different examples, those of a "model_parallel" group on the same ones; without a value, the group is the whole world.
     degrees: ClassVar[dict[str, str]] = {}
+    degrees_fill_mesh: ClassVar[bool] = False  # whether arguments are degrees of a mesh instead: see `config/mesh_shape.py`
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
     replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
 
