@@ -62,7 +62,7 @@ def run(folder: Path, stage: str, output: str, arguments: list[str], settings: l
 
 
 def language(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    return train(data, folder, processes, model=LLAMA, task="causal_lm", **settings)
+    return train(data, folder, processes, task="causal_lm", **{"model": LLAMA, **settings})
 
 
 def evaluations(folder: Path) -> list[dict[str, float]]:
@@ -90,11 +90,17 @@ def test_packed_texts_train_the_same_model_as_padded_ones(data, tmp_path):
         assert other == pytest.approx(one, rel=1e-5)
 
 
-def test_a_model_that_only_the_first_process_makes(data, tmp_path):
-    """The other one gets its parts of it, when it is trained and when it is evaluated."""
-    once = {"use": "fsdp", "arguments": {"build_once": True}}
-    expected = language(data, tmp_path / "one", packing=True, batch_size=12)
-    found = language(data, tmp_path / "training", 2, packing=True, batch_size=12, strategy=once)
+@pytest.mark.parametrize(("strategy", "arguments"), [("fsdp", {"build_once": True}), ("mesh", {"pipeline": 2})])
+def test_a_model_of_which_each_process_has_a_part(data, tmp_path, strategy, arguments):
+    """When it is trained and when it is evaluated."""
+    packed = {
+        "packing": True,
+        "batch_size": 12,
+        "model": LLAMA.model_copy(update={"arguments": LLAMA.arguments | {"num_hidden_layers": 2}}),
+    }
+    expected = language(data, tmp_path / "one", **packed)
+    strategy = {"use": strategy, "arguments": arguments}
+    found = language(data, tmp_path / "training", 2, strategy=strategy, accumulate=2, **packed)
     assert found == pytest.approx(expected, rel=1e-5)
     trained = ["--training", "training/manifest.json", "--data", str(data)]
     run(tmp_path, "select_checkpoint", "selection", trained, ['select.metric="perplexity"'])

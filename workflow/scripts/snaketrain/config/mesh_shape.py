@@ -9,7 +9,13 @@ SETTING = "train.strategy.arguments"
 DIMENSIONS = ("pipeline", "replicate", "shard", "expert", "context", "tensor")
 
 CONTEXT_ATTENTIONS = ("gather", "ulysses")  # the first is the default
-OPTIONS = {"plan": ("tensor",), "sequence_parallel": ("tensor",), "context_attention": ("context",), "loss_parallel": ("tensor", "context")}
+SCHEDULES = ("1f1b", "interleaved", "zbv")
+CHOICES = {"context_attention": CONTEXT_ATTENTIONS, "schedule": SCHEDULES}
+OPTIONS = {  # the dimensions that use them
+    "plan": ("tensor",), "sequence_parallel": ("tensor",), "context_attention": ("context",), "loss_parallel": ("tensor", "context"),
+    "schedule": ("pipeline",),
+}  # fmt: skip
+NOT_WITH_PIPELINE = ("context", "sequence_parallel", "loss_parallel", "build_once", "cpu_offload", "exchange_each_piece")
 
 
 class InvalidShape(Exception):
@@ -72,12 +78,16 @@ def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
         return arguments.get(dimension, 1) != 1
 
     for option, dimensions in OPTIONS.items():
-        if arguments.get(option) not in (None, False, CONTEXT_ATTENTIONS[0]) and not any(map(used, dimensions)):
+        default = CHOICES[option][0] if option in CHOICES else None
+        if arguments.get(option) not in (None, False, default) and not any(map(used, dimensions)):
             needed = " or ".join(f"{SETTING}.{dimension}" for dimension in dimensions)
             yield f"{SETTING}.{option}: has no effect without {needed}: set it, or remove `{option}`"
-    attention = arguments.get("context_attention", CONTEXT_ATTENTIONS[0])
-    if attention not in CONTEXT_ATTENTIONS:
-        yield f"{SETTING}.context_attention: is {attention!r}, which is not one of {', '.join(CONTEXT_ATTENTIONS)}"
+    for option, choices in CHOICES.items():
+        if (chosen := arguments.get(option, choices[0])) not in choices:
+            yield f"{SETTING}.{option}: is {chosen!r}, which is not one of {', '.join(choices)}"
+    for option in NOT_WITH_PIPELINE if used("pipeline") else ():
+        if arguments.get(option, 1) not in (1, False):
+            yield f"{SETTING}.{option}: does not work with {SETTING}.pipeline: remove one of them"
 
 
 def _degree(name: str, value: object) -> int:

@@ -3,7 +3,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -183,7 +183,11 @@ class Strategy:
             whole = self.whole(value, parameter)
             return keep(whole) if self.rank == 0 else None
 
-        return {"state": named_state(optimizer, parameters, kept), "param_groups": named_groups(optimizer, parameters)}
+        return {"state": named_state(optimizer, parameters, kept), "param_groups": self.param_groups(optimizer, parameters)}
+
+    def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
+        """With the names of all parameters of the model, also where other ranks hold them."""
+        return named_groups(optimizer, parameters)
 
     def load_state(self, module: nn.Module, optimizer: Optimizer, weights: dict[str, Tensor], optimizer_state: OptimizerState) -> None:
         plain = self.unwrapped(module)

@@ -41,11 +41,19 @@ def forward_backward(strategy: "Strategy", objective: Objective, microbatches: M
                 stack.enter_context(strategy.accumulating(module, number < len(microbatches)))
             with strategy.autocast():
                 losses = objective.loss(modules, on_device(batch, strategy.device))
-            parts = losses if isinstance(losses, dict) else {"": losses}
-            loss = reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
+            parts = parts_of(losses)
+            loss = total(parts)
             strategy.backward(loss, nan_if_infinite(0.0 if microbatch.filler else 1.0 / denominator, loss))
         add_up(sums, {part: torch.zeros_like(loss) if microbatch.filler else loss.detach() for part, loss in parts.items()})
     return sums
+
+
+def parts_of(losses: Losses) -> LossSums:
+    return losses if isinstance(losses, dict) else {"": losses}
+
+
+def total(parts: LossSums) -> Tensor:
+    return reduce(operator.add, parts.values())  # `sum` starts from 0: one more operation, forward and backward
 
 
 def add_up(sums: LossSums, more: Mapping[str, Tensor]) -> None:

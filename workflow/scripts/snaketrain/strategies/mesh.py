@@ -5,12 +5,13 @@ from typing import Any, ClassVar
 from snaketrain.config.mesh_shape import option_errors
 from snaketrain.strategies.context_attention import ContextAttention
 from snaketrain.strategies.cut_logits import CutLogits
-from snaketrain.strategies.mesh_base import Dimension, MeshBase
+from snaketrain.strategies.mesh_base import Dimension
+from snaketrain.strategies.pipelining import Pipelining
 from snaketrain.strategies.sequence import SequenceDimension
 from snaketrain.strategies.tensor_plan import TensorDimension
 
 
-class Mesh(MeshBase):
+class Mesh(Pipelining):
     """The product of the degrees is the number of processes; -1 stands for those that the others leave, `shard` takes them by default.
 
     `replicate`: groups that each hold the whole model. `shard`: ranks that hold shards of it, as in fsdp.
@@ -18,6 +19,8 @@ class Mesh(MeshBase):
     between the matrices.
     `context`: ranks that split sequences; `context_attention`: how they attend to each other's pieces, `gather` or `ulysses`.
     `loss_parallel`: ranks of `tensor` and `context` keep their parts of the logits; for tasks that predict tokens.
+    `pipeline`: ranks that each have some of the layers, by a `schedule`: `1f1b`; `interleaved`, with two stages on each rank; or `zbv`, with
+    two, which computes the gradients of inputs and of weights apart. The last two wait less and send more.
     """
 
     degrees_fill_mesh: ClassVar[bool] = True
@@ -28,17 +31,22 @@ class Mesh(MeshBase):
         shard: int | None = None,
         tensor: int = 1,
         context: int = 1,
+        pipeline: int = 1,
+        schedule: str = "1f1b",
         plan: dict[str, str] | None = None,
         sequence_parallel: bool = False,
         context_attention: str = "gather",
         loss_parallel: bool = False,
         **options: Any,
     ):
+        if pipeline != 1:
+            options.setdefault("reshard_after_forward", False)  # each microbatch would gather the parameters again
         super().__init__(**options)
-        self.wanted = {"replicate": replicate, "tensor": tensor, "context": context} | ({} if shard is None else {"shard": shard})
-        self.plan, self.context_attention = plan, context_attention
+        self.wanted = {"replicate": replicate, "tensor": tensor, "context": context, "pipeline": pipeline}
+        self.wanted |= {} if shard is None else {"shard": shard}
+        self.plan, self.context_attention, self.schedule = plan, context_attention, schedule
         self.sequence_parallel, self.loss_parallel = sequence_parallel, loss_parallel
-        for problem in option_errors(vars(self) | self.wanted):
+        for problem in option_errors(vars(self) | self.wanted | options):
             raise SystemExit(f"{problem}.")
 
     def make_dimensions(self) -> list[Dimension]:

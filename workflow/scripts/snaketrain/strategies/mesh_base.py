@@ -139,9 +139,20 @@ class MeshBase(Distributed):
         """Keep this rank's part of the work, and its shard of each parameter."""
         for dimension in self.dimensions:
             module = dimension.apply(module)
-        if names := tuple(name for name in ("replicate", "shard") if name in (self.mesh.mesh_dim_names or ())):
-            return self.shard_blocks(module, self.mesh[names])
-        return module.to(self.device) if has_memory(module) else module
+        if not self.sharded_over:
+            return module.to(self.device) if has_memory(module) else module
+        for root in self.roots(module):
+            self.shard_blocks(root, self.mesh[self.sharded_over])
+        return module
+
+    @property
+    def sharded_over(self) -> tuple[str, ...]:
+        """The dimensions of the mesh over which FSDP2 shards or replicates parameters."""
+        return tuple(name for name in ("replicate", "shard") if name in (self.mesh.mesh_dim_names or ()))
+
+    def roots(self, module: nn.Module) -> list[nn.Module]:
+        """What is run by itself, with the parameters of the module."""
+        return [module]
 
     def shard_blocks(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
         """Shard each block, then everything outside of blocks, such as tied embeddings, as one group."""

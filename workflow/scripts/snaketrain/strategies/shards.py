@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -28,14 +29,20 @@ def shard_like(whole: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def clip_sharded(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
-    """clip_grad_norm_ for parameters that are sharded over different device meshes, or not at all."""
+def clip_sharded(parameters: Iterable[nn.Parameter], longest: float, others: dist.ProcessGroup | None = None) -> Tensor:
+    """clip_grad_norm_ for parameters that are sharded over different device meshes, or not at all.
+
+    `others`: a group of ranks each of which has other parameters of the same model.
+    """
     alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             alike.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
     norms = [torch.nn.utils.get_total_norm([p.grad for p in members if p.grad is not None]) for members in alike.values()]
     norm: Tensor = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
+    if others:
+        dist.all_reduce(squared := norm.double().square(), group=others)
+        norm = squared.sqrt().to(norm.dtype)
     for members in alike.values():
         torch.nn.utils.clip_grads_with_norm_(members, longest, norm)
     return norm

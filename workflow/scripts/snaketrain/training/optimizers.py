@@ -29,7 +29,8 @@ def optimizer_of(
     for group in groups:
         number = group.get("setting")
         own = number if number is not None and train.groups[number].optimizer else None
-        by_setting.setdefault(own, []).append({**group, "params": [parameters[key] for key in group["params"]]})
+        held = [parameters[key] for key in group["params"] if key in parameters]  # other stages of a pipeline hold others
+        by_setting.setdefault(own, []).append({**group, "params": held})
     if sharded and len(by_setting) > 1:
         raise SystemExit(
             "train.groups: a strategy that shares one optimizer among the processes cannot use several for one module. Remove `optimizer` "

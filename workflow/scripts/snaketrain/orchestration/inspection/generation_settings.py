@@ -78,7 +78,9 @@ def takes_generate(task: str) -> bool:
 
 
 def generates(strategy: Use) -> bool:
-    try:  # with sequence parallelism, modules expect pieces of a sequence, not single tokens
-        return strategy_info(strategy.use).generates and not strategy.arguments.get("sequence_parallel", False)
+    # with sequence parallelism, modules expect pieces of a sequence, not single tokens; with a pipeline, the keys of earlier tokens are elsewhere
+    given = strategy.arguments
+    try:
+        return strategy_info(strategy.use).generates and not given.get("sequence_parallel", False) and given.get("pipeline", 1) == 1
     except InvalidDeclaration:  # reported with the strategies
         return True

@@ -33,6 +33,12 @@ class StrategyInfo(BaseModel):
     generates: StrictBool = True
     degrees_fill_mesh: StrictBool = False  # whether its arguments are the degrees of a mesh: see `config/mesh_shape.py`
 
+    def stages(self, arguments: Mapping[str, object], processes: int) -> int:
+        """The processes of a pipeline, 1 without one."""
+        with contextlib.suppress(InvalidShape):  # reported by `misfit`
+            return mesh_shape(degrees_in(arguments), processes).pipeline if self.degrees_fill_mesh else 1
+        return 1
+
     def data_parallel_size(self, arguments: Mapping[str, object], processes: int) -> int:
         """The number of shares that a batch is split into: processes that hold parts of one model see the same examples."""
         if self.degrees_fill_mesh:
@@ -98,6 +104,12 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
             break
+    stages = info.stages(strategy.arguments, compute.node_counts[-1] * compute.processes)
+    if train.accumulate < stages:
+        yield (
+            f"train.accumulate ({train.accumulate}) is less than the stages of a pipeline, train.strategy.arguments.pipeline ({stages}), which "
+            f"its microbatches keep busy: make it at least {stages}, better {4 * stages}."
+        )
     parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
     if train.batch_tokens is None and parts > train.batch_size:
         times_nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer, named_groups
+from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer
 
 # reading needs no process group, since each rank reads for itself
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -37,7 +37,7 @@ def held(strategy: Strategy, module: nn.Module, optimizer: Optimizer) -> RankSta
     weights = own_weights(plain)  # first: FSDP2 frees gathered parameters only when it is asked for its state
     parameters, states = dict(plain.named_parameters()), local_optimizer(optimizer).state
     moments = {f"{name}.{key}": value for name, parameter in parameters.items() for key, value in states.get(parameter, {}).items()}
-    return RankState(weights, moments, named_groups(optimizer, parameters))
+    return RankState(weights, moments, strategy.param_groups(optimizer, parameters))
 
 
 def gathered(strategy: Strategy, module: nn.Module, optimizer: Optimizer) -> RankState:
