@@ -15,7 +15,10 @@ OPTIONS = {  # the dimensions that use them
     "plan": ("tensor",), "sequence_parallel": ("tensor",), "context_attention": ("context",), "loss_parallel": ("tensor", "context"),
     "schedule": ("pipeline",),
 }  # fmt: skip
-NOT_WITH_PIPELINE = ("context", "sequence_parallel", "loss_parallel", "build_once", "cpu_offload", "exchange_each_piece")
+EXCLUDED = {  # by a dimension
+    "pipeline": ("context", "sequence_parallel", "loss_parallel", "build_once", "cpu_offload", "exchange_each_piece"),
+    "expert": ("context", "tensor", "build_once", "cpu_offload"),
+}
 
 
 class InvalidShape(Exception):
@@ -85,9 +88,10 @@ def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
     for option, choices in CHOICES.items():
         if (chosen := arguments.get(option, choices[0])) not in choices:
             yield f"{SETTING}.{option}: is {chosen!r}, which is not one of {', '.join(choices)}"
-    for option in NOT_WITH_PIPELINE if used("pipeline") else ():
-        if arguments.get(option, 1) not in (1, False):
-            yield f"{SETTING}.{option}: does not work with {SETTING}.pipeline: remove one of them"
+    for dimension, option in ((each, option) for each in EXCLUDED if used(each) for option in EXCLUDED[each]):
+        given = arguments.get(option, False)
+        if given is not False and (given is True or given != 1):  # a switch, or a degree
+            yield f"{SETTING}.{option}: does not work with {SETTING}.{dimension}: remove one of them"
 
 
 def _degree(name: str, value: object) -> int:

@@ -1,7 +1,7 @@
 """What strategies on a mesh of ranks have in common: `mesh` takes all its dimensions, `fsdp`, `hsdp` and `tensor_parallel` are points of it."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -159,7 +159,8 @@ class MeshBase(Distributed):
         dtype = PRECISIONS[self.precision]
         # parameters are gathered in half precision; autocast stays on, for operations that need fp32
         precision = MixedPrecisionPolicy(param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32)
-        shard = partial(fully_shard, mesh=mesh, mp_policy=precision, offload_policy=self.offload)
+        any_mesh = partial(fully_shard, mp_policy=precision, offload_policy=self.offload)
+        shard = partial(any_mesh, mesh=mesh, ignored_params=self.shard_apart(module, any_mesh))
         for block in blocks(module):
             shard(block, reshard_after_forward=self.reshard_after_forward)
         shard(module)
@@ -168,6 +169,10 @@ class MeshBase(Distributed):
             # by which transformers knows that all ranks must run the model equally often
             module._is_fsdp_managed_module = True  # type: ignore[assignment]  # torch expects tensors and modules
         return module
+
+    def shard_apart(self, module: nn.Module, shard: Callable[..., object]) -> set[nn.Parameter]:
+        """Shard over another mesh what needs one; the parameters that are not to be sharded at all."""
+        return set()
 
     # --- a step
 

@@ -78,9 +78,11 @@ def takes_generate(task: str) -> bool:
 
 
 def generates(strategy: Use) -> bool:
-    # with sequence parallelism, modules expect pieces of a sequence, not single tokens; with a pipeline, the keys of earlier tokens are elsewhere
+    # with sequence parallelism, modules expect pieces of a sequence, not single tokens; with a pipeline, the keys of earlier tokens are elsewhere;
+    # ranks of `expert` need each other for every token, but their answers differ in length
     given = strategy.arguments
+    alone = not given.get("sequence_parallel", False) and all(given.get(name, 1) == 1 for name in ("pipeline", "expert"))
     try:
-        return strategy_info(strategy.use).generates and not given.get("sequence_parallel", False) and given.get("pipeline", 1) == 1
+        return strategy_info(strategy.use).generates and alone
     except InvalidDeclaration:  # reported with the strategies
         return True

@@ -1,0 +1,68 @@
+"""Processes of a `mesh` that hold different parts of a model, stages of a pipeline or experts: the losses of one process with each, beside
+other dimensions, and from each other's checkpoints."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.test_strategies import job, run
+
+STEP = "checkpoints/step-00000006"
+# by the number of processes: name, model, arguments of `mesh` (or another strategy), whose checkpoint it resumes, and settings
+FIRST = [
+    ("deep", "deep", "single", None, {}),
+    ("mixture", "mixture", "single", None, {}),
+    ("qwen", "qwen", "single", None, {}),
+    ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than a batch has: some microbatches do not count
+    ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
+    ("expert", "mixture", {"expert": 2}, None, {}),
+    ("expert, packed", "qwen", {"expert": 2}, None, {"accumulate": 2, "format": "whole"}),
+]
+RESUMED = [
+    ("interleaved from single", "deep", {"pipeline": 2, "schedule": "interleaved"}, "deep", {"accumulate": 4}),
+    ("single from 1f1b", "deep", "single", "1f1b", {}),
+    ("fsdp from zbv", "deep", "fsdp", "zbv, whole", {}),
+    ("expert from single", "mixture", {"expert": 2}, "mixture", {}),
+    ("pipeline from expert", "mixture", {"pipeline": 2}, "expert", {"accumulate": 2}),
+]
+ON_FOUR = [
+    ("1f1b and shard", "deep", {"pipeline": 2, "shard": 2}, "1f1b", {"accumulate": 4}),
+    ("zbv and tensor", "deep", {"pipeline": 2, "tensor": 2, "schedule": "zbv"}, "zbv, whole", {"accumulate": 4}),
+    ("expert and shard", "mixture", {"expert": 2, "shard": 2}, "expert", {}),
+    ("expert and pipeline", "mixture", {"expert": 2, "pipeline": 2}, "expert", {"accumulate": 2}),
+]
+CASES = [(name, model, resumes) for name, model, _, resumes, _ in [*FIRST, *RESUMED, *ON_FOUR] if name != model]
+
+
+def trained(folder: Path, processes: int, cases: list[Any]) -> dict[str, Any]:
+    jobs = {}
+    for name, model, strategy, resumes, settings in cases:
+        if resumes:
+            shutil.copytree(folder / resumes / STEP, folder / name / STEP)
+        use, arguments = (strategy, {}) if isinstance(strategy, str) else ("mesh", strategy)
+        jobs[name] = "trained", job(use, model, folder / name, arguments, **settings)
+    return run(folder, processes, jobs)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, Any]:
+    """What each training found."""
+    folder = tmp_path_factory.mktemp("parts")
+    return trained(folder, 2, FIRST) | trained(folder, 2, RESUMED) | trained(folder, 4, ON_FOUR)
+
+
+@pytest.mark.parametrize(("name", "model", "resumes"), CASES)
+def test_losses_norms_and_examples_are_those_of_single(found, name, model, resumes):
+    training, expected, start = found[name], found[model], 6 if resumes else 0
+    assert training["start"] == start
+    assert len(training["losses"]) == 12 - start
+    assert training["losses"] == pytest.approx(expected["losses"][start:], rel=1e-5)
+    assert training["norms"] == pytest.approx(expected["norms"][start:], rel=1e-4)
+    assert training["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    assert training["ids"] == expected["ids"][start:]
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in CASES])
+def test_saved_weights_are_evaluated_as_in_training(found, name):
+    assert found[name]["placed"] == pytest.approx(found[name]["metrics"], rel=1e-5)
