@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from snaketrain.config.mesh_shape import option_errors
+from snaketrain.models.without_memory import has_memory
 from snaketrain.strategies.context_attention import ContextAttention
 from snaketrain.strategies.cut_logits import CutLogits
 from snaketrain.strategies.expert_parallel import ExpertDimension
@@ -83,4 +84,6 @@ class Mesh(Pipelining):
             for part in parts:
                 shard(part, mesh=self.fine_mesh[names], reshard_after_forward=self.reshard_after_forward)
             return set()
-        return {parameter for part in parts for parameter in part.to(self.device).parameters()}
+        for part in filter(has_memory, parts):
+            part.to(self.device)
+        return {parameter for part in parts for parameter in part.parameters()}

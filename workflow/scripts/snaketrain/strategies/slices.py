@@ -33,10 +33,11 @@ def read_slices(module: nn.Module, unread: UnreadWeights) -> None:
     state = module.state_dict()
     reader = HuggingFaceStorageReader(str(unread.files[0].parent))
     reader.fs = TheseFiles(unread.files)
-    load({key: state[name] for name, key in unread.keys.items()}, storage_reader=reader, no_dist=True)
-    for name, value in unread.initialized.items():
+    here = {name: key for name, key in unread.keys.items() if name in state}  # other stages of a pipeline hold others
+    load({key: state[name] for name, key in here.items()}, storage_reader=reader, no_dist=True)
+    for name, value in ((name, value) for name, value in unread.initialized.items() if name in state):
         local, own = local_tensor(state[name]), local_tensor(shard_like(value, state[name]))
         assert local is not None and own is not None
         local.copy_(own)
     delattr(module, ATTRIBUTE)
-    logging.info("%d tensors are read by slices; %d are not in the files and are initialised", len(unread.keys), len(unread.initialized))
+    logging.info("%d tensors are read by slices; %d are not in the files and are initialised", len(here), len(unread.initialized))
