@@ -117,11 +117,11 @@ def test_ddp_and_an_average_of_the_adapters(data, pretrained, alone, tmp_path):
     check_selection(data, pretrained, tmp_path)
 
 
-def test_fsdp_with_a_model_that_only_the_first_process_builds(data, pretrained, alone, tmp_path):
+def test_fsdp_with_a_model_that_no_process_builds(data, pretrained, alone, tmp_path):
     """Resumed half way."""
-    once = {"use": "fsdp", "arguments": {"build_once": True}}
-    adapt(data, pretrained, tmp_path / "training", 2, strategy=once, epochs=1)
-    found = adapt(data, pretrained, tmp_path / "training", 2, strategy=once)
+    adapt(data, pretrained, tmp_path / "training", 2, strategy="fsdp", epochs=1)
+    found = adapt(data, pretrained, tmp_path / "training", 2, strategy="fsdp")
+    assert "tensors are read by slices" in (tmp_path / "training/logs/rank-0.log").read_text()
     resumed = [line["resume_step"] for line in read_events(tmp_path / "training/journal.jsonl")[0] if line["event"] == "attempt"]
     assert resumed == [max(found) // 2]
     assert found == pytest.approx(losses(alone), rel=1e-5)

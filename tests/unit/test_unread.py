@@ -1,6 +1,7 @@
 """Pretrained weights that stay in their files: once read, the model is what `from_pretrained` makes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from snaketrain.models.weight_files import save_weights
 from snaketrain.models.without_memory import give_memory, has_memory, without_memory
 from snaketrain.strategies.slices import read_slices
 from snaketrain.tasks.text_classification import TextClassification
-from snaketrain.training.building import build
+from snaketrain.training.building import build, by_slices
 
 CPU = torch.device("cpu")
 SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 20}
@@ -87,6 +88,18 @@ def test_a_model_whose_weights_are_read_later_is_the_same(tmp_path, name):
     assert unread_weights(found) is None and found.training == expected.training
 
 
+def test_adapters_beside_weights_that_are_read_later_are_the_same(tmp_path):
+    section = published(tmp_path, "an encoder without a head")
+    section |= {
+        "adapters": {"r": 4, "lora_alpha": 8, "use_rslora": False, "lora_dropout": 0.0, "target_modules": ["query"], "modules_to_save": []}
+    }
+    expected, found = seeded(section, tmp_path), seeded(section | {"unread": True}, tmp_path)
+    assert sorted(unread_weights(found).initialized) == sorted(name for name, each in expected.named_parameters() if each.requires_grad)
+    give_memory(found, CPU, CPU)
+    read_slices(found, unread_weights(found))
+    check_equal(found, expected)
+
+
 def test_weights_in_another_form_need_the_whole_model(tmp_path):
     """Experts are stored one by one, and a model has them as one tensor."""
     MixtralForCausalLM(MixtralConfig(**EXPERTS)).save_pretrained(tmp_path)
@@ -133,6 +146,19 @@ def test_a_model_that_needs_its_weights_is_built_as_a_whole(tmp_path, caplog):
     assert has_memory(whole) and "the pretrained weights are not read by slices: model.arguments.use_safetensors is set" in caplog.text
     (expected,) = build(TextClassification(), Train(), model, tmp_path, facts).values()
     check_equal(whole, expected)
+
+
+def test_a_task_that_might_change_the_weights_gets_the_whole_model():
+    class Changed(TextClassification):
+        def build(self, model, folder, data):
+            return super().build(model, folder, data)
+
+    class Unchanged(TextClassification):
+        pass
+
+    sharding, whole = SimpleNamespace(reads_slices=True), SimpleNamespace(reads_slices=False)
+    assert by_slices(TextClassification(), sharding) and by_slices(Unchanged(), sharding)
+    assert not by_slices(Changed(), sharding) and not by_slices(TextClassification(), whole)
 
 
 @pytest.mark.parametrize("most_bytes", [10**6, 10**4])

@@ -11,7 +11,7 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.models.adapters import add_adapters
-from snaketrain.models.unread_pretrained import unread_pretrained
+from snaketrain.models.unread_pretrained import not_loaded, unread_pretrained
 from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def make_model(model: JsonObject, folder: Path | None, always: JsonObject, at_ra
         check_fields(read_config(cls, folder), model["arguments"])
         # full precision, even if the weights were published in half precision: small updates would be lost
         given = {"local_files_only": True, "dtype": torch.float32} | always | model["arguments"]
+        if model.get("unread"):
+            return unread_pretrained(cls, folder, given, model.get("adapters"))
         if model.get("adapters"):
             return adapted(cls, model["adapters"], folder, given)
-        if model.get("unread"):
-            return unread_pretrained(cls, folder, given)
         pretrained: nn.Module = cls.from_pretrained(folder, **given)
         return pretrained
     config_class = getattr(cls, "config_class", None)
@@ -52,8 +52,7 @@ def adapted(cls: ModelClass, adapters: JsonObject, folder: Path, given: JsonObje
     """A pretrained model with adapters; parameters that its files lack, such as a new head's, are trained as well."""
     module: nn.Module
     module, found = cls.from_pretrained(folder, output_loading_info=True, **given)
-    mismatched = [name for name, *_ in found["mismatched_keys"]]
-    add_adapters(module, adapters, [*found["missing_keys"], *mismatched])
+    add_adapters(module, adapters, not_loaded(found))
     return module
 
 

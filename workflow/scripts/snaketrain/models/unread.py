@@ -4,6 +4,7 @@ Such a module has its parameters on the meta device, and knows which file holds 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +55,23 @@ def shapes_in(files: list[Path]) -> dict[str, torch.Size]:
 def leave_unread(module: nn.Module, files: list[Path], keys: dict[str, str]) -> None:
     """Take the memory of the parameters, and read the buffers. `keys`: in the files, by the name in the module's state."""
     every = dict(module.named_parameters(remove_duplicate=False))
-    held = {id(every[name]) for name in keys if name in every}
-    initialized = {name: parameter.detach() for name, parameter in module.named_parameters() if id(parameter) not in held}
-    emptied: dict[int, nn.Parameter] = {}
-    for owner in module.modules():
-        for name, parameter in list(owner.named_parameters(recurse=False)):
-            if not parameter.is_meta:
-                emptied.setdefault(id(parameter), nn.Parameter(parameter.to("meta"), parameter.requires_grad))
-                setattr(owner, name, emptied[id(parameter)])
+    held = {every[name] for name in keys if name in every}
+    initialized = {name: parameter.detach() for name, parameter in module.named_parameters() if parameter not in held}
+    replace_parameters(module, lambda parameter: None if parameter.is_meta else parameter.to("meta"))
     _read_buffers(module, files, {key: name for name, key in keys.items() if name not in every})
     unread = UnreadWeights(files, {name: key for name, key in keys.items() if name in every}, initialized)
     object.__setattr__(module, ATTRIBUTE, unread)
+
+
+def replace_parameters(module: nn.Module, replacement: Callable[[nn.Parameter], Tensor | None]) -> None:
+    """Put other parameters in place; tied ones stay tied. None: this one stays."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for owner in module.modules():
+        for name, parameter in list(owner.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter not in made:
+                tensor = replacement(parameter)
+                made[parameter] = parameter if tensor is None else nn.Parameter(tensor, parameter.requires_grad)
+            setattr(owner, name, made[parameter])
 
 
 def _read_buffers(module: nn.Module, files: list[Path], names: dict[str, str]) -> None:

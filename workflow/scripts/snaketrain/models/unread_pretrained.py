@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from snaketrain.config.schema import LOADING_ARGUMENTS
-from snaketrain.models.unread import NeedsWholeModel, leave_unread, shapes_in, weight_files
+from snaketrain.models.adapters import add_adapters
+from snaketrain.models.unread import NeedsWholeModel, leave_unread, replace_parameters, shapes_in, weight_files
 from snaketrain.runtime.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ HARMLESS = ("attn_implementation", "dtype", "torch_dtype", "experts_implementati
 INITIALIZED = "_is_hf_initialized"  # how transformers marks what is loaded or initialised
 
 
-def unread_pretrained(cls: "ModelClass", folder: Path, given: JsonObject) -> nn.Module:
-    """What `from_pretrained` returns, but without the parameters in the files. Those that the files lack have the same values."""
+def unread_pretrained(cls: "ModelClass", folder: Path, given: JsonObject, adapters: JsonObject | None = None) -> nn.Module:
+    """What `from_pretrained` returns, with adapters, but without the parameters in the files. The others have the same values."""
     from transformers import PreTrainedModel
 
     files = weight_files(folder, "model")
@@ -33,11 +34,14 @@ def unread_pretrained(cls: "ModelClass", folder: Path, given: JsonObject) -> nn.
         raise NeedsWholeModel("they are quantized")
     if not (getattr(cls, "config_class", None) or getattr(cls, "_model_mapping", None)):
         raise NeedsWholeModel("the model is not one of transformers")
-    module = cls.from_pretrained(folder, device_map="meta", **given)  # reads nothing but the headers of the files
+    # reads nothing but the headers of the files
+    module, found = cls.from_pretrained(folder, device_map="meta", output_loading_info=True, **given)
     if not isinstance(module, PreTrainedModel) or module.is_custom_code():
         raise NeedsWholeModel("the model is not one of transformers")
     keys = keys_by_name(module, files)
     initialize_others(module, keys)
+    if adapters:
+        keys = adapt(module, adapters, keys, not_loaded(found))
     leave_unread(module, files, keys)
     return module
 
@@ -65,22 +69,40 @@ def keys_by_name(module: "PreTrainedModel", files: list[Path]) -> dict[str, str]
     return found
 
 
+def not_loaded(found: JsonObject) -> list[str]:
+    """The parameters that `from_pretrained` has initialised."""
+    return [*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])]
+
+
+def adapt(module: "PreTrainedModel", adapters: JsonObject, keys: dict[str, str], untrained: list[str]) -> dict[str, str]:
+    """Add adapters; returns `keys` by the names that the pretrained parameters have then."""
+    # with all but no memory, yet on the CPU: peft puts adapters on the device of what they adapt, and they are not to be on the meta device
+    replace_parameters(module, lambda each: torch.zeros((), dtype=each.dtype).expand(each.shape) if each.is_meta else None)
+    every = dict(module.named_parameters(remove_duplicate=False))
+    held = {every[name]: key for name, key in keys.items() if name in every}
+    add_adapters(module, adapters, untrained)
+    renamed = {name: held[parameter] for name, parameter in module.named_parameters() if parameter in held}
+    return renamed | {name: key for name, key in keys.items() if name not in every}
+
+
 def initialize_others(module: "PreTrainedModel", keys: dict[str, str]) -> None:
     """Initialise the parameters and buffers that the files lack, as `from_pretrained` does: from the same random numbers."""
     every = dict(module.named_parameters(remove_duplicate=False))
-    held = {id(every[name]) for name in keys if name in every}
-    made: dict[int, nn.Parameter] = {}
+    held = {every[name] for name in keys if name in every}
+
+    def empty(parameter: nn.Parameter) -> Tensor | None:
+        if parameter in held:
+            return None
+        if getattr(parameter, INITIALIZED, False):
+            name = next(name for name, each in every.items() if each is parameter)
+            raise NeedsWholeModel(f"{name} is stored in another form than the model has it")
+        return torch.empty_like(parameter, device="cpu")
+
+    replace_parameters(module, empty)
     for path, owner in module.named_modules():
         owner.__dict__.pop(INITIALIZED, None)
-        for name, parameter in list(owner.named_parameters(recurse=False)):
-            if id(parameter) in held:
-                continue
-            if getattr(parameter, INITIALIZED, False):
-                raise NeedsWholeModel(f"{path}.{name} is stored in another form than the model has it")
-            made.setdefault(id(parameter), nn.Parameter(torch.empty_like(parameter, device="cpu"), parameter.requires_grad))
-            setattr(owner, name, made[id(parameter)])
         for name, buffer in list(owner.named_buffers(recurse=False)):
-            empty = torch.empty_like(buffer, device="cpu")
-            setattr(empty, INITIALIZED, f"{path}.{name}".lstrip(".") in keys)  # it is read later
-            setattr(owner, name, empty)
+            made = torch.empty_like(buffer, device="cpu")
+            setattr(made, INITIALIZED, f"{path}.{name}".lstrip(".") in keys)  # it is read later
+            setattr(owner, name, made)
     module.initialize_weights()  # type: ignore[no-untyped-call]  # of transformers

@@ -123,7 +123,7 @@ def _estimate(run: Settings, results: Path, scratch: Path) -> Estimate:
     strategy.rank = min(1, processes - 1)  # a rank other than 0, which may not build the model
     wanted = run.compute.checkpoint_format  # as `make_format` decides, which needs a process group
     sharded = wanted == "sharded" or (wanted == "auto" and strategy.shards_model and processes > 1)
-    slices = model.weights and not run.model.adapters and not run.model.initial_weights and by_slices(make_task(run.train), strategy)
+    slices = model.weights and not run.model.initial_weights and by_slices(make_task(run.train), strategy)
     builders = 0 if slices else 1 + strategy.builds * (run.compute.processes - 1)
     return Estimate(
         run, processes, precision, traced.footprint, shares.examples, shares.steps, shares.mean_size, sharded, builders, data.assumed

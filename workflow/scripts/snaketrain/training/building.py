@@ -118,25 +118,32 @@ def build(
 
     With adapters if it `trains`; selected weights have them merged. With `slices`, pretrained weights stay in their files where they can.
     """
-    if slices and weights and not initial and not (trains and model.adapters):
+    given = model.model_dump(exclude=None if trains else {"adapters"})
+    modules = built_unread(task, train, given, weights, facts) if slices and weights and not initial else None
+    if modules is None:
         torch.manual_seed(train.seed)
-        try:
-            return task.build(model.model_dump(exclude={"adapters"}) | {"unread": True}, weights, DataInfo(facts))
-        except NeedsWholeModel as reason:
-            logging.info("the pretrained weights are not read by slices: %s", reason)
-    builds = builds or not task.wraps  # a task that wraps modules itself needs them on every rank
-    torch.manual_seed(train.seed)
-    with nullcontext() if builds else without_memory():
-        modules = task.build(model.model_dump(exclude=None if trains else {"adapters"}), weights, DataInfo(facts))
-    if initial and builds:
-        assert model.initial_weights, "the setting that names the folder"
-        start_from(modules, initial, model.initial_weights)
+        # a task that wraps modules itself needs them on every rank
+        with nullcontext() if builds or not task.wraps else without_memory():
+            modules = task.build(given, weights, DataInfo(facts))
+        if initial and (builds or not task.wraps):
+            assert model.initial_weights, "the setting that names the folder"
+            start_from(modules, initial, model.initial_weights)
     if trains and model.adapters and [config_of(module) is None for module in modules.values()] != [False]:
         raise SystemExit(
             f"model.adapters: {train.task.use} does not build one module with adapters. Let its `build` return the result of "
             "snaketrain.models.pretrained.make_model, or remove them."
         )
     return modules
+
+
+def built_unread(task: Task, train: Train, model: JsonObject, weights: Path, facts: JsonObject) -> dict[str, nn.Module] | None:
+    """None, if they cannot be without their weights."""
+    torch.manual_seed(train.seed)
+    try:
+        return task.build(model | {"unread": True}, weights, DataInfo(facts))
+    except NeedsWholeModel as reason:
+        logging.info("the pretrained weights are not read by slices: %s", reason)
+        return None
 
 
 def by_slices(task: Task, strategy: Strategy) -> bool:
