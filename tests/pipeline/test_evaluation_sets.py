@@ -41,7 +41,7 @@ def finished(workspace, tmp_path_factory) -> Path:
 
 def test_only_new_sets_are_prepared_and_evaluated(finished):
     small, journal = finished / "results/runs/small", (finished / "results/runs/small/training/journal.jsonl").read_bytes()
-    configure(finished, evaluation_sets={"more": MORE})
+    configure(finished, evaluation_sets={"more": MORE}, tracking__on_end="printenv SNAKETRAIN_FIGURES >> told.txt")
     assert jobs_in(dry_run(finished)) == {"fetch_input", "prepare_set", "evaluate_set small", "compare_runs"}
     snakemake(finished)
     assert (small / "training/journal.jsonl").read_bytes() == journal
@@ -54,6 +54,10 @@ def test_only_new_sets_are_prepared_and_evaluated(finished):
     accuracy = accuracy_score([row["label"] for row in rows], [row["predicted"] for row in rows])
     assert results["metrics"]["accuracy"] == pytest.approx(accuracy)
     assert {row["label"] for row in rows} == {"kind", "unkind"}
+
+    assert f"| more | accuracy | {accuracy:.4f} |" in (small / "selection/model/README.md").read_text()
+    (figures,) = map(json.loads, (finished / "told.txt").read_text().splitlines())
+    assert figures["test.more/accuracy"] == pytest.approx(accuracy) and "test/accuracy" in figures
 
     compared = finished / "results/comparison"
     with open(compared / "runs.csv", newline="") as file:
