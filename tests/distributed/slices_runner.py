@@ -28,9 +28,16 @@ STRATEGIES = {
     "tensor_parallel": ("tensor_parallel", {"tensor": 2}),
     "tensor_parallel, sharded": ("tensor_parallel", {"tensor": 2, "shard": True}),
 }
+MESHES = {
+    "mesh": ("mesh", {"tensor": 2, "sequence_parallel": True}),
+    "mesh, context": ("mesh", {"context": 2, "loss_parallel": True}),
+}
 PIPELINES = {"pipeline": ("mesh", {"pipeline": 4}), "pipeline, sharded": ("mesh", {"pipeline": 2, "schedule": "zbv"})}
 EXPERTS = {"experts": ("mesh", {"expert": 4}), "experts, sharded": ("mesh", {"expert": 2})}
-CASES = {"encoder": STRATEGIES, "tied": STRATEGIES, "untied": PIPELINES, "mixture": EXPERTS}
+CASES = {"encoder": STRATEGIES, "tied": STRATEGIES | MESHES, "untied": PIPELINES, "mixture": EXPERTS}
+
+
+PACKED = {"input_ids": torch.arange(1, 9)[None], "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])}
 
 
 def compared(name: str, folder: Path, use: str, arguments: dict) -> dict[str, bool]:
@@ -39,12 +46,16 @@ def compared(name: str, folder: Path, use: str, arguments: dict) -> dict[str, bo
         arguments = arguments | {"plan": PLAN}
     train = train.model_copy(update={"strategy": train.strategy.model_copy(update={"use": use, "arguments": arguments})})
     strategy, task = start_strategy(train, "cpu"), make_task(train)
-    (whole,) = build(make_task(train), train, model, folder / name, FACTS).values()
+    whole_task = make_task(train)
+    (whole,) = build(whole_task, train, model, folder / name, FACTS).values()
     (module,) = build(task, train, model, folder / name, FACTS, builds=strategy.builds, slices=by_slices(task, strategy)).values()
     unread = unread_weights(module) is not None and all(parameter.is_meta for parameter in module.parameters())
     state = make_train_state(task, train, {"model": module}, strategy)
     unread = unread or name == "mixture"  # transformers stacks its experts, which are single tensors in the files
     found = {"unread": unread, "trained": same(strategy, state.modules["model"], whole)}
+    if name == "tied":  # its first batch finds out what the model attends to
+        losses = [float(each.training_step(modules, PACKED)) for each, modules in ((task, state.modules), (whole_task, {"model": whole}))]
+        found["probed"] = abs(losses[0] - losses[1]) < 1e-4 * losses[1] and not task.unprobed and task.keeps_texts_apart
     selected = folder / "selected"
     if strategy.rank == 0:
         selected.mkdir(exist_ok=True)

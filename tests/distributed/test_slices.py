@@ -23,4 +23,4 @@ def test_each_strategy_holds_the_weights_of_a_whole_model(tmp_path):
     log, results = tmp_path / "log", tmp_path / "results.json"
     assert forking.run([str(tmp_path), str(results)], 4, log, RUNNER) == [0] * 4, log.read_text()[-8000:]
     found = json.loads(results.read_text())
-    assert len(found) == 14 and all(all(each.values()) for each in found.values()), found
+    assert len(found) == 16 and all(all(each.values()) for each in found.values()), found
