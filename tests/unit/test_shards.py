@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,10 @@ from snaketrain.data.sharded.repetitions import among, repeated
 from snaketrain.data.sharded.splitting import assign_by_key, text_key
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.text.preparing import prepare
+from snaketrain.data.text.surveying import text_hash
+from snaketrain.data.text.trained_on import TrainedOn
 from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.evaluation.scoring import ScoredSet
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest, digest
@@ -70,7 +74,13 @@ class Folder:
         names = {f"parts/{part.folder.name}/{name}": "" for part in parts for name in part.files}
         manifest = Manifest("prepare_data", "", [], {}, names, path=str(self.folder / "manifest.json"))
         opened = {split: TextExamples(split_files(manifest, split), 0) for split in SPLITS}
-        return {split: examples.table.to_pylist() for split, examples in opened.items()}, facts, dict(issues.counts)
+        rows = {split: examples.table.to_pylist() for split, examples in opened.items()}
+        for split, of_split in rows.items():
+            table = ScoredSet(split, manifest, split).table(len(of_split))
+            assert table == {name: [row[name] for row in of_split] for name in ("text", "label")}
+        trained_on = TrainedOn.read(replace(manifest, facts=facts), self.data)
+        assert trained_on.hashes.tolist() == [text_hash((row["text"],)) for row in rows["train"]]
+        return rows, facts, dict(issues.counts)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 
 from snaketrain.config.schema import Data
 from snaketrain.data.prepared_files import open_table
-from snaketrain.data.sharded.repetitions import among, repeated
+from snaketrain.data.sharded.repetitions import among, read_keys, repeated
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.text.preparing import check_train, report_untrained
 from snaketrain.data.text.splitting import SPLITS
@@ -82,17 +82,14 @@ def _facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled: bool)
 
 def _report_repetitions(data: Data, parts: list[Manifest], issues: DataIssues) -> None:
     """Report examples that repeat within train, or that leak from train into files of their own; equal texts of one source stay together."""
-    train = _keys(parts, "train")
+    train = read_keys((part.folder for part in _of(parts, "train")), "train")
     count, first = repeated(train, DataIssues.SHOWN)
     issues.add_all("duplicate", count, list(_cases(parts, "train", first)))
     for split in data.sources:
         if split != "train":
-            count, first = among(_keys(parts, split), train, DataIssues.SHOWN)
+            of_split = read_keys((part.folder for part in _of(parts, split)), split)
+            count, first = among(of_split, train, DataIssues.SHOWN)
             issues.add_all(f"leaked_{split}", count, list(_cases(parts, split, first)))
-
-
-def _keys(parts: list[Manifest], split: str) -> list[np.ndarray]:
-    return [np.load(part.file(f"{split}.keys.npy"), mmap_mode="r") for part in _of(parts, split)]
 
 
 def _cases(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[tuple[str, str]]:

@@ -19,6 +19,7 @@ import pyarrow.compute
 from snaketrain.config.schema import Data
 from snaketrain.data.sharded.classes import class_numbers
 from snaketrain.data.sharded.dealing import RawFile
+from snaketrain.data.sharded.repetitions import write_keys
 from snaketrain.data.sharded.splitting import assign_by_key, splits_of, text_key
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.reading import check_columns, readable
@@ -81,7 +82,7 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
                 add[split](chosen)
                 part.keys.extend(chosen[KEYS].to_pylist())
     for split, part in splits.items():
-        np.save(folder / f"{split}.keys.npy", np.frombuffer(part.keys, np.uint64))
+        write_keys(folder, split, np.frombuffer(part.keys, np.uint64))
     surveyor.issues.merge(issues)
     states = np.frombuffer(surveyor.labels, np.int8)
     return {

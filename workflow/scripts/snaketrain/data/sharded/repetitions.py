@@ -1,11 +1,26 @@
 """Which texts occur twice among any number of them: range by range of their keys, so that memory does not grow with the data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow
+
+from snaketrain.data.prepared_files import open_table
 
 AT_A_TIME = 1 << 22  # keys that are compared together
 READ = 1 << 20
+
+
+def write_keys(folder: Path, split: str, keys: np.ndarray) -> None:
+    table = pyarrow.table({"key": keys})
+    with pyarrow.ipc.new_file(str(folder / f"{split}.keys.arrow"), table.schema) as file:
+        file.write_table(table)
+
+
+def read_keys(folders: Iterable[Path], split: str) -> list[np.ndarray]:
+    """Memory-mapped, and by pyarrow, which keeps no file open: there may be more parts than a process may open files."""
+    return [chunk.to_numpy() for folder in folders for chunk in open_table([folder / f"{split}.keys.arrow"])["key"].chunks]
 
 
 def repeated(parts: Sequence[np.ndarray], most: int) -> tuple[int, list[int]]:
