@@ -122,6 +122,32 @@ def test_parts_hold_what_is_prepared_at_once(folder, tmp_path):
     assert issues["truncated"] == 300
 
 
+@pytest.mark.parametrize(
+    ("changes", "row"),
+    [
+        ({"label_kind": "number"}, lambda n: {"text": f"film {n}", "label": n / 4 - 1}),
+        ({"label_kind": "classes"}, lambda n: {"text": f"film {n}", "label": ["a", "b", "c"][: n % 4]}),
+        ({"label": None, "max_length": None}, lambda n: {"text": f"film {n}"}),
+        ({"label": None, "target": "short"}, lambda n: {"text": f"film {n}", "short": "good " * (n % 7 + 1)}),
+        ({"text": ["text", "more"]}, lambda n: {"text": f"film {n}", "more": "good", "label": n % 3}),
+    ],
+    ids=["number", "classes", "language", "target", "pair"],
+)
+def test_all_kinds_of_examples_are_those_prepared_at_once(tmp_path, tiny_tokenizer, changes, row):
+    made = Folder(tmp_path, tiny_tokenizer, dev_fraction=0, test_fraction=0, **changes)
+    for number in range(2):
+        made.write(f"{number}.jsonl", [row(n) for n in range(20 * number, 20 * number + 20)])
+    facts, issues = join_parts(made.data, parts := made.parts())
+    whole = made.data.model_copy(update={"shards": None})
+    wanted, counted = prepare(whole, {"train": [file.path for file in made.files()]}, tmp_path, tmp_path / "tokenizer", tmp_path)
+    assert facts == wanted and issues.report() == counted.report()
+    rows = [
+        TextExamples(files, 0).table.drop_columns("id").to_pylist()
+        for files in ([p.file("train.arrow") for p in parts], tmp_path / "train.arrow")
+    ]
+    assert rows[0] == rows[1]
+
+
 def test_a_split_depends_on_the_text_alone(folder):
     made = folder()
     before = made.prepared()[0]
@@ -226,6 +252,7 @@ def test_the_number_of_shards_is_no_part_of_the_name():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"limit_test": 5}, "`limit_test` draws among all rows"),
         ({"limit_train": 5}, "`limit_train` draws among all rows, but with `shards` every file is prepared on its own"),
         ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
         ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),

@@ -255,7 +255,8 @@ class Data(Section):
             yield "`shards` divides files among jobs, but the examples come from a dataset class: remove `shards`"
         if self.train is None:
             yield "`shards` divides the files of `train`, which is not given: remove `shards`"
-        if limits := [f"`limit_{split}`" for split in ("train", "dev") if getattr(self, f"limit_{split}") is not None]:
+        prepared_together = ("train", "dev") if self.has_own_test_set else ("train", "dev", "test")
+        if limits := [f"`limit_{split}`" for split in prepared_together if getattr(self, f"limit_{split}") is not None]:
             yield f"{limits[0]} draws among all rows, but with `shards` every file is prepared on its own: remove one of them"
 
     def _language_modelling_problems(self) -> Iterator[str]:
