@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from snaketrain.data.sources.cached_files import CachedFiles as CachedFiles
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
     from snaketrain.training.callbacks.base import Callback as Callback
     from snaketrain.training.trainer import Trainer as Trainer
 
 PUBLIC = {
+    "CachedFiles": "snaketrain.data.sources.cached_files",
     "Callback": "snaketrain.training.callbacks.base",
     "Strategy": "snaketrain.strategies.base",
     "Task": "snaketrain.tasks.base",

@@ -11,6 +11,7 @@ from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation_sets import placed
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
+from snaketrain.data.sources.objects import address_problems
 from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
@@ -105,7 +106,7 @@ def sources(run: Settings) -> Iterator[str]:
         ("data.tokenizer", data.tokenizer), ("model.source", run.model.source),
         ("model.initial_weights.source", initial(run)),
     ):  # fmt: skip
-        if source and not source.hub and getattr(source, "use", None) is None:
+        if source and not (source.hub or getattr(source, "use", None)):
             yield from (f"{setting}: {problem}" for problem in files(setting, source))
     yield from shared_files(data)
     yield from empty_shards(data)
@@ -148,7 +149,7 @@ def unlabelled(run: Settings) -> Iterator[str]:
         if inputs.hub:
             continue
         problems = list(files(f"predict.{name}", inputs.source))
-        if not problems:
+        if not problems and not inputs.is_remote:
             reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
             problems = check_inputs(reading, source_files(inputs.source), [inputs.id] if inputs.id else [])
         yield from (f"predict.{name}: {problem}" for problem in problems)
@@ -156,7 +157,7 @@ def unlabelled(run: Settings) -> Iterator[str]:
 
 def without_chat_template(data: Data) -> Iterator[str]:
     """A local tokenizer that cannot write chats."""
-    if data.messages is None or data.tokenizer is None or data.tokenizer.hub:
+    if data.messages is None or data.tokenizer is None or data.tokenizer.is_remote:
         return
     try:
         found = {file.name: file for file in named_files(data.tokenizer).values()}
@@ -190,7 +191,7 @@ def _local_files(data: Data) -> dict[str, list[Path]]:
     """The local files of each split: a hub's are not fetched yet, and a dataset class has none."""
     given: dict[str, list[Path]] = {}
     for split, source in of_splits(data).items():
-        if not source.hub and source.use is None:
+        if not source.is_remote and source.use is None:
             try:
                 given[split] = source_files(source)
             except ValueError:  # reported where the sources are checked
@@ -200,6 +201,10 @@ def _local_files(data: Data) -> dict[str, list[Path]]:
 
 def files(setting: str, source: Source) -> Iterator[str]:
     """Problems with the files of one source."""
+    if source.path and source.has_address:
+        yield from (f"{describe(source)}: {problem}" for problem in address_problems(source.path))
+    if source.is_remote:  # checked once they are here
+        return
     try:
         found = named_files(source)
     except ValueError as error:

@@ -92,7 +92,7 @@ class Repairs:
     def _same_files(self, stage: str, name: str, manifest: Manifest) -> bool:
         found: dict[str, str] = {}
         for folder, source in self._sources(stage, name).items():
-            if source.hub:  # pinned to a commit, whose files do not change
+            if source.is_remote:  # of a pinned commit, which does not change, or of a store, which is not asked again
                 found |= {file: sha for file, sha in manifest.files.items() if file.startswith(f"{folder}/")}
             else:
                 found |= {f"{folder}/{file}": sha for file, sha in file_digests(source).items()}

@@ -65,7 +65,7 @@ def fetched_or_local(source: Source, results: Path, setting: str) -> Path:
     fetched = results / "models" / source_name(source)
     if (fetched / "manifest.json").is_file():
         return fetched / "files"
-    if source.hub:
+    if source.is_remote:
         raise NotPlannable(f"{setting}: {describe(source)} is not fetched yet: use the target `plan`, which fetches it")
     try:
         files = named_files(source)

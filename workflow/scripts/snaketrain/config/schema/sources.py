@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import Arguments, Section, is_null
 
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # of an object store
 HUB_DEFAULTS = {"revision": None, "hub_type": "model", "config": None, "split": None}
 
 
@@ -15,7 +16,9 @@ class Source(Section):
     """Where files come from: a `path`, or a `package` or `hub` repository, within which `path` may name a part."""
 
     path: str | None = Field(
-        None, description="a file, a folder or a glob such as `raw/*.jsonl`; relative to the package or hub repository if one is named"
+        None,
+        description="a file, a folder or a glob such as `raw/*.jsonl`; relative to the package or hub repository if one is named; or an address "
+        "in an object store such as `s3://bucket/raw/*.jsonl`, whose files are copied once",
     )
     package: str | None = Field(None, description="an installed Python package that contains the files")
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
@@ -36,7 +39,17 @@ class Source(Section):
     @property
     def is_local(self) -> bool:
         """Whether these are the user's own files, which may change at any time."""
-        return bool(self.path) and not (self.package or self.hub)
+        return bool(self.path) and not (self.package or self.is_remote)
+
+    @property
+    def has_address(self) -> bool:
+        """Whether `path` is in an object store."""
+        return bool(self.path and ADDRESS.match(self.path))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are only known once they are fetched."""
+        return bool(self.hub) or self.has_address
 
     @property
     def source(self) -> "Source":
@@ -54,7 +67,12 @@ class Source(Section):
     def contradictions(self) -> Iterator[str]:
         if not (self.path or self.package or self.hub):
             yield "names nothing: give `path`, `package` or `hub`"
+        yield from self._address_problems()
         yield from self._hub_problems()
+
+    def _address_problems(self) -> Iterator[str]:
+        if self.has_address and (others := [name for name in ("package", "hub") if getattr(self, name)]):
+            yield f"`path` is an address of its own, and `{others[0]}` names another place: keep one"
 
     def _hub_problems(self) -> Iterator[str]:
         if self.package and self.hub:
@@ -94,4 +112,5 @@ class Examples(Source):
             yield "`arguments` are for a dataset class: name it in `use`"
         if self.use is None and not files:
             yield "names nothing: give `path`, `package` or `hub`, or a dataset class in `use`"
+        yield from self._address_problems()
         yield from self._hub_problems()

@@ -1,6 +1,6 @@
 """Puts a source's files into a folder, and verifies them.
 
-Local files and those of installed packages are linked; files of the Hugging Face hub are downloaded.
+Local files and those of installed packages are linked; files of the Hugging Face hub and of object stores are downloaded.
 """
 
 import fnmatch
@@ -14,10 +14,13 @@ from pathlib import Path, PurePosixPath
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
 from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
+from snaketrain.data.sources.objects import Unreachable, download_all, stored_files
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import let_hub_do_without_locks
 from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import file_digest
+from snaketrain.runtime.secret_forms import without_secrets
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
@@ -27,8 +30,11 @@ def fetch(source: Source, folder: Path) -> list[str]:
     building = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
+    cache = folder.with_name(f".{folder.name}.download")
     if source.hub:
-        _download(source, source.hub, folder.with_name(f".{folder.name}.download"), building)
+        _download(source, source.hub, cache, building)
+    elif source.has_address:
+        _download_objects(source, str(source.path), cache, building)
     else:
         for name, file in named_files(source).items():
             (building / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,13 +85,16 @@ def verify(source: Source, files: dict[str, Path]) -> None:
 
 def describe(source: Source) -> str:
     """Where the files come from, for messages."""
-    path = source.path if source.path is None or len(source.path) <= 200 else f"{source.path[:100]}...{source.path[-50:]}"
+    path = source.path and without_secrets(source.path)
+    path = path if path is None or len(path) <= 200 else f"{path[:100]}...{path[-50:]}"
     inside = f", path {path!r}" if path else ""
     inside += f", split {source.split!r}" if source.split else ""
     inside += f" of {source.config!r}" if source.config else ""
     if source.hub:
         return f"hub repository {source.hub!r} at {source.revision}{inside}"
-    return f"package {source.package!r}{inside}" if source.package else f"path {path!r}"
+    if source.package:
+        return f"package {source.package!r}{inside}"
+    return f"address {path!r}" if source.has_address else f"path {path!r}"
 
 
 def model_config(files: dict[str, Path]) -> Path | None:
@@ -96,7 +105,7 @@ def model_config(files: dict[str, Path]) -> Path | None:
 
 def named_files(source: Source) -> dict[str, Path]:
     """Absolute paths by the name that each file gets in the fetched folder, sorted."""
-    if source.hub:
+    if source.is_remote:
         raise ValueError(f"{describe(source)}: its files are only known after the download.")
     try:
         return _found_files(source)
@@ -181,6 +190,27 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
         target = building / (name.removeprefix(prefix) if name.startswith(prefix) else name)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(cache / name, target)
+    shutil.rmtree(cache, ignore_errors=True)
+
+
+def _download_objects(source: Source, address: str, cache: Path, building: Path) -> None:
+    """Download the files at an address; an interrupted download resumes with the files that are missing."""
+    try:
+        found = {name: file for name, file in stored_files(address).items() if _is_content(name)}
+        if not found:
+            raise ValueError(f"{describe(source)}: no file there. Correct the address.")
+        copies = download_all(address, found.values(), cache)
+    except Unreachable as error:
+        if isinstance(explanation := explained(error, building), SystemExit):
+            raise explanation from None
+        raise SystemExit(
+            hidden(
+                f"{describe(source)}: cannot be downloaded: {error}\nCheck the address, the network, and the credentials in the environment."
+            )
+        ) from None
+    for name, copy in copies.items():
+        (building / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(copy, building / name)
     shutil.rmtree(cache, ignore_errors=True)
 
 

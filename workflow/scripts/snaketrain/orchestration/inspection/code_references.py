@@ -129,7 +129,7 @@ def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
 def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
     """For a transformers model, they are fields of its configuration; a custom task may use them for anything."""
     task, model = run.train.task.use, run.model
-    if task not in (*TEXT_TASKS, "module") or (model.source and model.source.hub):
+    if task not in (*TEXT_TASKS, "module") or (model.source and model.source.is_remote):
         return  # a hub's files are checked once they are here
     if task in TEXT_TASKS and model.use.startswith("torch."):
         yield f"model.use: {task} needs a transformers model, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."

@@ -89,7 +89,7 @@ def _matches(pattern: str, name: str) -> bool:
 def _request(run: Settings) -> Request | None:
     """None where there are no patterns, or where only the training can know the names."""
     train, model = run.train, run.model
-    if not (train.freeze or train.groups or model.adapters) or train.task.use not in TASKS or (model.source and model.source.hub):
+    if not (train.freeze or train.groups or model.adapters) or train.task.use not in TASKS or (model.source and model.source.is_remote):
         return None
     try:
         file, _ = find(model.use)

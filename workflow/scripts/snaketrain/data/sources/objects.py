@@ -1,0 +1,107 @@
+"""Files at an address such as s3://bucket/folder/*.jsonl, of an object store or any other file system that fsspec knows.
+
+Credentials and further options are those of the file system: of its environment variables (AWS_ACCESS_KEY_ID, FSSPEC_S3_ENDPOINT_URL) or of
+its files in the home folder. They are in no setting.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from glob import has_magic
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from snaketrain.config.errors import nearest
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import digest
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+VERSION_FIELDS = ("ETag", "etag", "VersionId", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")
+AT_ONCE = 8  # downloads
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    name: str  # relative to the folder that the address names, or to the first wildcard in it
+    path: str  # in its file system
+    size: int | None
+    key: str  # differs if the content does, as far as the file system says
+
+
+class Unreachable(Exception):
+    """An address whose files cannot be listed or read."""
+
+
+def address_problems(address: str) -> Iterator[str]:
+    """What is wrong with the scheme of an address; nothing is connected to."""
+    from fsspec.registry import known_implementations
+
+    scheme = address.partition("://")[0]
+    if scheme not in known_implementations:
+        yield f"`{scheme}://` is unknown{nearest(scheme, sorted(known_implementations))}"
+        return
+    package = known_implementations[scheme]["class"].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        yield f"`{scheme}://` needs the Python package {package}, which is not installed. Install it into this environment."
+
+
+def stored_files(address: str) -> dict[str, StoredFile]:
+    """All files at the address of a file or folder, or that match a glob; by name."""
+    try:
+        files, root = open_store(address)
+        found = _listed(files, root)
+    except Exception as error:  # each file system has its own
+        raise Unreachable(f"{type(error).__name__}: {error}") from error
+    return {name: each for name, each in sorted(found.items()) if ".." not in PurePosixPath(name).parts}
+
+
+def open_store(address: str) -> "tuple[AbstractFileSystem, str]":
+    """The file system, and the path in it. Made anew in each process, since connections do not survive a fork."""
+    import fsspec
+
+    files, root = fsspec.core.url_to_fs(address)
+    return files, str(root).rstrip("/")
+
+
+def _listed(files: "AbstractFileSystem", root: str) -> dict[str, StoredFile]:
+    if files.isfile(root):
+        name = PurePosixPath(root.partition("?")[0]).name
+        return {name: _stored(name, root, files.info(root))}
+    listed: dict[str, JsonObject] = files.glob(root, detail=True) if has_magic(root) else files.find(root, detail=True)
+    parts = root.split("/")
+    fixed = "/".join(parts[: next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))])
+    names = {path: path.removeprefix(fixed).lstrip("/") for path, info in listed.items() if info.get("type") == "file"}
+    return {name: _stored(name, path, listed[path]) for path, name in names.items()}
+
+
+def _stored(name: str, path: str, info: dict[str, Any]) -> StoredFile:
+    version = [str(info[field]) for field in VERSION_FIELDS if info.get(field) is not None]
+    return StoredFile(name, path, info.get("size"), digest(path, info.get("size"), version))
+
+
+def download_all(address: str, wanted: Iterable[StoredFile], folder: Path) -> dict[str, Path]:
+    """Copies by name. What an interrupted attempt has copied completely is not copied again."""
+    files, _ = open_store(address)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = list(wanted)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        paths = threads.map(lambda each: download(files, each, folder), wanted)
+        return {each.name: path for each, path in zip(wanted, paths, strict=True)}
+
+
+def download(files: "AbstractFileSystem", wanted: StoredFile, folder: Path) -> Path:
+    target, part = folder / wanted.key, folder / f"{wanted.key}.part"
+    if target.is_file():
+        return target
+    try:
+        files.get_file(wanted.path, str(part))
+    except Exception as error:
+        raise Unreachable(f"{wanted.name}: {type(error).__name__}: {error}") from error
+    if wanted.size is not None and part.stat().st_size != wanted.size:
+        raise Unreachable(f"{wanted.name}: {part.stat().st_size} bytes were read instead of {wanted.size}; was it replaced meanwhile?")
+    os.replace(part, target)
+    return target
