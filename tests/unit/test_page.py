@@ -49,7 +49,7 @@ def text(tmp_path_factory) -> str:
     results = make_workspace(tmp_path_factory.mktemp("page"), runs | {"poor<b>": {"skill": 0.3, "train.learning_rate": 1.0}})
     for run in (results / "runs").iterdir():
         copy_as_set(run, "imdb")
-    return made_page(results, {"failed": "train_model failed: <b>"})
+    return made_page(results, {"failed": "train_model failed: <b>"}, {"slow": "stopped at rung 1 of search rate, step 9: <b>"})
 
 
 def copy_as_set(run: Path, name: str) -> None:
@@ -61,10 +61,10 @@ def copy_as_set(run: Path, name: str) -> None:
     (folder / "checkpoints.json").write_text(json.dumps({"set": name, "checkpoints": checkpoints}))
 
 
-def made_page(results: Path, unfinished: dict[str, str]) -> str:
+def made_page(results: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> str:
     folders = sorted((results / "runs").iterdir())
     runs = [comparing.read_run(folder, [path.name for path in folder.glob("sets/*")]) for folder in folders]
-    return page(compare_runs.compare(runs, results / "runs", unfinished))
+    return page(compare_runs.compare(runs, results / "runs", unfinished, stopped))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_mistakes_of_the_best_run_are_open(text):
 
 def test_many_settings_are_listed_below_each_other(tmp_path):
     changes = {f"model.arguments.size_{n}": n for n in range(4)}
-    wide = made_page(make_workspace(tmp_path, {"one": {}, "two": changes}), {})
+    wide = made_page(make_workspace(tmp_path, {"one": {}, "two": changes}), {}, {})
     table = wide[wide.index("Settings that differ") :]
     assert re.findall(r'<th scope="col" class="text">([^<]*)</th>', table) == ["setting", "one", "two"]
     assert re.findall(r'<th scope="row" class="run">([^<]*)</th>', table) == list(changes)

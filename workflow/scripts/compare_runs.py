@@ -48,7 +48,7 @@ def main(args: Namespace) -> None:
     inputs = {name: manifest.content for name, manifest in (evaluated | decisions).items()}
     stopped = {run: why for decision in decisions.values() for run, why in stopped_by(decision).items() if run not in args.runs}
     runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
-    made = compare(runs, args.runs_root, stopped, unfinished)
+    made = compare(runs, args.runs_root, unfinished, stopped)
     if unfinished:
         args.output.unlink(missing_ok=True)  # of an earlier comparison, which was complete
     comparing.table([*made.rows, *map(comparing.row_without_result, (stopped | unfinished).items())]).to_csv(
@@ -82,7 +82,7 @@ def stopped_by(decision: Manifest) -> dict[str, str]:
     }
 
 
-def compare(runs: list[FinishedRun], runs_root: Path, stopped: dict[str, str], unfinished: dict[str, str]) -> Comparison:
+def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> Comparison:
     by_name = {run["run"]: run for run in runs}
 
     @cache
@@ -100,8 +100,8 @@ def compare(runs: list[FinishedRun], runs_root: Path, stopped: dict[str, str], u
         verdicts.warnings(rows),
         list(verdicts.below_baseline(rows)),
         [each for each in found if each],
-        stopped,
         unfinished,
+        stopped,
     )
 
 

@@ -25,8 +25,8 @@ class Comparison:
     warnings: Sequence[str]
     below_baseline: Sequence[str]  # names of runs
     mistakes: Sequence[Mistakes]  # of the best runs
-    stopped: dict[str, str]  # by a search, and why
     unfinished: dict[str, str]  # why runs have no result
+    stopped: dict[str, str]  # why a search stopped runs
 
 
 def page(made: Comparison) -> str:
