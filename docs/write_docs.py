@@ -22,7 +22,7 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Section, Settings  # noqa: E402
 from snaketrain.config.schema.module_task import ModuleSettings  # noqa: E402
-from snaketrain.config.schema.search import Search  # noqa: E402
+from snaketrain.config.schema.search import Range, Sampling, Search  # noqa: E402
 from snaketrain.config.schema.text_task import TextClassificationSettings  # noqa: E402
 
 REFERENCE = REPOSITORY / "config/README.md"
@@ -50,9 +50,9 @@ def reference() -> str:
         parts.append(
             f"## `{name}`\n\n{field.description}\n\nA {type_name(field.annotation)}." if named else table(f"`{name}`", field.annotation)
         )
-    parts.append(table("`search`: for a sweep, by its name", Search))
+    parts += [table("`search`: for a sweep, by its name", Search), table("`search` with a `space`", Sampling)]
     sections = [field.annotation for field in Settings.model_fields.values()]
-    values = [value for value in inside(Settings) if value not in sections]
+    values = [value for value in (*inside(Settings), Range) if value not in sections]
     parts += ["# Values with settings of their own", *(table(value.__name__, value) for value in values)]
     parts += ["# Arguments of the task `module`", table("train.task.arguments", ModuleSettings)]
     parts += [table(value.__name__, value) for value in inside(ModuleSettings) if value not in values]
@@ -89,7 +89,8 @@ def type_name(annotation: Any, limits: list[Any] = ()) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(type_name(each, limits if each is not types.NoneType else []) for each in inner)
     if origin is list:
-        return f"list of {type_name(inner[0])}s"
+        kind, comma, limits = type_name(inner[0]).partition(",")
+        return f"list of {kind}s{comma}{limits}".replace("anythings", "values")
     if origin is dict:
         return f"mapping of {type_name(inner[0])} to {type_name(inner[1])}"
     if isinstance(annotation, type) and issubclass(annotation, Section):

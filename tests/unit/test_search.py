@@ -1,19 +1,23 @@
 """Searches: their settings, which runs continue, and what each job waits for."""
 
 import math
+from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import decide_rung
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema.search import Search
 from snaketrain.config.searches import read_searches
+from snaketrain.config.trials import Trial, Trials
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.runtime.manifests import Manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
 
 EXAMPLES = 200
 SWEEP = {"rate": {"train.learning_rate": [1e-5, 1e-4], "train.seed": [0, 1]}}
@@ -109,6 +113,57 @@ def test_runs_that_cannot_be_ranked_are_refused(sweep, message):
     with pytest.raises(ConfigurationError) as raised:
         read_runs(configuration(sweeps={"rate": sweep}, search={"rate": {}}))
     assert len(raised.value.problems) == 1 and raised.value.problems[0].startswith(message), raised.value.problems
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"space": {}}, "search.tuned.space: expects names with values below them, at least 1"),
+        ({"space": {"train.learning_rate": {"low": 1, "high": 1}}}, "search.tuned.space.train.learning_rate"),
+        ({"space": {"train.seed": [1]}, "trial": 3}, "search.tuned.trial: no such setting. Did you mean 'trials'?"),
+        ({"space": {"train.seed": [1]}}, "search.tuned: has sampled no runs yet. Start the workflow by"),
+    ],
+)
+def test_wrong_samplings_are_reported(sampling, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as raised:
+        read_runs(configuration(search={"tuned": sampling}))
+    assert any(problem.startswith(message) for problem in raised.value.problems), raised.value.problems
+
+
+def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Trials("", [Trial("tuned-000", {"train.learning_rate": 0.5}), Trial("tuned-001", {"train.seed": 3}, failed=True)]).write("tuned")
+    config = configuration(sweeps={}, search={"tuned": {"space": {"train.seed": [1, 2]}}})
+    runs = read_runs(config)
+    assert set(runs) == {"tuned-000"} and runs["tuned-000"].train.learning_rate == 0.5 and read_searches(config) == {}
+
+
+def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatch):
+    """So that it does not hold up the decision about the others."""
+    import train_rung
+    from snaketrain.runtime.job_settings import JobSettings
+    from snaketrain.training.nonfinite import Diverged
+
+    def diverge(args, share):
+        raise Diverged("step 3: too many steps are not finite")
+
+    output = tmp_path / "rungs/1/manifest.json"
+    write_manifest_of_data(tmp_path / "data.json")
+    settings = JobSettings("train_rung", [], [])
+    args = Namespace(
+        output=tmp_path / "training/manifest.json", rung_output=output, rung_settings=settings, run_name="r", share=0.1,
+        data=tmp_path / "data.json", model=None, initial=None,
+    )  # fmt: skip
+    monkeypatch.setattr(train_rung.train_model, "train", diverge)
+    assert train_rung.main(args) == 0
+    assert read_manifest(output).facts == {"run": "r", "step": None, "error": "step 3: too many steps are not finite"}
+    assert decide_rung.at_rung("r", read_manifest(output), "accuracy").error == "step 3: too many steps are not finite"
+
+
+def write_manifest_of_data(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_manifest(path, Manifest("prepare_data", "", [], {}, {}, {}))
 
 
 def test_a_search_changes_no_setting_of_its_runs():

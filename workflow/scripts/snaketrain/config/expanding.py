@@ -7,6 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from snaketrain.config.errors import bad_name, shown
+from snaketrain.config.trials import sampled_runs
 from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_RUNS = 10_000  # unless `max_runs` says otherwise
@@ -40,6 +41,7 @@ def changes_by_run(config: JsonObject) -> tuple[dict[str, Change], list[str]]:
         elif not found:
             changes += _points(str(sweep), axes)
         problems += found
+    changes += [Change(run, f"search.{search}", settings) for search, run, settings in sampled_runs(config)]
     if not changes and not problems:
         changes = [Change("default", "runs.default", {})]
     named, more = _by_name(changes)

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from snaketrain.config.errors import expectation, nearest, shown
+from snaketrain.config.errors import bad_name, expectation, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.search import Search
+from snaketrain.config.schema import Section, Settings
+from snaketrain.config.schema.search import Sampling, Search
+from snaketrain.config.trials import Trials, is_sampled
 from snaketrain.runtime.json_types import Json, JsonObject
 
 TOO_FEW = 2  # runs: nothing to thin out
@@ -25,6 +26,7 @@ def read_searches(config: JsonObject) -> dict[str, SearchedSweep]:
     return {
         str(name): SearchedSweep(Search.model_validate(given or {}), runs_of_sweep(str(name), changes))
         for name, given in (config.get("search") or {}).items()
+        if not is_sampled(given)
     }
 
 
@@ -42,21 +44,35 @@ def search_problems(config: JsonObject, changes: Mapping[str, Change], runs: Map
         return
     sweeps = [str(name) for name in config.get("sweeps") or {}]
     for name, settings in given.items():
-        if str(name) not in sweeps:
+        if is_sampled(settings):
+            yield from _sampling_problems(str(name), settings, sweeps)
+        elif str(name) not in sweeps:
             known = f" The sweeps are: {', '.join(sweeps)}." if sweeps else " Add it to `sweeps`."
             yield f"search.{name}: there is no such sweep{nearest(name, sweeps)}{known}"
-            continue
-        yield from _setting_problems(str(name), settings)
-        yield from _different_measures(str(name), {run: runs[run] for run in runs_of_sweep(str(name), changes) if run in runs})
+        else:
+            yield from setting_problems(Search, name, settings)
+            yield from _different_measures(str(name), {run: runs[run] for run in runs_of_sweep(str(name), changes) if run in runs})
 
 
-def _setting_problems(name: str, settings: Json) -> Iterator[str]:
+def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator[str]:
+    if message := bad_name(name):
+        yield f"search.{shown(name)[1:-1]}: {message}"
+    elif name in sweeps:
+        yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
+    elif not (problems := list(setting_problems(Sampling, name, settings))) and not Trials.read(name).trials:
+        yield f"search.{name}: has sampled no runs yet. Start the workflow by `python workflow/scripts/tools/sample_runs.py`, which does (docs/search.md)."
+    else:
+        yield from problems
+
+
+def setting_problems(section: type[Section], name: str, settings: Json) -> Iterator[str]:
+    """Errors in one search."""
     try:
-        Search.model_validate({} if settings is None else settings)
+        section.model_validate({} if settings is None else settings)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             place = ".".join(["search", name, *map(str, item["loc"])])
-            known = list(Search.model_fields)
+            known = list(section.model_fields)
             yield (
                 f"{place}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
                 if item["type"] == "extra_forbidden"

@@ -1,0 +1,54 @@
+"""The runs that a search has sampled so far. `tools/sample_runs.py` writes them down before it starts the workflow that trains them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import write_json
+
+FOLDER = Path("results/searches")
+
+
+@dataclass(frozen=True)
+class Trial:
+    run: str
+    settings: JsonObject
+    value: float | None = None  # of the selection metric, once it is known
+    failed: bool = False  # it is no longer among the runs
+
+
+@dataclass(frozen=True)
+class Trials:
+    basis: str = ""  # digest of the settings that they change
+    trials: list[Trial] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, search: str) -> "Trials":
+        path = FOLDER / search / "trials.json"
+        if not path.is_file():
+            return cls()
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(content["basis"], [Trial(**each) for each in content["trials"]])
+
+    def write(self, search: str) -> None:
+        write_json(FOLDER / search / "trials.json", asdict(self))
+
+
+def is_sampled(given: object) -> bool:
+    """Whether an entry of `search` proposes runs, instead of thinning out a sweep."""
+    return isinstance(given, dict) and "space" in given
+
+
+def sampled_searches(config: JsonObject) -> list[str]:
+    given = config.get("search")
+    return [str(name) for name, entry in given.items() if is_sampled(entry)] if isinstance(given, dict) else []
+
+
+def sampled_runs(config: JsonObject) -> Iterator[tuple[str, str, JsonObject]]:
+    """The search, the name and the changes of each run."""
+    for search in sampled_searches(config):
+        for trial in Trials.read(search).trials:
+            if not trial.failed:
+                yield search, trial.run, trial.settings
