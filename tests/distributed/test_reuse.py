@@ -1,11 +1,14 @@
 """Settings that change no weight up to a step repeat no step up to there: the result is that of a training from the start, bit for bit."""
 
+import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed.running import log_of, losses, train
+from distributed import forking
+from distributed.running import arguments, interrupted, log_of, losses, train
 from safetensors.torch import load_file
 
 from snaketrain.runtime.journal import read_events
@@ -129,3 +132,30 @@ def test_a_take_over_that_was_killed_begins_anew(data, finished, tmp_path):
     (half / "journal.jsonl").write_text('{"event": "train", "step": 1, "metrics": {"loss": 1}, "attempt": -1}\n')
     train(data, half, **BASE | {"epochs": 3})
     assert attempts(half) == [22] and sorted(losses(half)) == list(range(1, 34))
+
+
+def test_a_trunk_and_its_branches_end_as_trainings_from_the_start(data, tmp_path):
+    """Each is killed and resumed once."""
+    decay = {"use": "warmup_stable_decay", "arguments": {"decay": 4}}
+    settings: dict[str, Any] = {"warmup": 3, "schedule": decay, "evaluate_every": 5}
+    runs, trunk = tmp_path / "results/runs", tmp_path / "results/trunks/19-steps/training"
+    trunk.parent.mkdir(parents=True)
+    words = [*arguments(data, trunk, steps=26, **settings), "--branch-steps", "9", "19"]
+    assert interrupted(forking.start(words, 1, log_of(trunk)), signal.SIGKILL, (trunk / "checkpoints/step-00000010").exists)
+    assert forking.run(words, 1, log_of(trunk)) == [0]
+    assert (trunk / "checkpoints/step-00000009").exists() and weights(trunk)["step"] == 19
+    for steps, leaves in ((12, 9), (22, 19), (26, 19)):
+        branch, fresh = runs / f"{steps}/training", tmp_path / f"fresh-{steps}"
+        branch.parent.mkdir(parents=True)
+        words = [*arguments(data, branch, steps=steps, **settings), "--trunk", str(trunk / "manifest.json")]
+        interrupted(forking.start(words, 1, log_of(branch)), signal.SIGKILL, (branch / "reused.json").exists)
+        assert forking.run(words, 1, log_of(branch)) == [0]
+        train(data, fresh, steps=steps, **settings)
+        assert_same(branch, fresh)
+        assert evaluations_of(branch) == evaluations_of(fresh)
+        assert [path.name for path in sorted(branch.glob("checkpoints/*"))] == [path.name for path in sorted(fresh.glob("checkpoints/*"))]
+        assert attempts(branch)[0] == leaves and json.loads((branch / "trunk.json").read_text()) == {"trunk": "19-steps"}
+
+
+def evaluations_of(training: Path) -> dict[int, dict[str, float]]:
+    return {line["step"]: line["metrics"] for line in read_events(training / "journal.jsonl")[0] if line["event"] == "eval"}

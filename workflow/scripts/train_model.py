@@ -35,6 +35,7 @@ from snaketrain.runtime.run_folder import (
     prepare_run_folder,
     record_failure,
     record_start,
+    record_trunk,
 )
 from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
@@ -72,6 +73,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
     parser.add_argument("--model", metavar="MANIFEST", help="manifest of the fetched model; without it, the weights start at random")
     parser.add_argument("--initial", metavar="MANIFEST", help="manifest of the fetched weights that model.initial_weights names")
+    parser.add_argument("--trunk", type=Path, metavar="MANIFEST", help="manifest of a training whose first steps are also this one's")
+    parser.add_argument(
+        "--branch-steps",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="STEP",
+        help="save at these steps, at which other trainings continue, and end at the last of them",
+    )
     parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
     parser.add_argument("--keep-best-by", metavar="METRIC", help="metric that ranks the checkpoints (default: the task's first metric)")
     parser.add_argument(
@@ -144,11 +154,13 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
     first, counts = strategy.rank == 0, BatchCounts.of(data, train)
-    plan = Plan.of(train, splits.train.lengths, counts)
+    plan = Plan.of(train, splits.train.lengths, args.branch_steps, counts)
     about: JsonObject = {"began": started} | (place() if first else {})
     if first:
         counts.save()
         about |= take_over(job, inputs)
+        if args.trunk:
+            record_trunk(folder, args.trunk)
         given = {role: path for role, path in paths.items() if path}
         description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)
         record_start(job, description, fingerprint(job, inputs), inputs, data, started, strategy)
@@ -183,7 +195,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
 def record_end(run: str, training: Training) -> int:
     """The last line of the journal; returns the exit code."""
     trainer, state, stop = training.trainer, training.trainer.state, training.stop
-    strategy, steps = state.strategy, training.trainer.plan.steps
+    strategy, steps = state.strategy, training.trainer.plan.last
     signals = sorted({name for of_rank in strategy.all_gather_object(stop.signals) for name in of_rank})
     end = {"step": state.step, "signals": signals, "seconds": time.time() - training.started, "peak_memory_mb": peak_memory_mb()}
     if trainer.paused and not trainer.complete:

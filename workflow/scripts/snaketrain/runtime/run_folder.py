@@ -20,6 +20,7 @@ from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import Job, previous_manifest
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that do not affect the losses, as tests/distributed shows
+TRUNK = "trunk.json"  # the trunk that a training continues
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
 
@@ -87,6 +88,11 @@ def prepare_run_folder(folder: Path, fingerprint: str, options: list[str]) -> li
         )
     folder.mkdir(parents=True, exist_ok=True)
     return changed
+
+
+def record_trunk(folder: Path, manifest: Path) -> None:
+    """The workflow reads it: a training that has begun keeps its trunk."""
+    write_json(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
 
 
 def last_saved(folder: Path) -> int:

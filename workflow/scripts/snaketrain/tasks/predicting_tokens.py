@@ -25,6 +25,7 @@ class TokenOutputs(NamedTuple):
 
 
 class TokenPrediction(Task):
+    evaluates_only = True  # `validation_epoch` forgets the answers of the evaluation before
     # the last six are those of generated answers; tests/unit/test_generation.py compares them with TEXT_METRICS
     metrics: Mapping[str, str] = {
         "loss": "min", "perplexity": "min", "accuracy": "max",

@@ -87,7 +87,8 @@ def observers(train: Train) -> set[int]:
 
 def evaluations_count(train: Train, task: Task) -> bool:
     """Whether evaluations, checkpoints or logged figures can change the weights."""
-    keeps_state = any(getattr(type(task), hook) is not getattr(Task, hook) for hook in ("validation_epoch", "state_dict"))
+    definers = [each for each in type(task).__mro__ if each is not Task and {"validation_epoch", "state_dict"} & vars(each).keys()]
+    keeps_state = any(not vars(each).get("evaluates_only", False) for each in definers)
     return train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
 
 

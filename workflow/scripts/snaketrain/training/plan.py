@@ -2,7 +2,7 @@
 
 import bisect
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,9 +34,10 @@ class Plan:
     learning_rate: float
     schedule: Schedule
     group_schedules: dict[int, Schedule]  # of the groups that have their own, by their number in `train.groups`
+    branch_steps: tuple[int, ...] = ()  # at which other trainings leave this one, a trunk; it ends at the last of them
 
     @classmethod
-    def of(cls, train: Train, lengths: Lengths | None, counts: BatchCounts | None = None) -> "Plan":
+    def of(cls, train: Train, lengths: Lengths | None, branch_steps: Sequence[int] = (), counts: BatchCounts | None = None) -> "Plan":
         """`lengths`: none of a stream."""
         batches = batches_of(train, lengths, counts)
         schedule = schedule_of(train.schedule, train.learning_rate)
@@ -46,15 +47,22 @@ class Plan:
             ends.append(ends[-1] + batches.count(len(ends)))
         begun = ends[-2] if len(ends) > 1 else 0
         total = train.steps if train.steps is not None else max(1, begun + round((ends[-1] - begun) * (train.epochs - len(ends) + 1)))
-        warmup = round(train.warmup * total if train.warmup < 1 else train.warmup)
+        warmup = train.warmup_steps(total)
         if train.warmup >= 1 and warmup >= total > 0:
             raise SystemExit(
                 f"train.warmup: {warmup} steps are not fewer than the training has, {total}. Warm up for fewer, or give a fraction below 1."
             )
+        if total and train.decay_steps and (problem := train.too_long_decay(total)):
+            raise SystemExit(f"train.schedule.arguments: {problem}.")
         return cls(
             batches, total, tuple(ends), train.evaluations_per_epoch, train.evaluate_every, train.save_every, train.save_every_minutes, warmup,
-            train.learning_rate, schedule, of_groups,
+            train.learning_rate, schedule, of_groups, tuple(sorted(branch_steps)),
         )  # fmt: skip
+
+    @property
+    def last(self) -> int:
+        """The last step that is taken."""
+        return self.branch_steps[-1] if self.branch_steps else self.steps
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, in which a step is taken; steps count from 1."""
@@ -85,7 +93,7 @@ class Plan:
 
     def saves_at(self, step: int) -> bool:
         """Regardless of the metrics and of the time."""
-        if step == self.steps:
+        if step == self.steps or step in self.branch_steps:
             return True
         if self.saves_evaluations:
             return self.evaluates_at(step)

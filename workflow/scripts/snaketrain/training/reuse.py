@@ -23,7 +23,7 @@ from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.trajectory import Trajectory
 
 FILE = "reused.json"
-COPIED = ("train", "eval", "checkpoint", "bad_step", "system")  # events of steps; an attempt was the other training's
+COPIED = ("train", "eval", "samples", "checkpoint", "bad_step", "system")  # events of steps; an attempt was the other training's
 SHOWN = 10  # steps in a message
 
 Evaluations = dict[int, dict[str, float]]
@@ -104,7 +104,7 @@ def source_of(folder: Path, begun: Beginning) -> Source | None:
     on_plan = {
         state["step"]: state
         for state in states
-        if 0 < state["step"] <= begun.plan.steps and begun.trajectory.contains(state["step"], state.get("trajectory"))
+        if 0 < state["step"] <= begun.plan.last and begun.trajectory.contains(state["step"], state.get("trajectory"))
     }
     return Source(folder, on_plan, evaluations(folder, begun.trajectory.measures) if on_plan else {})
 
@@ -192,7 +192,7 @@ def copy_journal(source: Path, target: Path, reused: Reused) -> None:
 def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:
     for event in events:
         kept = event.get("event") in COPIED and event.get("step", last + 1) <= last
-        if kept and (event["event"] != "eval" or event["step"] in known):
+        if kept and (event["event"] not in ("eval", "samples") or event["step"] in known):
             yield event
 
 
@@ -202,10 +202,14 @@ def shown(folder: Path) -> Path:
 
 
 def trainings_beside(folder: Path) -> list[Path]:
-    """The training folders of the workspace: this run's earlier ones, the newest first, then those of other runs, finished or not."""
+    """The training folders of the workspace: this run's earlier ones, the newest first, trunks, then those of other runs, finished or not."""
     own = sorted((folder.parent / "superseded").glob(f"{folder.name}-*"), reverse=True)
-    runs = folder.resolve().parents[1]
-    if folder.name != "training" or runs.name != "runs":  # not in a workspace
+    kind = folder.resolve().parents[1]
+    if folder.name != "training" or kind.name not in ("runs", "trunks"):  # not in a workspace
         return own
-    others = [*sorted(runs.glob("*/training")), *sorted(runs.glob("*/superseded/training-*"), reverse=True)]
-    return [*own, *(each for each in others if each.parent != folder.parent.resolve())]
+    results = kind.parent
+    others = [path for trainings in ("trunks", "runs") for path in sorted(results.glob(f"{trainings}/*/training"))]
+    others += [
+        path for trainings in ("trunks", "runs") for path in sorted(results.glob(f"{trainings}/*/superseded/training-*"), reverse=True)
+    ]
+    return [*own, *(each for each in others if folder.parent.resolve() not in each.parents)]

@@ -35,7 +35,7 @@ class ReusedEvaluations:
     def measure(self, trainer: "Trainer") -> None:
         """Evaluate the checkpoints whose metrics were of other data, or other ones."""
         state, checkpoints, last = trainer.state, trainer.checkpoints, trainer.state.step
-        steps = self._without_metrics(self.reused.step) if self.reused and state.rank == 0 else []
+        steps = list(filter(trainer.plan.evaluates_at, self._without_metrics(self.reused.step))) if self.reused and state.rank == 0 else []
         steps = [step for step in state.strategy.all_gather_object(steps)[0] if step < last or (step == last and not trainer.owed)]
         task: dict[str, Stateful] = {"task": state.task}
         for step in steps:

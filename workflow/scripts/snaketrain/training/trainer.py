@@ -79,7 +79,7 @@ class Trainer:
         self.callbacks, self.log_every = Callbacks(callbacks), log_every
         self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
         format = make_format(checkpoint_format, state.strategy)
-        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, format, check=journal.sync)
+        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, format, journal.sync, plan.branch_steps)
         self.best, self.reused = BestMetric(selection), ReusedEvaluations(folder)
         self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
         self.window = MetricWindow(state.strategy)
@@ -136,7 +136,7 @@ class Trainer:
             self.clock.to("steps")
             if state.step:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
-            if state.step in (0, *self.plan.epoch_ends, self.plan.steps):
+            if state.step in (0, *self.plan.epoch_ends, self.plan.last):
                 self.evaluate_if_owed()
             with closing(self.planned_steps()) as planned:
                 self.train_epochs(planned)
@@ -189,7 +189,7 @@ class Trainer:
 
     def requests(self) -> Iterator[Request]:
         """Worker processes read them ahead."""
-        for epoch, batches in self.plan.batches.after(self.state.step, self.plan.steps):
+        for epoch, batches in self.plan.batches.after(self.state.step, self.plan.last):
             for step, ids in batches:
                 yield Request(ids, self.share(ids), epoch, step)
 
@@ -249,7 +249,7 @@ class Trainer:
 
     @property
     def complete(self) -> bool:
-        return not self.owed and (self.state.step == self.plan.steps or bool(self.state.finished_early))
+        return not self.owed and (self.state.step == self.plan.last or bool(self.state.finished_early))
 
     def resume(self) -> None:
         """Restore the last checkpoint, if there is one, and open the journals."""
@@ -263,11 +263,11 @@ class Trainer:
         self.reused.replay(self)
         measures = self.trajectory.measures if self.trajectory else None
         self.journal.begin(
-            step, steps=plan.steps, processes=state.strategy.world_size, precision=state.strategy.precision, measures=measures
+            step, steps=plan.last, processes=state.strategy.world_size, precision=state.strategy.precision, measures=measures
         )
         self.rank_journal.begin(step)
         examples = f"{len(self.data.train)} examples" if isinstance(self.data.train, Sized) else "a stream"
-        logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.steps)
+        logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.last)
 
     def settle(self) -> None:
         """Read from the device whether the newest step was applied; if not, record that, and roll back after too many.

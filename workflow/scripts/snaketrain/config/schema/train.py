@@ -124,6 +124,25 @@ class Train(Section):
         """Whether the selection metric changes how the training goes, or when it ends."""
         return self.early_stopping is not None or self.schedule.use == PLATEAU
 
+    def warmup_steps(self, steps: int) -> int:
+        """Of a training of so many steps."""
+        return round(self.warmup * steps if self.warmup < 1 else self.warmup)
+
+    @property
+    def decay_steps(self) -> float:
+        """The steps of the decay, where the schedule states them; otherwise 0."""
+        decay = self.schedule.arguments.get("decay") if self.schedule.use == "warmup_stable_decay" else None
+        return decay if isinstance(decay, int | float) and decay > 1 else 0
+
+    def too_long_decay(self, steps: int) -> str | None:
+        """Why a training of so many steps has no room for warm-up and decay."""
+        warmup, decay = self.warmup_steps(steps), self.decay_steps
+        if decay == int(decay) and warmup + decay <= steps:
+            return None
+        if decay != int(decay):
+            return f"`decay` ({decay:g}) is neither a share of the steps (up to 1) nor a whole number of steps"
+        return f"`warmup` ({warmup} steps) and `decay` ({decay:g} steps) are more than the training has ({steps}): use fewer, or shares"
+
     def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
             yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more microbatches than it has examples: make `batch_size` larger"
@@ -133,6 +152,8 @@ class Train(Section):
             yield "`packing` keeps texts whole, and `block_length` cuts them: keep one of the two"
         if self.steps and self.warmup >= self.steps:
             yield f"`warmup` ({self.warmup:g} steps) is not shorter than the training (`steps`: {self.steps}): use fewer warm-up steps, or a share below 1"
+        if self.steps and self.decay_steps and (problem := self.too_long_decay(self.steps)):
+            yield f"`schedule.arguments`: {problem}"
         if self.warmup and self.schedule.use == f"{TORCH_SCHEDULERS}OneCycleLR":
             yield f"`warmup` is {self.warmup:g}, and OneCycleLR has a warm-up of its own (`pct_start`): set `warmup` to 0"
         if twice := sorted({pattern for pattern in self.freeze if self.freeze.count(pattern) > 1}):

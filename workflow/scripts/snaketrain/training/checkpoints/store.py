@@ -1,8 +1,9 @@
 """The checkpoints of a training: saved in the background, the last and the best kept, the last intact one restored."""
 
+import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -42,9 +43,15 @@ class Checkpoints:
         keep_best: int,
         format: CheckpointFormat | None = None,
         check: Callable[[], object] = lambda: None,
+        branch_steps: Sequence[int] = (),
     ):
-        """`check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written."""
+        """`check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written.
+
+        `branch_steps`: where other trainings continue from this one; the checkpoints of these steps stay, and all that such a training
+        would have kept by then.
+        """
         self.folder, self.format, self.check = folder, format or WholeTensors(), check
+        self.branch_steps = branch_steps
         self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
         self.restored: CheckpointState | None = None
@@ -106,11 +113,14 @@ class Checkpoints:
             self._newly_saved.append(facts["step"])
 
     def _prune(self) -> None:
-        """Keep the last and the best."""
+        """Keep the last and the best, and those of the steps at which other trainings continue."""
         *earlier, _last = self.found()
-        best = {each.path for each in best_first(evaluated(self.folder), self.selection.metric, self.selection.mode)[: self.keep_best]}
+        ranked = best_first(evaluated(self.folder), self.selection.metric, self.selection.mode)
+        kept = {self.folder / folder_name(step) for step in self.branch_steps}
+        for until in (*self.branch_steps, math.inf):
+            kept |= {each.path for each in [each for each in ranked if each.step <= until][: self.keep_best]}
         for path in earlier:
-            if path not in best:
+            if path not in kept:
                 path.rename(self.folder / f"{GONE}{path.name}")  # atomic, so that nobody finds half of it
         self._mend()
 
