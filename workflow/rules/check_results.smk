@@ -30,3 +30,4 @@ def check_results(stage):
 if workflow.is_main_process:
     repairs = Repairs(pipeline, lambda line: print(line, file=sys.stderr, flush=True), Submissions().written_unseen())
     pipeline.as_input = as_input
+    pipeline.ancient = ancient

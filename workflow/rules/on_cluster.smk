@@ -51,7 +51,7 @@ def is_done(submission):
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
-    computes = {job: pipeline.compute(job.rule.name, job.wildcards.run) for job in jobs if job.rule.name in RUNS_A_MODEL}
+    computes = {job: pipeline.compute(job.rule.name, job_name(job.wildcards)) for job in jobs if job.rule.name in RUNS_A_MODEL}
     try:
         if under_slurm:
             submitted = list(dict.fromkeys(submission_of(job) for job in jobs if not job.is_local))
@@ -60,8 +60,9 @@ def check_cluster():
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         for job in computes:
-            problem = launching.without_gpus(pipeline.runs[job.wildcards.run], workflow.executor_plugin.name, job.resources.get("gres"))
-            problems += [f"{problem} (run {job.wildcards.run})"] if problem else []
+            run = pipeline.run_behind(job.rule.name, job_name(job.wildcards))
+            problem = launching.without_gpus(pipeline.runs[run], workflow.executor_plugin.name, job.resources.get("gres"))
+            problems += [f"{problem} (run {run})"] if problem else []
         for compute in computes.values():
             problems += surroundings_problems(compute, under_slurm)
         if problems:

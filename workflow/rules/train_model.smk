@@ -7,6 +7,7 @@ rule train_model:
         data=varying(pipeline.runs, pipeline.data),
         model=varying(pipeline.runs, pipeline.weights),
         initial=varying(pipeline.runs, pipeline.initial_weights),
+        trunk=varying(pipeline.runs, pipeline.trunk),
     output:
         "results/runs/{run}/training/manifest.json",
     log:

@@ -6,6 +6,7 @@ Every job parses the Snakefile again, so this imports nothing heavy.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 from snaketrain.config.errors import ConfigurationError, nearest
 from snaketrain.config.runs import read_runs, strings
@@ -22,9 +23,12 @@ from snaketrain.orchestration.own_files import class_files, content, dataset_cla
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import SHARD_STAGES, Shards, dataset_of
+from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.metric_names import is_short
+
+T = TypeVar("T")
 
 RESULTS = "results"
 FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
@@ -37,6 +41,7 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "prepare_data": "data/{}",
     "train_rung": "runs/{}/rungs/{}",  # of a name `run/rung`
     "decide_rung": "searches/{}/{}",  # of a name `search/rung`
+    "train_trunk": "trunks/{}/training",
     "train_model": "runs/{}/training",
     "select_checkpoint": "runs/{}/selection",
     "prepare_set": "sets/{}",
@@ -45,6 +50,9 @@ FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
     "predict_inputs": "runs/{}/predictions",
     "compare_runs": "comparison",
 }
+
+
+TRAIN = ("train_model", "train_rung", "train_trunk")
 
 
 class Pipeline:
@@ -60,9 +68,13 @@ class Pipeline:
         self.in_slurm_job, self.in_job = in_slurm_job, in_job
         self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
+        self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
         self.searches = Searches(read_searches(config), self.runs, partial(self.manifest, "decide_rung"))
+        self.trunks = Trunks(
+            self.runs, self.searches.of_runs, self._data_names, lambda run: self.strings("train_model", run), Path(RESULTS)
+        )
         self._tracked: dict[tuple[str, str], list[str]] = {}
         self._digests: dict[tuple[str | Path, ...], list[str]] = {}
         self._conceal()
@@ -114,6 +126,10 @@ class Pipeline:
         return {name: self.computes[run_of(name)] for name in self.searches.rungs}
 
     @cached_property
+    def trunk_computes(self) -> dict[str, Compute]:
+        return {name: self.compute("train_trunk", name) for name in self.trunks.known}
+
+    @cached_property
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
@@ -123,7 +139,12 @@ class Pipeline:
 
     def compute(self, stage: str, name: str) -> Compute:
         """What a training, an evaluation or a prediction takes."""
-        return (self.computes if stage.startswith("train") else self.evaluation_computes)[run_of(name)]
+        run = self.run_behind(stage, name)
+        return (self.computes if stage in TRAIN else self.evaluation_computes)[run]
+
+    def run_behind(self, stage: str, name: str) -> str:
+        """The run whose settings a job of a training, an evaluation or a prediction has."""
+        return self.trunks.known[name].run if stage == "train_trunk" else run_of(name)
 
     @property
     def selection_is_light(self) -> bool:
@@ -155,6 +176,7 @@ class Pipeline:
             "prepare_data": ("data set", list(self.datasets)),
             "prepare_set": ("evaluation set", list(self.sets.prepared)),
             "evaluate_set": ("run with that evaluation set", self.sets.evaluations),
+            "train_trunk": ("trunk", list(self.trunks.known)),
             "fetch_input": ("files of an evaluation set or to predict", list(self.inputs)),
             "predict_inputs": ("run with data to predict", list(self.predicting)),
             "compare_runs": ("", [""]),
@@ -204,6 +226,19 @@ class Pipeline:
     def initial_weights(self, name: str) -> list[str]:
         return self._fetched(initial(self.runs[run_of(name)]))
 
+    def trunk(self, run: str) -> list[str]:
+        """The trunk that a run continues, if it continues one. A training that has begun does not repeat its steps where the trunk does."""
+        mark = self.ancient if self.trunks.has_begun(run) else str
+        return [mark(self.manifest("train_trunk", trunk))] if (trunk := self.trunks.continued_by(run)) else []
+
+    def parent_trunk(self, trunk: str) -> list[str]:
+        mark = self.ancient if self.trunks.trunk_has_begun(trunk) else str
+        return [mark(self.manifest("train_trunk", parent))] if (parent := self.trunks.parent_of(trunk)) else []
+
+    def of_trunk(self, value: Callable[[str], T]) -> Callable[[str], T]:
+        """What a trunk has as its run has it."""
+        return lambda trunk: value(self.trunks.known[trunk].run)
+
     def data_of_set(self, name: str) -> str:
         return self.as_input("prepare_data", self.sets.prepared[name].data)
 
@@ -246,10 +281,10 @@ class Pipeline:
         if stage == "predict_inputs":
             fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
             return {"selection": ("select_checkpoint", name)} | fetched
-        data = {"data": ("prepare_data", self._data_names[run_of(name)])}
-        if stage in ("train_model", "train_rung"):
-            name = run_of(name)
-            sources = {"model": self.runs[name].model.source, "initial": initial(self.runs[name])}
+        data = {"data": ("prepare_data", self._data_names[self.run_behind(stage, name)])}
+        if stage in TRAIN:
+            run = self.runs[self.run_behind(stage, name)]
+            sources = {"model": run.model.source, "initial": initial(run)}
             return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
         if stage == "select_checkpoint":
             model = self.runs[name].model
@@ -293,6 +328,8 @@ class Pipeline:
     def _settings(self, stage: str, name: str) -> list[str]:
         if stage == "compare_runs":
             return []
+        if stage == "train_trunk":
+            return self.trunks.settings(name)
         if stage in ("fetch_model", "fetch_input"):
             return strings("source", self.source(stage, name))
         if stage == "fetch_data":
@@ -317,6 +354,8 @@ class Pipeline:
 
     def _code(self, stage: str, name: str) -> list[str]:
         own: list[Path] = []
+        if stage == "train_trunk":
+            return self._code("train_model", self.trunks.known[name].run)
         if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
             data = self.datasets[dataset_of(name)]
             own = [*class_files(dataset_classes(data)), label_kind_file(data.label_kind)]

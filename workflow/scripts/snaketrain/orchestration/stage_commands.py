@@ -12,14 +12,14 @@ from snaketrain.config.schema import Compute
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.evaluation_sets import run_of
-from snaketrain.orchestration.pipeline import RESULTS, Pipeline
+from snaketrain.orchestration.pipeline import RESULTS, TRAIN, Pipeline
 from snaketrain.orchestration.rule_values import job_name
 from snaketrain.orchestration.shards import shard_of
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
 
-RUNS_A_MODEL = ("train_model", "train_rung", "evaluate_model", "evaluate_set", "predict_inputs")
+RUNS_A_MODEL = (*TRAIN, "evaluate_model", "evaluate_set", "predict_inputs")
 Option = str | int | float | bool | list[str] | None
 
 
@@ -65,7 +65,8 @@ def shell_command(pipeline: Pipeline, stage: str, name: str, output: str, given:
         start = launching.launch(pipeline.compute(stage, name), pipeline.in_slurm_job)
     else:
         start = launching.python_with_network() if stage.startswith("fetch") else launching.python()
-    return f"{start} {shlex.join([str(SCRIPTS / f'{stage}.py'), *script_words(pipeline, stage, name, output, given, threads)])}"
+    script = SCRIPTS / f"{'train_model' if stage == 'train_trunk' else stage}.py"
+    return f"{start} {shlex.join([str(script), *script_words(pipeline, stage, name, output, given, threads)])}"
 
 
 def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
@@ -84,6 +85,8 @@ def script_words(pipeline: Pipeline, stage: str, name: str, output: str, given: 
 
 
 def job_settings(pipeline: Pipeline, stage: str, name: str) -> JobSettings:
+    if stage == "train_trunk":  # with the settings of a run, whose script it is
+        return JobSettings.of("train_model", pipeline.strings("train_model", pipeline.run_behind(stage, name)))
     return JobSettings.of(stage, pipeline.strings(stage, name))
 
 
@@ -111,7 +114,9 @@ def options(pipeline: Pipeline, stage: str, name: str, threads: int) -> dict[str
     if stage == "prepare_set":
         return {"set-name": pipeline.sets.prepared[name].name, "threads": threads}
     if stage == "train_model":
-        return {"run-name": name} | training_options(pipeline, name)
+        return {"run-name": name, "experiment": hidden(pipeline.runs[name].tracking.experiment)} | training_options(pipeline, name)
+    if stage == "train_trunk":
+        return trunk_options(pipeline, name) | training_options(pipeline, pipeline.run_behind(stage, name))
     if stage in ("evaluate_model", "evaluate_set"):
         (run, *names), compute = name.split("/"), pipeline.compute(stage, name)
         found: dict[str, Option] = {"run-name": run, "device": compute.required_device, "stall-seconds": compute.stall_seconds}
@@ -143,9 +148,15 @@ def training_options(pipeline: Pipeline, run: str) -> dict[str, Option]:
         "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
         "reduce-batch-on-oom": settings.compute.reduce_batch_on_oom,
         "loader-workers": loader_workers(settings.compute),
-        "experiment": hidden(settings.tracking.experiment),
         "notes": hidden(settings.tracking.notes),
     }
+
+
+def trunk_options(pipeline: Pipeline, name: str) -> dict[str, Option]:
+    """A trunk is no run, so MLflow has it in an experiment of its own."""
+    trunk = pipeline.trunks.known[name]
+    experiment = f"{pipeline.runs[trunk.run].tracking.experiment}-trunks"
+    return {"run-name": name, "experiment": hidden(experiment), "branch-steps": list(map(str, trunk.branch_steps))}
 
 
 def loader_workers(compute: Compute) -> str | None:

@@ -64,7 +64,7 @@ class Follower:
         return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
-        return sorted(path.parent for path in self.results.glob("runs/*/training/run.json"))
+        return sorted(path.parent for kind in ("trunks", "runs") for path in self.results.glob(f"{kind}/*/training/run.json"))
 
     def update(self, training: Path) -> None:
         """Update one run, given the folder of its training."""
@@ -77,7 +77,9 @@ class Follower:
         if run_id is None:  # deleted in MLflow on purpose: it is not created again
             return
         found = Evaluated.read(training.parent)
-        row = self.rows.setdefault(experiment, {})[run["run"]] = row_of(run, run_id, found)
+        row = row_of(run, run_id, found)
+        if not is_trunk(training):
+            self.rows.setdefault(experiment, {})[row.name] = row
         sent = Sent.read(training, self.store.uri, run_id)
         before = asdict(sent)
         try:
@@ -181,6 +183,11 @@ class Follower:
         self.store.tags(sent.run_id, tracked.attempts(state, why) | ({NOTE: note} if note != known.get(NOTE, "") else {}))
         self.store.status(sent.run_id, status, state["time"])
         sent.status = token
+
+
+def is_trunk(training: Path) -> bool:
+    """Whether this is not a run, but the first steps of several."""
+    return training.parents[1].name == "trunks"
 
 
 def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow:

@@ -159,6 +159,11 @@ class Compute(Section):
         description="processes that load batches ahead, for each training process, forked from it; `auto`: none, or up to its share of `threads` where "
         "it waits for data. The result is the same for any number",
     )
+    shared_steps_at_least: Positive | None = Field(
+        1000,
+        description="runs whose settings differ only in `train.schedule`, `warmup` and `steps` take the steps up to where their learning rates part in a job "
+        "of their own, `train_trunk`, where that saves at least so many steps in all; null: each run trains by itself. The results are the same",
+    )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
     checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
         "auto",

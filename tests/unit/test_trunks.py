@@ -1,0 +1,189 @@
+"""Which first steps runs share, as planned from their settings, against the learning rates that a training would use."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snaketrain.config.schema import Train
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.shared_rates import shared, stretches
+from snaketrain.runtime.manifests import write_json
+from snaketrain.training.plan import Plan
+
+DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
+DECAYS, LENGTHS = (100, 200, 300, 400), (1000, 2000, 3000)
+
+
+def decay(length: float, **arguments: float) -> dict[str, Any]:
+    return {"use": "warmup_stable_decay", "arguments": {"decay": length, **arguments}}
+
+
+def pipeline(axes: dict[str, list[Any]], **sections: Any) -> Pipeline:
+    config = {"data": DATA, "sweeps": {"s": axes}} | sections
+    return Pipeline(config | {"train": {"warmup": 20} | sections.get("train", {})}, reads_files=False)
+
+
+def tree(decays=DECAYS, lengths=LENGTHS, **sections: Any) -> Pipeline:
+    return pipeline({"train.schedule": [decay(each) for each in decays], "train.steps": list(lengths)}, **sections)
+
+
+def drawn(draw: random.Random) -> Train:
+    schedules = ["constant", "linear", "cosine", decay(0.25), decay(10), decay(10, lowest=0.1), decay(12), "inverse_square_root"]
+    schedules += [{"use": "inverse_square_root", "arguments": {"stable": stable}} for stable in (7, 15)]
+    return Train(steps=draw.choice((30, 40, 60)), warmup=draw.choice((0, 5, 8, 0.1)), schedule=draw.choice(schedules))
+
+
+def test_shared_steps_are_those_with_the_same_rates():
+    draw, lengths = random.Random(0), [1] * 1000
+    shares = 0
+    for _ in range(300):
+        one, other = drawn(draw), drawn(draw)
+        rates = [
+            [plan.learning_rate_at(step) for step in range(1, plan.steps + 1)] for plan in (Plan.of(each, lengths) for each in (one, other))
+        ]
+        equal = next((step for step, (ours, theirs) in enumerate(zip(*rates, strict=False)) if ours != theirs), min(map(len, rates)))
+        found = shared(stretches(one), stretches(other))
+        # the first steps of two warm-ups have the rate 0 in common, and a schedule may come to the peak as another leaves it
+        assert found == equal or (found == 0 and equal == 1) or found == equal - 1, (one, other)
+        shares += found > 5
+    assert shares > 50
+
+
+@pytest.mark.parametrize("train", [
+    {"epochs": 3}, {"steps": 40, "schedule": "torch.optim.lr_scheduler.ConstantLR"}, {"steps": 40, "schedule": "mine.py:mine"},
+    {"steps": 40, "groups": [{"match": "*", "schedule": "constant"}]}, {"steps": 0},
+])  # fmt: skip
+def test_nothing_is_planned_where_the_rates_are_not_known_yet(train):
+    assert stretches(Train(**train)) == ()
+
+
+def test_a_decay_in_steps_ends_at_the_lowest_rate():
+    plan = Plan.of(Train(steps=100, warmup=10, schedule=decay(40, lowest=0.1), learning_rate=1.0), [1] * 1000)
+    rates = [plan.learning_rate_at(step) for step in range(1, 102)]
+    assert rates[10:61] == [1.0] * 51 and rates[61] < 1.0 and rates[80] == pytest.approx(0.55) and rates[100] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("train", "words"), [
+    ({"steps": 100, "schedule": decay(95), "warmup": 10}, "are more than the training has"), ({"steps": 100, "schedule": decay(9.5)}, "is neither a share"),
+])  # fmt: skip
+def test_a_decay_must_fit(train, words):
+    with pytest.raises(ValueError, match=words):
+        Train(**train)
+    if "more" in words:
+        with pytest.raises(SystemExit, match=words):
+            Plan.of(Train(**{key: value for key, value in train.items() if key != "steps"}, epochs=1, batch_size=10), [1] * 1000)
+
+
+def test_four_decays_of_three_lengths_take_a_third_of_the_steps():
+    plan = tree().trunks.plan
+    first, second = plan.trunks.values()
+    assert first.branch_steps == (601, 701, 801, 901) and first.parent is None
+    assert second.branch_steps == (1601, 1701, 1801, 1901, 2601, 2701, 2801) and second.parent == first.name
+    steps = second.last  # of both, since the second continues the first
+    for run, trunk in plan.of_run.items():
+        settings = tree().runs[run].train
+        leaves = settings.steps - settings.decay_steps + 1
+        steps += settings.steps - max(step for step in (*first.branch_steps, *second.branch_steps) if step <= leaves)
+        assert trunk == (first if settings.steps == 1000 else second).name
+    assert steps < 0.25 * 4 * sum(LENGTHS)
+
+
+@pytest.mark.parametrize("changes", [
+    {"train": {"early_stopping": {"patience": 3}}}, {"compute": {"shared_steps_at_least": None}}, {"compute": {"shared_steps_at_least": 20_000}},
+    {"train": {"callbacks": ["snaketrain.training.weight_average.Ema"]}}, {"train": {"task": "not_there.py:Task"}},
+])  # fmt: skip
+def test_runs_that_train_by_themselves(changes):
+    assert tree().trunks.known and not tree(**changes).trunks.known
+
+
+def test_runs_that_differ_in_anything_else_share_nothing():
+    swept = pipeline({"train.schedule": [decay(100), decay(200)], "train.steps": [3000], "train.seed": [0, 1]})
+    one, other = swept.trunks.known.values()
+    assert swept.runs[one.run].train.seed != swept.runs[other.run].train.seed and one.name != other.name
+    assert not pipeline({"train.learning_rate": [1e-3, 2e-3]}, train={"steps": 3000}).trunks.known
+    assert not pipeline({"train.schedule": ["linear", "cosine"]}, train={"steps": 3000}).trunks.known
+
+
+def test_a_run_that_leaves_early_does_not_wait():
+    """Its few steps would save less than a job is worth."""
+    found = pipeline({"train.schedule": [decay(100), decay(200), "linear"]}, train={"steps": 3000}).trunks.plan
+    (trunk,) = found.trunks.values()
+    assert trunk.branch_steps == (2801,) and len(found.of_run) == 2
+
+
+def test_language_models_share_steps_and_tasks_that_say_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from snaketrain import Task\nclass Plain(Task):\n    pass\nclass Stateful(Task):\n    def state_dict(self):\n        return {}\n"
+        "class Declared(Stateful):\n    evaluates_only = True\n    def state_dict(self):\n        return {}\n"
+        "class Harmless(Task):\n    evaluates_only = True\n    def validation_epoch(self, modules, batches):\n        pass\n"
+    )
+    for task, shares in {
+        "causal_lm": True,
+        "mine.py:Plain": True,
+        "mine.py:Stateful": False,
+        "mine.py:Declared": False,
+        "mine.py:Harmless": True,
+    }.items():
+        assert bool(tree(train={"task": task}).trunks.known) == shares, task
+
+
+def test_a_run_that_is_added_changes_no_trunk():
+    before, after = tree().trunks, tree(decays=(*DECAYS, 500), lengths=(*LENGTHS, 5000)).trunks
+    names = {trunk.last: name for name, trunk in before.known.items()}
+    assert {trunk.last: name for name, trunk in after.known.items()}[901] == names[901]
+    assert before.settings(names[901]) == after.settings(names[901])
+
+
+# --- in a workspace
+
+
+def begin(pipeline: Pipeline, kind: str, name: str, trunk: str | None, finished: bool = True) -> None:
+    folder = Path("results") / kind / name / "training"
+    stage, run = "train_model", name if kind == "runs" else pipeline.trunks.known[name].run
+    strings = pipeline.strings(stage, run)
+    write_json(folder / "run.json", {"settings": strings, "ways": [each for each in strings if each.startswith("code.")]})
+    if trunk:
+        write_json(folder / "trunk.json", {"trunk": trunk})
+    if finished:
+        write_json(folder / "manifest.json", {})
+
+
+def short() -> Pipeline:
+    return tree(decays=DECAYS[:2], lengths=[3000])
+
+
+def test_a_training_keeps_its_trunk_whatever_is_planned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (trunk,), (first, second) = short().trunks.known, short().runs
+    assert short().trunk(first) == short().trunk(second) == [f"results/trunks/{trunk}/training/manifest.json"]
+    begin(short(), "trunks", trunk, None)
+    begin(short(), "runs", first, trunk)
+    alone = tree(decays=DECAYS[:1], lengths=[3000])
+    assert not alone.trunks.known and alone.trunk(first), "it is there, so that nobody has to make it"
+    for changed in (tree(decays=DECAYS, lengths=LENGTHS), short(), tree(compute={"shared_steps_at_least": None, "minutes": 7})):
+        assert changed.trunk(first) == [f"results/trunks/{trunk}/training/manifest.json"]
+    assert not tree(train={"seed": 7}).trunks.has_begun(first), "of other settings"
+
+
+def test_a_trunk_that_was_deleted_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (trunk,), (first, second) = short().trunks.known, short().runs
+    begin(short(), "runs", first, trunk)
+    assert short().trunk(first) and not short().trunk(second)
+    assert trunk in tree(decays=DECAYS[:1], lengths=[3000]).trunks.known, "Snakemake must find a rule for it"
+
+
+def test_trainings_that_began_without_a_trunk_finish_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = short().runs
+    begin(short(), "runs", first, None, finished=False)
+    assert not short().trunk(first) and not short().trunk(second), "one training would gain nothing by a trunk"
+    begin(short(), "runs", second, None)
+    about = Path("results/runs", second, "training/run.json")
+    assert short().trunks.has_begun(second)
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"ways": ["code.x=1"]}))
+    assert not short().trunks.has_begun(second), "its code has changed"

@@ -1,0 +1,162 @@
+"""Plans trunks: trainings of the steps that several runs have in common, which each of them then continues.
+
+Runs share steps if they differ in nothing but the course of their learning rates, which makes a tree of their trainings. A trunk
+follows the path that two of them share for longest, and saves a checkpoint wherever runs leave it. Its name says what it trains and
+not who continues it, so that a run added to a sweep leaves the trunks of the others as they are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from snaketrain.config.schema import Settings
+from snaketrain.orchestration.inspection.weight_hooks import evaluations_may_count
+from snaketrain.orchestration.shared_rates import Stretch, shared, stretches, up_to
+from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.setting_strings import join
+
+DECIDE_RATES = ("train.schedule.", "train.warmup=", "train.steps=", "train.epochs=")
+LONGEST_WAIT = 2  # a trunk is at most so many times as long as what the first run to leave it has in common with the others
+
+
+class Training(NamedTuple):
+    """What a run trains."""
+
+    run: str
+    same: str  # digest of the settings but those that decide the rates, and of the data
+    rates: tuple[Stretch, ...]
+
+
+class Trunk(NamedTuple):
+    """A training of the first steps of several runs."""
+
+    name: str
+    run: str  # one of them, whose settings it has
+    branch_steps: tuple[int, ...]  # at which runs, or further trunks, leave it; it ends at the last
+    rates: tuple[Stretch, ...]
+    parent: str | None = None  # the trunk that it continues itself
+
+    @property
+    def last(self) -> int:
+        return self.branch_steps[-1]
+
+
+class Plan(NamedTuple):
+    """All trunks by their names, each after its parent, and the trunk that each run continues."""
+
+    trunks: dict[str, Trunk]
+    of_run: dict[str, str]
+
+
+class Fork(NamedTuple):
+    """Where trainings leave a trunk; they may go on together."""
+
+    trainings: list[Training]
+    step: int = 0
+    trunk: str | None = None
+
+
+def training_of(name: str, run: Settings, data: str, settings: Sequence[str]) -> Training:
+    """`settings`: the strings of its stage; `data`: the name of what it is trained on."""
+    return Training(name, digest(data, same_settings(settings)), stretches(run.train))
+
+
+def is_shareable(run: Settings) -> bool:
+    """Whether all that decides the weights of a step is known before the training starts."""
+    return run.compute.shared_steps_at_least is not None and not run.train.early_stopping and not evaluations_may_count(run.train)
+
+
+def same_settings(settings: Sequence[str]) -> list[str]:
+    """The settings in which runs that share steps agree."""
+    return sorted(each for each in settings if not each.startswith(DECIDE_RATES))
+
+
+def trunk_of(training: Training, branch_steps: Sequence[int], parent: str | None = None) -> Trunk:
+    """The first steps of a training as a trunk."""
+    last = branch_steps[-1]
+    rates = up_to(last, training.rates)
+    return Trunk(f"{last}-steps-{digest(training.same, rates)[:8]}", training.run, tuple(branch_steps), rates, parent)
+
+
+def tracked_settings(trunk: Trunk, settings: Sequence[str]) -> list[str]:
+    """The strings by which a trunk becomes stale, from those of its run: whatever run it is."""
+    return [*same_settings(settings), join("trunk.rates", trunk.rates)]
+
+
+def plan_trunks(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> Plan:
+    """The trunks of runs that are executed, and whose checkpoints are kept, in the same way."""
+    plan, made = Plan({}, {}), set[str]()
+    for alike in sorted(executed_alike(trainings, runs), key=len, reverse=True):
+        if alike[0].same in made:  # these are equal up to rounding only, and a name stands for one of them
+            continue
+        made.add(alike[0].same)
+        # in this order what two trainings share is the least that any neighbours between them share
+        ordered = sorted(alike, key=lambda each: (each.rates, each.run))
+        waiting = [Fork(list(members)) for _, members in groupby(ordered, key=lambda each: each.rates[0].rates)]
+        at_least = runs[alike[0].run].compute.shared_steps_at_least
+        while waiting and at_least is not None:
+            waiting += grow(plan, waiting.pop(), at_least)
+    return plan
+
+
+def executed_alike(trainings: Iterable[Training], runs: Mapping[str, Settings]) -> list[list[Training]]:
+    found: dict[tuple[str, str], list[Training]] = {}
+    for training in trainings:
+        select, compute = runs[training.run].select, runs[training.run].compute
+        found.setdefault((training.same, f"{select!r} {compute!r}"), []).append(training)
+    return list(found.values())
+
+
+def grow(plan: Plan, fork: Fork, at_least: int) -> Iterator[Fork]:
+    """Add the trunks along the path that two of the trainings share for longest; the forks at which others leave it."""
+    common = [shared(one.rates, other.rates) for one, other in pairwise(fork.trainings)]
+    if not common or max(common) <= fork.step:
+        return
+    stem, parent = common.index(max(common)), fork.trunk  # the stem is this training and the next
+    leaves = leaving_steps(common, stem)
+    trunks: dict[int, str | None] = {fork.step: fork.trunk}  # by the steps at which they can be left
+    for steps in worthwhile(leaves, fork.step, at_least):
+        trunk = trunk_of(fork.trainings[stem], steps, parent)
+        plan.trunks[trunk.name] = trunk
+        trunks |= dict.fromkeys(steps, trunk.name)
+        parent = trunk.name
+    for leave, beside in groupby(range(len(leaves)), key=lambda number: leaves[number]):
+        step = max(each for each in trunks if each <= max(leave, fork.step))
+        apart = [fork.trainings[number] for number in beside]
+        if name := trunks[step]:
+            plan.of_run.update({each.run: name for each in apart})
+        if leave < common[stem]:
+            yield Fork(apart, step, trunks[step])
+
+
+def leaving_steps(common: list[int], stem: int) -> list[int]:
+    """For each of several trainings, in order, how far it goes with the stem; `common`: what neighbours share."""
+    found = [common[stem]] * (len(common) + 1)
+    for number in range(stem - 1, -1, -1):
+        found[number] = min(found[number + 1], common[number])
+    for number in range(stem + 2, len(found)):
+        found[number] = min(found[number - 1], common[number - 1])
+    return found
+
+
+def worthwhile(leaves: Sequence[int], start: int, at_least: int) -> Iterator[tuple[int, ...]]:
+    """The steps at which trainings leave each of the trunks that follow one another, so that none waits long for steps of others."""
+    *early, last = cut(sorted(leave for leave in leaves if leave > start))
+    kept: list[list[int]] = []
+    for steps in early:  # the stem takes these steps in any case
+        if sum(step - start for step in steps) >= at_least:
+            kept.append(steps)
+            start = steps[-1]
+    if sum(step - start for step in last) - (last[-1] - start) >= at_least:
+        kept.append(last)
+    return (tuple(sorted(set(steps))) for steps in kept)
+
+
+def cut(leaves: list[int]) -> list[list[int]]:
+    """Cut where a training would wait for too many steps of others."""
+    found: list[list[int]] = []
+    for step in leaves:
+        if not found or step > LONGEST_WAIT * found[-1][0]:
+            found.append([])
+        found[-1].append(step)
+    return found

@@ -1,0 +1,148 @@
+"""The trunks of a workspace: which of the planned ones are needed, and which ones trainings that have begun continue.
+
+A training that has begun keeps its trunk, or none, whatever is planned now, since Snakemake repeats a job whose set of inputs changes.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+
+from snaketrain.config.schema import Settings
+from snaketrain.orchestration.trunk_planning import (
+    Plan,
+    Training,
+    Trunk,
+    is_shareable,
+    plan_trunks,
+    tracked_settings,
+    training_of,
+    trunk_of,
+)
+from snaketrain.runtime.credentials import hidden_setting
+from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, TRUNK
+
+MANIFEST = "manifest.json"
+
+
+class Trunks:
+    def __init__(
+        self,
+        runs: Mapping[str, Settings],
+        searched: Container[str],
+        data: Mapping[str, str],
+        strings: Callable[[str], Sequence[str]],
+        results: Path,
+    ):
+        """`searched`: runs of searches, most of which stop early; `data`: of each run, its name; `strings`: what makes its training stale."""
+        self.runs, self.searched, self.data, self.strings, self.results = runs, searched, data, strings, results
+        self.has_begun, self.trunk_has_begun, self.recorded = cache(self._has_begun), cache(self._trunk_has_begun), cache(self._recorded)
+
+    @cached_property
+    def plan(self) -> Plan:
+        several = {name: run for name, run in self.runs.items() if name not in self.searched}
+        found = [self._training(name) for name, run in several.items() if is_shareable(run)] if len(several) > 1 else []
+        return plan_trunks([each for each in found if each.rates], self.runs)
+
+    @cached_property
+    def known(self) -> dict[str, Trunk]:
+        """What can be made: the planned trunks, and those that are neither planned any more nor there, but which Snakemake may look for."""
+        found = dict(self.plan.trunks)
+        continued = [(self.recorded("runs", run), run) for run in self.runs]
+        continued += [(self.recorded("trunks", trunk.name), trunk.run) for trunk in found.values()]
+        for name, run in continued:
+            if name and name not in found and not self._is_finished("trunks", name):
+                found[name] = trunk_of(self._training(run), (1,))._replace(name=name)
+        return found
+
+    def settings(self, name: str) -> list[str]:
+        """The strings by which a trunk becomes stale."""
+        trunk = self.known[name]
+        return tracked_settings(trunk, self._given(trunk.run).settings)
+
+    def continued_by(self, run: str) -> str | None:
+        """The trunk that a run continues."""
+        recorded, planned = self.recorded("runs", run), self.plan.of_run.get(run)
+        if not recorded and not planned:
+            return None
+        if not self.has_begun(run):
+            return self._usable(planned)
+        # an unfinished training resumes without its trunk
+        return recorded if recorded and (self._is_finished("runs", run) or self._is_finished("trunks", recorded)) else None
+
+    def parent_of(self, trunk: str) -> str | None:
+        """The trunk that another one continues."""
+        return self.recorded("trunks", trunk) if self.trunk_has_begun(trunk) else self._usable(self.known[trunk].parent)
+
+    # --- what is planned
+
+    def _given(self, run: str) -> JobSettings:
+        return JobSettings.of("train_model", self.strings(run))
+
+    def _training(self, run: str) -> Training:
+        return training_of(run, self.runs[run], self.data[run], self._given(run).settings)
+
+    def _chain(self, trunk: str | None) -> Iterator[str]:
+        """A trunk, and those that it continues."""
+        while trunk:
+            yield trunk
+            trunk = self.plan.trunks[trunk].parent
+
+    def _usable(self, trunk: str | None) -> str | None:
+        """The nearest one that is there, or worth its steps: a single training would gain nothing. One that was deleted is not made again."""
+        for each in self._chain(trunk):
+            if self._is_finished("trunks", each) or (self._needed[each] > 1 and each not in self._used):
+                return each
+        return None
+
+    @cached_property
+    def _needed(self) -> Counter[str]:
+        """By trunk, the number of runs that have not begun."""
+        return Counter(each for run, trunk in self.plan.of_run.items() if not self.has_begun(run) for each in self._chain(trunk))
+
+    # --- what has begun
+
+    @cached_property
+    def _used(self) -> set[str]:
+        """By finished runs, which would run again with their trunk."""
+        recorded = {run: name for run in self.runs if (name := self.recorded("runs", run))}
+        return {name for run, name in recorded.items() if self._is_finished("runs", run) and self.has_begun(run)}
+
+    def _folder(self, kind: str, name: str) -> Path:
+        return self.results / kind / name / "training"
+
+    def _is_finished(self, kind: str, name: str) -> bool:
+        return (self._folder(kind, name) / MANIFEST).exists()
+
+    def _has_begun(self, run: str) -> bool:
+        """Whether it only has to be finished. A finished one whose code has changed begins again."""
+        if not (about := read(self._folder("runs", run) / "run.json")):
+            return False
+        given, recorded = self._given(run), set(about["settings"])
+        same_settings = all(each in recorded or hidden_setting(each) in recorded for each in given.settings)
+        return same_settings and (not self._is_finished("runs", run) or same_code(given, about))
+
+    def _trunk_has_begun(self, name: str) -> bool:
+        """Its name tells its settings."""
+        about = read(self._folder("trunks", name) / "run.json")
+        return bool(about) and (not self._is_finished("trunks", name) or same_code(self._given(self.known[name].run), about))
+
+    def _recorded(self, kind: str, name: str) -> str | None:
+        """The trunk that a training has begun with."""
+        return read(self._folder(kind, name) / TRUNK).get("trunk")
+
+
+def same_code(given: JobSettings, about: JsonObject) -> bool:
+    return set(given.code) <= set(about[EXECUTION_OPTIONS])
+
+
+def read(path: Path) -> JsonObject:
+    """Empty where there is none, or it is just being replaced."""
+    try:
+        content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content
