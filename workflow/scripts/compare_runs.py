@@ -15,6 +15,7 @@ from snaketrain.evaluation.mistakes import Mistakes, mistakes_of
 from snaketrain.evaluation.page import Comparison, page
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.evaluation.rounding import rounded, spoken
+from snaketrain.evaluation.shared_steps import picture_of, tree_of
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
@@ -102,6 +103,7 @@ def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str]
         [each for each in found if each],
         unfinished,
         stopped,
+        picture_of(tree_of({runs_root / run["run"] / "training": run["events"] for run in runs})),
     )
 
 

@@ -27,6 +27,7 @@ class Comparison:
     mistakes: Sequence[Mistakes]  # of the best runs
     unfinished: dict[str, str]  # why runs have no result
     stopped: dict[str, str]  # why a search stopped runs
+    shared_steps: str = ""  # an SVG
 
 
 def page(made: Comparison) -> str:

@@ -1,0 +1,63 @@
+"""The picture of trainings that share their first steps."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snaketrain.evaluation.shared_steps import drawn, picture_of, tree_of
+
+
+def journal(last: int, reused: tuple[int, str] | None = None) -> list[dict[str, Any]]:
+    event = [{"event": "reused", "step": reused[0], "training": reused[1]}] if reused else []
+    return [*event, {"event": "train", "step": last}]
+
+
+def written(folder: str, events: list[dict[str, Any]]) -> str:
+    Path(folder).mkdir(parents=True)
+    Path(folder, "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_runs_leave_trunks_and_trunks_each_other():
+    first = written("results/trunks/9-steps/training", journal(9))
+    second = written("results/trunks/15-steps/training", journal(15, (9, first)))
+    runs = {
+        Path("results/runs/short/training"): journal(12, (7, first)),
+        Path("results/runs/long/training"): journal(20, (15, second)),
+        Path("results/runs/alone/training"): journal(5),
+    }
+    lines = {line.name: line for line in drawn(tree_of(runs))}
+    assert {name: (line.first, line.last) for name, line in lines.items()} == {
+        "9-steps": (0, 9), "15-steps": (9, 15), "long": (15, 20), "short": (7, 12), "alone": (0, 5),
+    }  # fmt: skip
+    assert lines["long"].above == lines["15-steps"].y and lines["short"].above == lines["9-steps"].y
+    assert lines["15-steps"].x1 == lines["9-steps"].x2 and len({line.y for line in lines.values()}) == 5
+
+
+def test_names_are_escaped():
+    trunk = written("results/trunks/<9>/training", journal(9))
+    picture = ET.fromstring(picture_of(tree_of({Path("results/runs/a&b/training"): journal(12, (9, trunk))})))
+    assert [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")] == ["<9> ", "a&b "]
+
+
+def test_no_picture_without_shared_steps():
+    assert (
+        picture_of(tree_of({Path("results/runs/a/training"): journal(5), Path("results/runs/b/training"): journal(7, (3, "gone"))})) == ""
+    )
+
+
+def test_trainings_that_continued_each_other_over_time():
+    """One was trained again, from the other, which had continued what it was before."""
+    one, other = (Path(f"results/runs/{name}/training") for name in "ab")
+    events = {one: journal(9, (5, str(other))), other: journal(12, (9, str(one)))}
+    for folder in events:
+        written(str(folder), events[folder])
+    assert [line.name for line in drawn(tree_of(events))] == ["b", "a"]
