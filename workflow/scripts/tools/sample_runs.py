@@ -23,7 +23,7 @@ from snaketrain.runtime.manifests import digest
 from snaketrain.tasks.metric_modes import mode_of
 
 if TYPE_CHECKING:
-    from snaketrain.orchestration.sampling import SampledSearch
+    from snaketrain.sampling import SampledSearch
 
 SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
@@ -42,7 +42,7 @@ def main() -> None:
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     try:
-        from snaketrain.orchestration.sampling import SampledSearch
+        from snaketrain.sampling import SampledSearch
     except ModuleNotFoundError:
         raise SystemExit("search: sampling needs Optuna. Install it: pip install --no-deps optuna colorlog") from None
     searches = [SampledSearch(name, Sampling.model_validate(config["search"][name]), mode(common), basis(common)) for name in names]
