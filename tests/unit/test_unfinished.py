@@ -120,3 +120,13 @@ def test_a_journal_of_an_earlier_start_is_ignored(tmp_path):
     assert last_error(log, tmp_path) == "ImportError: now"
     log.write_text("command\nOldError: long ago\nCleanupError: afterwards\n")
     assert last_error(log, tmp_path) == "OldError: long ago"
+
+
+def test_a_run_that_failed_before_a_rung_of_its_search_has_no_result(workflow, tmp_path):
+    rung = job("train_rung", "c")
+    rung.output = ["results/runs/c/rungs/1/manifest.json"]
+    workflow.left.add(rung)
+    workflow.dag.dependencies[rung] = []
+    workflow.scheduler.failed.add(rung)
+    write(tmp_path / "logs/train_rung/c.log", "python train_rung.py\nRuntimeError: no space\n")
+    assert without_results(workflow.dag, workflow.scheduler)["c"] == "train_rung failed: RuntimeError: no space"

@@ -1,5 +1,9 @@
 # Input functions that depend on what a search has decided. Snakemake plans again when a decision has been made, so a dry run shows
 # the jobs up to the next one.
+import warnings
+
+# Snakemake 9 asks for the size of inputs that are not known yet, and leaves the answer
+warnings.filterwarnings("ignore", message="coroutine 'InputFiles._predicated_size_files")
 
 
 def survivors(decision):

@@ -49,7 +49,8 @@ def logged(command: str, show: bool) -> str:
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:
     """Compares the runs that have results, and says why the others have none."""
     output = f"{RESULTS}/comparison/manifest.json"
-    runs = [run for run in pipeline.searches.finishing() if run not in unfinished]
+    evaluated = [run for run in pipeline.searches.finishing() if Path(pipeline.manifest("evaluate_model", run)).is_file()]
+    runs = [run for run in evaluated if run not in unfinished]
     sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
     given: dict[str, Option] = {"runs": runs, "sets": sets, "unfinished": [f"{name}: {why}" for name, why in unfinished.items()]}
     made = [path for decision in pipeline.searches.decisions if Path(path := pipeline.manifest("decide_rung", decision)).is_file()]
