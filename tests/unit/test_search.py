@@ -73,6 +73,16 @@ def test_equal_values_are_ranked_by_the_loss_then_by_name():
     assert continuing([at_rung("b", 100), at_rung("a", 100)], keep_tied=0.3) == ["a"]
 
 
+def test_a_rung_without_weights_of_its_step_says_so(tmp_path):
+    """Of a training that was past it before it was searched."""
+    (tmp_path / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
+    facts = {"run": "a", "step": 61, "rung_step": 20, "metrics": {"accuracy": "max"}}
+    write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", [], {}, {}, facts))
+    found = decide_rung.at_rung("a", read_manifest(tmp_path / "manifest.json"), "accuracy")
+    (standing,) = decide([found], "accuracy", "max", Search())
+    assert standing.why == "dev accuracy 0.500, number 1 (at step 61 instead of 20, which it was past before it was searched)"
+
+
 def test_without_predictions_only_the_best_continue():
     found = [AtRung(f"r{n}", n / 10) for n in range(8)]
     assert continuing(found) == ["r7", "r6"]

@@ -64,7 +64,9 @@ def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
     if metric not in results["metrics"]:
         raise SystemExit(f"select.metric: the training logs no `{metric}`. It logs: {', '.join(results['metrics'])}.")
     metrics = results["metrics"]
-    return AtRung(run, metrics[metric], metrics.get("loss", math.inf), read_predictions(rung.folder, "dev", results))
+    step, meant = rung.facts["step"], rung.facts["rung_step"]
+    note = f"at step {step} instead of {meant}, which it was past before it was searched" if step != meant else ""
+    return AtRung(run, metrics[metric], metrics.get("loss", math.inf), read_predictions(rung.folder, "dev", results), note=note)
 
 
 if __name__ == "__main__":

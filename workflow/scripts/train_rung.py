@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     step = write_predictions(training, rung.folder, args.run_name)
     train_model.record_end(args.run_name, training)
     if trainer.state.rank == 0:
-        facts = {"run": args.run_name, "step": step, "steps": trainer.plan.steps, "metrics": training.metrics}
+        facts = {"run": args.run_name, "step": step, "rung_step": min(trainer.until or step, step), "metrics": training.metrics}
         rung.finish(inputs, [path.name for path in sorted(rung.folder.glob("dev_*"))], facts, started)
     return 0
 

@@ -19,6 +19,7 @@ class AtRung:
     loss: float = math.inf  # which decides between equal values
     predictions: Predictions | None = None  # on the development set
     error: str = ""  # why it diverged
+    note: str = ""  # what is different about its weights
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> l
 def standing(place: int, ours: AtRung, best: AtRung, metric: str, mode: str, at_least: int, at_most: int) -> Standing:
     if not math.isfinite(ours.value):
         return Standing(ours.run, ours.value, False, ours.error or f"its {spoken(metric)} is not a finite number")
-    shown = f"dev {spoken(metric)} {rounded(ours.value)}, number {place}"
+    shown = f"dev {spoken(metric)} {rounded(ours.value)}, number {place}" + (f" ({ours.note})" if ours.note else "")
     if place <= at_least:
         return Standing(ours.run, ours.value, True, shown)
     if place > at_most:
