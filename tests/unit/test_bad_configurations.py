@@ -169,6 +169,10 @@ BAD = [
         "Use fsdp",
     ),
     (
+        {**SUMMARY, "evaluate/generate": {}, "train/strategy": {"use": "mesh", "arguments": {"tensor": -1, "sequence_parallel": True}}},
+        "evaluate.generate: train.strategy mesh with sequence_parallel cannot generate",
+    ),
+    (
         {"data/label": None, "train/task": "causal_lm", "evaluate/generate": {}},
         "evaluate.generate: the data marks no answers to be generated",
         "Name the columns of prompt and answer in data.text",

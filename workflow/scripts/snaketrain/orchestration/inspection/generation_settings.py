@@ -34,7 +34,7 @@ def generation_errors(run: Settings) -> Iterator[str]:
     if task == "causal_lm" and not (run.data.has_token_types or run.data.by_class):
         yield f"{given}: the data marks no answers to be generated. Name the columns of prompt and answer in data.text, or remove it."
     if not generates(run.train.strategy):
-        yield f"{given}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
+        yield f"{given}: train.strategy {described(run.train.strategy)} cannot generate, since parts of a model do not run by themselves. Use fsdp, or remove it."
 
 
 def prediction_errors(run: Settings) -> Iterator[str]:
@@ -48,7 +48,7 @@ def prediction_errors(run: Settings) -> Iterator[str]:
             yield f"{needed or f'predict.{name}.generate:'} text is generated, which train.task {task} cannot. Use one of {', '.join(TASKS)}, or remove it."
         elif takes_generate(task) and not generates(run.train.strategy):
             yield (
-                f"predict.{name}: train.strategy {run.train.strategy.use} cannot generate, since parts of a model do not run by themselves. "
+                f"predict.{name}: train.strategy {described(run.train.strategy)} cannot generate, since parts of a model do not run by themselves. "
                 "Use fsdp, or remove it."
             )
 
@@ -78,11 +78,24 @@ def takes_generate(task: str) -> bool:
 
 
 def generates(strategy: Use) -> bool:
-    # with sequence parallelism, modules expect pieces of a sequence, not single tokens; with a pipeline, the keys of earlier tokens are elsewhere;
-    # ranks of `expert` need each other for every token, but their answers differ in length
-    given = strategy.arguments
-    alone = not given.get("sequence_parallel", False) and all(given.get(name, 1) == 1 for name in ("pipeline", "expert"))
     try:
-        return strategy_info(strategy.use).generates and alone
+        return strategy_info(strategy.use).generates and not preventing(strategy)
     except InvalidDeclaration:  # reported with the strategies
         return True
+
+
+def preventing(strategy: Use) -> str | None:
+    """The argument with which no text is generated.
+
+    With sequence parallelism, modules expect pieces of a sequence, not single tokens; with a pipeline, the keys of earlier tokens are
+    those of all stages; ranks of `expert` need each other for every token, but their answers differ in length.
+    """
+    given = strategy.arguments
+    if given.get("sequence_parallel"):
+        return "sequence_parallel"
+    return next((name for name in ("pipeline", "expert") if given.get(name, 1) != 1), None)
+
+
+def described(strategy: Use) -> str:
+    argument = preventing(strategy)
+    return f"{strategy.use} with {argument}" if argument else strategy.use
