@@ -60,6 +60,12 @@ def test_ranks_of_one_model_work_on_the_same_examples():
     assert [shape.data_parallel_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
+def test_pieces_of_a_sequence_have_dropout_of_their_own():
+    shape = MeshShape(shard=2, context=2, tensor=2)
+    assert [shape.random_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [MeshShape(pipeline=2, tensor=2).random_rank(rank) for rank in range(4)] == [0, 0, 0, 0]
+
+
 @pytest.fixture
 def two_ranks() -> Iterator[None]:
     with fake_world(2):

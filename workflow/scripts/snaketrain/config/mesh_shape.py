@@ -50,6 +50,10 @@ class MeshShape:
         """Which examples a process works on."""
         return rank // (self.context * self.tensor) % self.data_parallel_size
 
+    def random_rank(self, rank: int) -> int:
+        """Which random numbers a process draws: others for each piece of a sequence, the same for all parts of a matrix."""
+        return rank // self.tensor % (self.data_parallel_size * self.context)
+
 
 def mesh_shape(given: Mapping[str, object], processes: int, counted: str = "compute.processes") -> MeshShape:
     """The degree of each dimension. -1 stands for the processes that the others leave; `shard` takes them if no other does.

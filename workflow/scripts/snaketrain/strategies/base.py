@@ -89,6 +89,11 @@ class Strategy:
         return self.rank // self.model_parallel_size
 
     @property
+    def random_rank(self) -> int:
+        """Ranks with the same number draw the same random numbers, such as for dropout."""
+        return self.data_parallel_rank
+
+    @property
     def data_parallel_size(self) -> int:
         """The number of shares that a batch is split into."""
         return self.world_size // self.model_parallel_size

@@ -104,6 +104,10 @@ class MeshBase(Distributed):
     def data_parallel_rank(self) -> int:
         return self.shape.data_parallel_rank(self.rank)
 
+    @property
+    def random_rank(self) -> int:
+        return self.shape.random_rank(self.rank)
+
     def all_gather_object(self, item: T) -> list[T]:
         items = [item] * self.world_size
         dist.all_gather_object(items, item)

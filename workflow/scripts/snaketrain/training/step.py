@@ -49,7 +49,7 @@ def take_step(state: TrainState, microbatches: MicroBatches, denominator: float,
 
 def seed_step(seed: int, step: int, objective: int, strategy: Strategy) -> None:
     """Dropout depends on the step and the objective alone, so a resumed or repeated step draws the same numbers."""
-    number = (seed * 1_000_003 + step) * 1_009 + strategy.data_parallel_rank + objective * 1_000_000_007
+    number = (seed * 1_000_003 + step) * 1_009 + strategy.random_rank + objective * 1_000_000_007
     torch.default_generator.manual_seed(number)  # `torch.manual_seed` spends half a millisecond on devices that are not used
     if strategy.device.type == "cuda":
         torch.cuda.manual_seed(number)
