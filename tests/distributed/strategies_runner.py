@@ -215,17 +215,19 @@ def overflowed(job: Job) -> dict[str, Any]:
     trainer = job.start()
     state, strategy = trainer.state, trainer.state.strategy
     *_, module = state.modules.values()
-    backward = strategy.backward
+    forward_backward = strategy.forward_backward
 
-    def spoiled(loss: torch.Tensor, weight: torch.Tensor) -> None:
-        backward(loss, weight)
+    def spoiled(*given: Any) -> Any:
+        losses = forward_backward(*given)
         if strategy.rank == strategy.world_size - 1:
             local_tensor(next(p.grad for p in module.parameters() if p.grad is not None)).fill_(float("inf"))
+        return losses
 
-    strategy.backward = spoiled
+    strategy.forward_backward = spoiled
     before = {key: tensor.clone() for key, tensor in weights(state).items()}
     ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
-    take_step(state, [(MicroBatch(ids), trainer.data.train.batch(ids))], 16.0, 1e-3)
+    pieces = [MicroBatch(ids[number :: trainer.train.accumulate]) for number in range(trainer.train.accumulate)]
+    take_step(state, [(piece, trainer.data.train.batch(piece.ids)) for piece in pieces], 16.0, 1e-3)
     return {
         "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(state).items()),
         "scales": strategy.all_gather_object(strategy.scaler.get_scale()),

@@ -32,11 +32,18 @@ ON_FOUR = [
     ("expert and shard", "mixture", {"expert": 2, "shard": 2}, "expert", {}),
     ("expert and pipeline", "mixture", {"expert": 2, "pipeline": 2}, "expert", {"accumulate": 2}),
 ]
-CASES = [(name, model, resumes) for name, model, _, resumes, _ in [*FIRST, *RESUMED, *ON_FOUR] if name != model]
+CASES = [(name, model, resumes) for name, model, _, resumes, _ in [*FIRST, *RESUMED] if name != model]
+CASES_ON_FOUR = [(name, model, resumes) for name, model, _, resumes, _ in ON_FOUR]
 
 
-def trained(folder: Path, processes: int, cases: list[Any]) -> dict[str, Any]:
-    jobs = {}
+OVERFLOWING = {
+    "pipeline overflows": job("mesh", "deep", arguments={"pipeline": 2}, accumulate=2, precision="fp16"),
+    "expert overflows": job("mesh", "mixture", arguments={"expert": 2}, precision="fp16"),
+}
+
+
+def trained(folder: Path, processes: int, cases: list[Any], more: Any = None) -> dict[str, Any]:
+    jobs = dict(more or {})
     for name, model, strategy, resumes, settings in cases:
         if resumes:
             shutil.copytree(folder / resumes / STEP, folder / name / STEP)
@@ -46,15 +53,35 @@ def trained(folder: Path, processes: int, cases: list[Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, Any]:
-    """What each training found."""
-    folder = tmp_path_factory.mktemp("parts")
-    return trained(folder, 2, FIRST) | trained(folder, 2, RESUMED) | trained(folder, 4, ON_FOUR)
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("parts")
+
+
+@pytest.fixture(scope="module")
+def found(folder) -> dict[str, Any]:
+    """What each training on two processes found."""
+    overflowed = {name: ("overflowed", each) for name, each in OVERFLOWING.items()}
+    return trained(folder, 2, FIRST) | trained(folder, 2, RESUMED, overflowed)
+
+
+@pytest.fixture(scope="module")
+def on_four(folder, found) -> dict[str, Any]:
+    return found | trained(folder, 4, ON_FOUR)
 
 
 @pytest.mark.parametrize(("name", "model", "resumes"), CASES)
 def test_losses_norms_and_examples_are_those_of_single(found, name, model, resumes):
-    training, expected, start = found[name], found[model], 6 if resumes else 0
+    compare(found[name], found[model], 6 if resumes else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "model", "resumes"), CASES_ON_FOUR)
+def test_beside_other_dimensions_they_are_those_of_single(on_four, name, model, resumes):
+    compare(on_four[name], on_four[model], 6)
+    assert on_four[name]["placed"] == pytest.approx(on_four[name]["metrics"], rel=1e-5)
+
+
+def compare(training: dict[str, Any], expected: dict[str, Any], start: int) -> None:
     assert training["start"] == start
     assert len(training["losses"]) == 12 - start
     assert training["losses"] == pytest.approx(expected["losses"][start:], rel=1e-5)
@@ -66,3 +93,9 @@ def test_losses_norms_and_examples_are_those_of_single(found, name, model, resum
 @pytest.mark.parametrize("name", [name for name, *_ in CASES])
 def test_saved_weights_are_evaluated_as_in_training(found, name):
     assert found[name]["placed"] == pytest.approx(found[name]["metrics"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_what_overflows_in_one_process_is_skipped_by_all(found, name):
+    assert found[name]["unchanged"]
+    assert set(found[name]["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process
