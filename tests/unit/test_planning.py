@@ -138,6 +138,8 @@ def test_a_changed_strategy_changes_the_plan(llama, tmp_path, monkeypatch):
 def test_what_cannot_be_planned_says_why(llama):
     with pytest.raises(NotPlannable, match="nothing is trained"):
         planned(llama({"train.steps": 0}))
+    with pytest.raises(NotPlannable, match=r"train.strategy.arguments.pipeline: is not known to the planner yet"):
+        planned(llama({"train.strategy": {"use": "mesh", "arguments": {"pipeline": 2}}}))
     with pytest.raises(NotPlannable, match=r"model.arguments.hidden_width: LlamaConfig has no such field"):
         planned(llama(hidden_width=3))
 
