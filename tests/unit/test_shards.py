@@ -188,12 +188,13 @@ def test_only_new_and_damaged_files_are_prepared(folder, capsys):
     parts = made.parts()
     content = {path: path.read_bytes() for path in (made.folder / "parts").rglob("*.arrow")}
     capsys.readouterr()
-    next(iter(content)).write_bytes(b"damaged")
+    (parts[0].folder / "train.arrow").write_bytes(b"damaged")
+    (parts[1].folder / "manifest.json").write_text("{")
     (parts[0].folder.parent / f".{parts[0].folder.name}.new").mkdir()  # of a job that was killed
     made.write("more.jsonl", rows(500, 10))
     assert [part.folder for part in made.parts()][1:] == [part.folder for part in parts]
     printed = capsys.readouterr().out
-    assert "2 of 4 files were prepared before" in printed and printed.count(" rows\n") == 2
+    assert "1 of 4 files were prepared before" in printed and printed.count(" rows\n") == 3
     assert {path: path.read_bytes() for path in content} == content
 
 

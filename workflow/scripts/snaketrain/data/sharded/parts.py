@@ -46,10 +46,10 @@ class PartSplit:
 
 def kept_part(folder: Path) -> Manifest | None:
     """A part that was made before and is intact."""
-    manifest = folder / "manifest.json"
-    if not manifest.is_file():
+    try:
+        found = read_manifest(folder / "manifest.json")
+    except SystemExit:  # there is none, or it is damaged
         return None
-    found = read_manifest(manifest)
     return None if damage(found) else found
 
 
