@@ -78,6 +78,38 @@ def test_any_number_of_workers_loads_the_same_bits(epoch):
     assert children() == []
 
 
+class Kinds:
+    """Tensors that travel through the pipe, and those that must keep their strides or have no array."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, number):
+        return number
+
+    def collate(self, numbers):
+        images = torch.arange(len(numbers) * 3 * 4 * 4.0).view(-1, 3, 4, 4)
+        large = torch.ones(len(numbers), 1 << 18)
+        return {
+            "small": images,
+            "last": images.to(memory_format=torch.channels_last),
+            "half": images.bfloat16(),
+            "right": images > 5,
+            "large": large,
+        }
+
+
+def test_tensors_from_a_worker_are_those_of_this_process():
+    data = Items(Kinds(), "Kinds", np.arange(60), ["x"], seed=0)
+    for (_, here), (_, sent) in zip(Loader().load(data, requests()), Loader(1).load(data, requests()), strict=True):
+        for (_, expected), (_, found) in zip(here.microbatches, sent.microbatches, strict=True):
+            for name, tensor in expected.items():
+                assert (found[name].dtype, found[name].stride()) == (tensor.dtype, tensor.stride()), name
+                assert torch.equal(found[name], tensor), name
+            assert [found[name].is_shared() for name in ("small", "large")] == [False, True]
+            found["small"].add_(1)  # it can be written to
+
+
 def test_auto_starts_workers_only_where_data_is_waited_for(caplog):
     caplog.set_level(logging.INFO)
     busy, waits = Loader(4, auto=True), Waiting(loading=[1.0] * 8, between=[99.0] * 8)

@@ -1,0 +1,188 @@
+"""The share of a training's time that it waits for data: our loader against torch's DataLoader and mosaicml's streaming.
+
+An image takes `--milliseconds` to make; this waits instead of computing, so that the figures are about the loaders and not about the
+number of cores. A step takes `--step` milliseconds, in which another device would compute. The ways take turns. Texts are loaded as
+they are, with steps as short as `--text-step`; what a thread that loads ahead could save is at most the CPU time of a batch. streaming is
+left out where it is not installed. On a busy machine all shares are too large.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "workflow/scripts")]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from packing import write_texts  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from snaketrain.data.loading.batches import Batches, shard_batch  # noqa: E402
+from snaketrain.data.loading.items import Items  # noqa: E402
+from snaketrain.data.loading.loader import Loader  # noqa: E402
+from snaketrain.data.loading.workers import Request  # noqa: E402
+
+BATCH, WARM_UP = 32, 10  # examples; steps that are not counted, in which workers start and queues fill
+GOAL = 0.02
+Ways = dict[str, Callable[[], Iterator[Any]]]
+
+
+class Images(Dataset):
+    """3 x 64 x 64 bytes, each of which takes a while."""
+
+    def __init__(self, count: int, milliseconds: float):
+        self.count, self.seconds = count, milliseconds / 1000
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.seconds)
+        return torch.full((3, 64, 64), number % 256, dtype=torch.uint8), number
+
+
+def ours(data: Any, loader: Loader) -> Iterator[Any]:
+    batches = Batches(data.lengths, 0, BATCH)
+    requests = (Request(ids, shard_batch(ids, 1, 0, 1), epoch) for epoch in range(1000) for ids in batches.of(epoch))
+    yield from loader.load(data, requests)
+
+
+def torchs(data: Dataset, workers: int, **options: Any) -> Iterator[Any]:
+    while True:
+        yield from DataLoader(data, BATCH, shuffle=True, num_workers=workers, **options)
+
+
+def mosaics(folder: Path, images: Images, workers: int) -> Iterator[Any]:
+    from streaming import MDSWriter, StreamingDataset
+
+    class Streamed(StreamingDataset):
+        def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+            found = super().__getitem__(number)
+            time.sleep(images.seconds)
+            return found["image"], found["number"]
+
+    if not folder.exists():
+        with MDSWriter(out=str(folder), columns={"image": "ndarray:uint8:3,64,64", "number": "int"}) as writer:
+            for number in range(len(images)):
+                writer.write({"image": np.full((3, 64, 64), number % 256, np.uint8), "number": number})
+    while True:
+        yield from DataLoader(Streamed(local=str(folder), shuffle=True, batch_size=BATCH), BATCH, num_workers=workers)
+
+
+def waits(batches: Iterator[Any], steps: int, step: float) -> float:
+    """The share of the time that is spent waiting for the next batch."""
+    waited, began = 0.0, 0.0
+    for number in range(WARM_UP + steps):
+        if number == WARM_UP:
+            waited, began = 0.0, time.perf_counter()
+        asked = time.perf_counter()
+        next(batches)
+        waited += time.perf_counter() - asked
+        time.sleep(step)
+    share = waited / (time.perf_counter() - began)
+    batches.close()  # type: ignore[attr-defined]  # they are generators
+    return share
+
+
+def cpu_milliseconds(batches: Iterator[Any], count: int = 300) -> float:
+    """Of this process, for a batch."""
+    for _ in range(WARM_UP):
+        next(batches)
+    began = time.process_time()
+    for _ in range(count):
+        next(batches)
+    return 1000 * (time.process_time() - began) / count
+
+
+def in_turns(ways: Ways, rounds: int, steps: int, step: float) -> dict[str, float]:
+    shares: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, start in ways.items():
+            shares[name].append(waits(start(), steps, step))
+    return {name: round(statistics.median(each), 4) for name, each in shares.items()}
+
+
+def image_ways(milliseconds: float, workers: int, folder: Path) -> Ways:
+    images = Images(64 * BATCH, milliseconds)
+    items = Items(images, "Images", np.arange(len(images)), ["inputs", "target"], seed=0)
+    ways: Ways = {
+        "ours": lambda: ours(items, Loader()),
+        f"ours, {workers} workers": lambda: ours(items, Loader(workers)),
+        "DataLoader": lambda: torchs(images, 0),
+        f"DataLoader, {workers} workers": lambda: torchs(images, workers),
+    }
+    try:
+        import streaming  # noqa: F401
+    except ImportError as error:
+        print(f"without mosaicml's streaming: {error}")
+    else:
+        ways[f"streaming, {workers} workers"] = lambda: mosaics(folder / f"mds-{milliseconds:g}", images, workers)
+    return ways
+
+
+def text_ways(folder: Path, texts: int) -> Ways:
+    examples = write_texts(folder / "texts.arrow", texts, vocabulary=30_000)
+    rows = [torch.tensor(row) for row in examples.column("input_ids")]
+
+    def padded(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        tokens = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+        return {"input_ids": tokens, "attention_mask": (tokens != 0).long()}
+
+    return {
+        "ours": lambda: ours(examples, Loader()),
+        "ours, 1 worker": lambda: ours(examples, Loader(1)),
+        "DataLoader": lambda: torchs(rows, 0, collate_fn=padded),
+        "DataLoader, 1 worker": lambda: torchs(rows, 1, collate_fn=padded),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--milliseconds", type=float, nargs="+", default=[1, 5], help="that an image takes (default: %(default)s)")
+    parser.add_argument("--step", type=float, default=60, help="milliseconds of a step on images (default: %(default)s)")
+    parser.add_argument("--text-step", type=float, default=20, help="milliseconds of a step on texts (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="worker processes (default: %(default)s)")
+    parser.add_argument("--texts", type=int, default=20_000, help="texts that are loaded (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=50, help="measured steps of each way in a round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each way (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/loading.json",
+        help="where to write the figures (default: %(default)s)",
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="loading-") as folder:
+        for milliseconds in args.milliseconds:
+            ways = image_ways(milliseconds, args.workers, Path(folder))
+            found[f"images of {milliseconds:g} ms"] = in_turns(ways, args.rounds, args.steps, args.step / 1000)
+        texts = text_ways(Path(folder), args.texts)
+        found["texts"] = in_turns(texts, args.rounds, args.steps, args.text_step / 1000)
+        cpu = {name: round(cpu_milliseconds(texts[name]()), 2) for name in ("ours", "DataLoader")}
+    for what, shares in found.items():
+        print(what, *(f"  {name:24} waits {share:6.1%} of the time" for name, share in shares.items()), sep="\n")
+    print(*(f"a batch of texts: {milliseconds} CPU ms, {name}" for name, milliseconds in cpu.items()), sep="\n")
+    best = {what: min(share for name, share in shares.items() if name.startswith("ours")) for what, shares in found.items()}
+    for what, share in best.items():
+        print(f"{what}: waiting {share:.1%}, goal at most {GOAL:.0%}: {'met' if share <= GOAL else 'missed'}")
+    about = {"date": f"{datetime.date.today():%Y-%m-%d}", "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
+    settings = {name: value for name, value in vars(args).items() if name != "output"}
+    args.output.write_text(
+        json.dumps(about | settings | {"goal": GOAL, "waiting": found, "CPU ms of a batch of texts": cpu}, indent=2) + "\n"
+    )
+    print(f"written to {args.output}")
+
+
+if __name__ == "__main__":
+    main()
