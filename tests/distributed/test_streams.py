@@ -51,3 +51,12 @@ def test_a_stopped_training_on_a_stream_resumes_bit_for_bit(data, alone, tmp_pat
     assert losses(tmp_path / "parts") == losses(alone)
     assert curves(tmp_path / "parts", "eval") == curves(alone, "eval")
     assert "did not resume" not in log_of(tmp_path / "parts").read_text()
+
+
+def test_a_longer_training_on_a_stream_continues_another_one(data, tmp_path):
+    longer = {**SETTINGS, "schedule": "constant", "warmup": 5}
+    train(data, tmp_path / "results/runs/short/training", **longer | {"steps": 20})
+    found = train(data, tmp_path / "results/runs/long/training", **longer)
+    lines = read_events(tmp_path / "results/runs/long/training/journal.jsonl")[0]
+    assert [line["resume_step"] for line in lines if line["event"] == "attempt"] == [20]
+    assert found == train(data, tmp_path / "fresh", **longer)
