@@ -3,10 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("optuna")
-
 import sample_runs
 from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, SNAKEMAKE, make_workspace

@@ -44,7 +44,7 @@ def main() -> None:
     try:
         from snaketrain.sampling import SampledSearch
     except ModuleNotFoundError:
-        raise SystemExit("search: sampling needs Optuna. Install it: pip install --no-deps optuna colorlog") from None
+        raise SystemExit("search: sampling needs Optuna. Install it: pip install optuna") from None
     searches = [SampledSearch(name, Sampling.model_validate(config["search"][name]), mode(common), basis(common)) for name in names]
     sys.exit(sample(searches, snakemake(args)))
 
