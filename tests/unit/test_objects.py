@@ -54,8 +54,6 @@ def local(tmp_path):
 @pytest.fixture(scope="module")
 def server():
     """A server of moto on loopback."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
     process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     port = int(process.stdout.readline())
     yield f"http://127.0.0.1:{port}"

@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from snaketrain.config.schema.search import Range, Sampling
@@ -35,7 +36,7 @@ class SampledSearch:
         (FOLDER / name).mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = JournalStorage(JournalFileBackend(str(FOLDER / name / "study.log")))
-        direction = "maximize" if mode == "max" else "minimize"
+        direction = StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE
         self.study = optuna.create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
         self.write()
 
