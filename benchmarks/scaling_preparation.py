@@ -158,7 +158,9 @@ def with_more(folder: Path, size: float) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, nargs=2, default=[200, 2000], help="of text, the small and the large (%(default)s)")
+    parser.add_argument(
+        "--megabytes", type=float, nargs=2, default=[200, 2000], help="sizes of the small and the large text (default: %(default)s)"
+    )
     parser.add_argument("--trials", type=int, default=20, help="how often each job is killed (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
     parser.add_argument(

@@ -181,7 +181,7 @@ def test_a_search_changes_no_setting_of_its_runs():
     assert read_runs(plain) == read_runs(searched)
     assert read_searches(searched)["rate"].runs == tuple(sorted(read_runs(plain)))
     run = next(iter(read_runs(plain)))
-    assert Pipeline(plain)._settings("train_model", run) == Pipeline(searched)._settings("train_model", run)
+    assert Pipeline(plain).strings("train_model", run) == Pipeline(searched).strings("train_model", run)
 
 
 def test_later_jobs_follow_from_the_decisions(tmp_path, monkeypatch):

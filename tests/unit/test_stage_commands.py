@@ -102,8 +102,13 @@ def test_only_a_launch_command_is_shell_text(pipeline, tmp_path):
     assert given["words"] == stage_commands.script_words(found, "evaluate_model", "default", "manifest.json", {})
 
 
-def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline, tmp_path):
+def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found = pipeline(threads=1)
+    for each in ("default", "other"):
+        evaluation = Path(found.manifest("evaluate_model", each))
+        evaluation.parent.mkdir(parents=True)
+        evaluation.touch()
     found.runs["other"] = found.runs["default"]
     assert run(stage_commands.comparison_without(found, {"other": f"train_model failed: {TEXT}"}), tmp_path) == [], "only its log has it"
     log = (tmp_path / "logs/compare_runs.log").read_text()
