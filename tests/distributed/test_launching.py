@@ -45,6 +45,7 @@ def losses(folder: Path) -> list[float]:
     return [line["metrics"]["loss"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "train"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mpiexec") is None, reason="needs mpiexec (Debian and Ubuntu: apt install mpich)")
 def test_mpiexec_trains_as_one_process_does(data, tmp_path):
     alone = start(Compute(device="cpu", threads=1), data, tmp_path / "alone")

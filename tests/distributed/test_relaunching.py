@@ -51,6 +51,7 @@ def training(data: Path, folder: Path) -> list[str]:
     return [str(forking.SCRIPT), "--rank-files", "all", *kill_anywhere.arguments(data, folder, 1, epochs=20)]
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(data, tmp_path):
     """The driver's list of GPUs is ours; the processes, their number and what they do are real."""
     (tmp_path / "bin").mkdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from distributed import forking
-from distributed.running import arguments, interrupted, log_of, losses, train
+from distributed.running import MODEL, arguments, interrupted, log_of, losses, train
 from safetensors.torch import load_file
 
 from snaketrain.runtime.journal import read_events
@@ -28,6 +28,29 @@ EDITS: dict[str, tuple[dict[str, Any], int]] = {
     "another rate": ({"learning_rate": 2e-3}, 0),
     "larger batches": ({"batch_size": 32}, 0),
 }
+MORE_EDITS: dict[str, tuple[dict[str, Any], int]] = {
+    "a number of steps": ({"epochs": None, "steps": 30}, 22),
+    "fewer steps": ({"epochs": None, "steps": 18}, 16),
+    "evaluated by the epoch": ({"evaluate_every": None, "evaluations_per_epoch": 3}, 22),
+    "saved by the clock": ({"save_every_minutes": 5}, 22),
+    "no bad steps": ({"bad_steps_allowed": 0}, 22),
+    "a decay in steps": ({"schedule": {"use": "warmup_stable_decay", "arguments": {"decay": 4}}}, 16),
+    "a linear decay": ({"schedule": "linear"}, 0),  # its rates differ before the first checkpoint that is kept
+    "a longer warm-up": ({"warmup": 8}, 0),
+    "no weight decay": ({"weight_decay": 0.0}, 0),
+    "no clipping": ({"clip_norm": None}, 0),
+    "frozen embeddings": ({"freeze": ["bert.embeddings.*"]}, 0),
+    "another optimizer": ({"optimizer": "torch.optim.SGD"}, 0),
+    "a group of parameters": ({"groups": [{"match": "*.bias", "weight_decay": 0.5}]}, 0),
+    "a group with a schedule": ({"groups": [{"match": "*.bias", "schedule": "linear"}]}, 0),
+    "smoothed labels": ({"task": {"use": "text_classification", "arguments": {"label_smoothing": 0.1}}}, 0),
+    "deterministic operations": ({"deterministic": True}, 0),
+    "recomputed activations": ({"recompute_activations": True}, 0),
+    "averaged weights": ({"callbacks": [{"use": "snaketrain.training.weight_average.Ema"}]}, 0),
+    "batches by tokens": ({"batch_size": None, "batch_tokens": 200}, 0),
+    "a wider model": ({"model": MODEL.model_copy(update={"arguments": MODEL.arguments | {"intermediate_size": 32}})}, 0),
+}
+ALL_EDITS = EDITS | MORE_EDITS
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +77,9 @@ def assert_same(one: Path, other: Path) -> None:
     assert losses(one) == losses(other)
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", [*EDITS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_EDITS)])
 def test_steps_of_the_same_trajectory_are_not_repeated(data, finished, tmp_path, edit):
-    changes, expected = EDITS[edit]
+    changes, expected = ALL_EDITS[edit]
     shutil.copytree(finished, tmp_path / "workspace")
     training = tmp_path / "workspace/results/runs/first/training"
     train(data, training, **BASE | changes)

@@ -137,7 +137,9 @@ def test_resumes_with_another_number_of_processes(data, tmp_path, before, after)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGUSR1))]
+)
 def test_torchrun_that_gets_a_signal_lets_them_save(data, tmp_path, number):
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "600"]
     torchrun += ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", str(forking.SCRIPT)]
@@ -226,6 +228,7 @@ def test_it_gives_up_after_some_rollbacks_and_names_the_examples(data, tmp_path)
     assert str(sorted(last["examples"])[-1]) in error
 
 
+@pytest.mark.slow
 def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
     stall_seconds = str(limits.whole_seconds(6))
     words = [
@@ -261,10 +264,11 @@ def selected(data, tmp_path_factory) -> list[str]:
     [
         ("raise SystemExit('no such word')", [1, 1], ["no such word"]),
         ("raise ValueError('no such number')", [1, 1], ["no such number"]),
-        (
+        pytest.param(
             "time.sleep(600)",
             [76, 76],
             ["for {stall} seconds (compute.stall_seconds)", "rank 0: waiting in", "rank 1: busy in", "odd.py"],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["exit", "error", "stuck"],

@@ -57,6 +57,7 @@ def test_the_journal_says_what_transformers_finds_on_the_development_set(data, t
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
 
 
+@pytest.mark.slow
 def test_save_every_minutes_saves_at_the_same_steps_on_all_ranks(data, tmp_path):
     """With torchrun: the first rank's clock decides. If another rank did not save, this would wait for it."""
     seconds = 0.2

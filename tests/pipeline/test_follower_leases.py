@@ -13,12 +13,15 @@ from pathlib import Path
 import limits
 import no_locks
 import psutil
+import pytest
 from unit.workspace import make_workspace
 
 from pipeline import workspace
 from pipeline.test_follower_faults import losses, write
 from snaketrain.runtime.journal import read_events
 from snaketrain.tracking.mlflow_store import Store
+
+pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # the tool with a lease that is given up for lost after two seconds

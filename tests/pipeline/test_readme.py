@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from pipeline.workspace import REPOSITORY, snakemake
@@ -36,6 +37,7 @@ def test_the_task_of_the_readme_runs_unchanged(tmp_path):
     assert found["wide"]["loss"] < 0.05 and found["small"]["loss"] < 0.06  # always the mean digit 0.073, the noisy image 0.25
 
 
+@pytest.mark.slow
 def test_the_task_of_the_documentation_runs_unchanged(tmp_path):
     found = run_task(OWN_TASK, tmp_path)
     for run in ("small", "wide"):

@@ -12,6 +12,8 @@ from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
 from snaketrain.tracking.mlflow_store import Store
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = "workflow/scripts"
 
 

@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import sample_runs
 from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, SNAKEMAKE, make_workspace
 from snaketrain.config.schema.search import Sampling
 from snaketrain.config.trials import Trials
 from snaketrain.sampling import SampledSearch
+
+pytestmark = pytest.mark.slow
 
 SAMPLING = {"space": {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}, "trials": 3, "at_once": 2}
 

@@ -381,6 +381,7 @@ def prepared(path: tuple) -> dict:
     return base
 
 
+@pytest.mark.slow
 def test_hardly_any_invalid_value_of_any_setting_is_accepted(folder):
     battery = list(of_the_schema())
     accepted, failed, slowest = tried(battery)

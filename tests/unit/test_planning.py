@@ -86,6 +86,7 @@ def test_a_real_step_has_the_same_peak(llama, tmp_path):
         assert found[phase] == pytest.approx(real[phase], rel=0.1), phase
 
 
+@pytest.mark.slow
 def test_two_depths_tell_of_any(llama):
     run = llama({"train.strategy": "fsdp", "compute.processes": 2}, num_hidden_layers=11)
     data_free = planned(run).footprint
