@@ -29,8 +29,8 @@ EDITS: dict[str, tuple[dict[str, Any], int]] = {
     "larger batches": ({"batch_size": 32}, 0),
 }
 MORE_EDITS: dict[str, tuple[dict[str, Any], int]] = {
-    "a number of steps": ({"epochs": None, "steps": 30}, 22),
-    "fewer steps": ({"epochs": None, "steps": 18}, 16),
+    "a number of steps": ({"steps": 30}, 22),
+    "fewer steps": ({"steps": 18}, 16),
     "evaluated by the epoch": ({"evaluate_every": None, "evaluations_per_epoch": 3}, 22),
     "saved by the clock": ({"save_every_minutes": 5}, 22),
     "no bad steps": ({"bad_steps_allowed": 0}, 22),
@@ -47,7 +47,7 @@ MORE_EDITS: dict[str, tuple[dict[str, Any], int]] = {
     "deterministic operations": ({"deterministic": True}, 0),
     "recomputed activations": ({"recompute_activations": True}, 0),
     "averaged weights": ({"callbacks": [{"use": "snaketrain.training.weight_average.Ema"}]}, 0),
-    "batches by tokens": ({"batch_size": None, "batch_tokens": 200}, 0),
+    "batches by tokens": ({"batch_tokens": 200}, 0),
     "a wider model": ({"model": MODEL.model_copy(update={"arguments": MODEL.arguments | {"intermediate_size": 32}})}, 0),
 }
 ALL_EDITS = EDITS | MORE_EDITS
