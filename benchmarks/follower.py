@@ -119,7 +119,7 @@ def killed(results: Path, uri: str, after_seconds: float) -> bool:
 
 
 def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int]:
-    """The failures, and how many followers were killed while they were at work."""
+    """The failures in that many trials, in each of which a follower was killed at work, and how many were killed in all."""
     empty = folder / "empty.db"
     Store(f"sqlite:///{empty}").client.search_experiments()
     (folder / "pristine").mkdir()
@@ -137,8 +137,11 @@ def kill_trials(folder: Path, count: int, seed: int = 0) -> tuple[list[str], int
     draw, problems, hits = random.Random(seed), [], 0
     for number in range(count):
         results, uri = fresh(f"trial-{number}")
-        for _ in range(draw.randint(1, 4)):
-            hits += killed(results, uri, draw.uniform(0, seconds))
+        while not killed(results, uri, after := draw.uniform(0, seconds)):
+            seconds = after  # it had ended by then, so this does not count
+            shutil.rmtree(results.parent)
+            results, uri = fresh(f"trial-{number}")
+        hits += 1 + sum(killed(results, uri, draw.uniform(0, seconds)) for _ in range(draw.randrange(4)))
         undisturbed(results, uri)
         # the data lie elsewhere in each trial
         same = json.dumps(content_of(uri), sort_keys=True).replace(f"trial-{number}", "whole") == expected

@@ -272,7 +272,7 @@ def fill(folder: Path) -> None:
 def test_killed_at_random_moments(tmp_path):
     """`benchmarks/follower.py` does this fifty times."""
     problems, hits = benchmark.kill_trials(tmp_path, 5, seed=7)
-    assert problems == [] and hits > 3
+    assert problems == [] and hits >= 5
 
 
 def test_four_followers_on_a_fresh_database(tmp_path):
