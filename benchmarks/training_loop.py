@@ -33,6 +33,7 @@ from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402
 from snaketrain.training.callbacks import default_callbacks  # noqa: E402
+from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan  # noqa: E402
 from snaketrain.training.trainer import Trainer, open_journals  # noqa: E402
 
@@ -84,16 +85,15 @@ def trainer_of(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Tra
     state, plan = make_train_state(task, train, build(task, train, Model(), None, {}), strategy), Plan.of(train, rows.lengths)
     journals = open_journals(folder, strategy)
     callbacks = default_callbacks("benchmark", folder, strategy, journals[0], stall_seconds=600, profile=None)
-    return Trainer(state, data, train, plan, folder, *journals, callbacks=callbacks, stop=Stopping())
+    return Trainer(state, data, train, plan, folder, journals, TrainerOptions(callbacks=callbacks, stop=Stopping()))
 
 
 def steps_of(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """The loop of `fit`, one step at a time."""
     trainer.callbacks.on_train_start(trainer.state)
-    planned = trainer.planned_steps()
-    trainer.upcoming = next(planned, None)
-    while trainer.upcoming:
-        yield from trainer.steps(trainer.upcoming.epoch, planned)
+    with trainer.planned.loading():
+        while trainer.planned.upcoming:
+            yield from trainer.steps(trainer.planned.upcoming.epoch)
 
 
 def ours(folder: Path, module: nn.Module, rows: Rows, train: Train) -> Iterator[Callable[[], None]]:

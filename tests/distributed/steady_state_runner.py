@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node 2 steady_state_runner.py JOBS.json RESULT
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def plain(trainer: Observed) -> list[str]:
     with recorder:
         for ids in batches[:STEADY]:
             recorder.events.clear()
-            take_step(trainer.state, trainer.load(ids, 0), len(ids), 1e-3)
+            take_step(trainer.state, trainer.planned.load(ids, 0), len(ids), 1e-3)
     return recorder.events
 
 
@@ -93,7 +94,7 @@ def trained(trainer: Observed) -> list[str]:
         return cache(recorder.noting("scalars read", result))  # read again, it is there already
 
     strategy.all_reduce_scalars_ahead = started
-    trainer.callbacks.callbacks, trainer.log_every = [ends], 1000
+    trainer.callbacks.callbacks, trainer.options = [ends], replace(trainer.options, log_every=1000)
     HostCopy.item = recorder.noting("of a host copy", item)
     try:
         with recorder:

@@ -30,6 +30,7 @@ from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E4
 from snaketrain.training.checkpoints.formats import is_sharded  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402
+from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan, folder_name  # noqa: E402
 from snaketrain.training.state import TrainState  # noqa: E402
 from snaketrain.training.step import take_step  # noqa: E402
@@ -138,10 +139,16 @@ class Unsaved(Checkpoints):
 class Observed(Trainer):
     """Which examples this rank has loaded for each step."""
 
-    def share(self, ids: np.ndarray) -> list[MicroBatch]:
-        found = super().share(ids)
-        self.loaded = [*getattr(self, "loaded", []), [microbatch.ids for microbatch in found]]
-        return found
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.loaded, share = list[list[Any]](), self.planned.share
+
+        def noted(ids: np.ndarray) -> list[MicroBatch]:
+            found = share(ids)
+            self.loaded.append([microbatch.ids for microbatch in found])
+            return found
+
+        self.planned.share = noted
 
 
 @dataclass
@@ -165,18 +172,8 @@ class Job:
         data, task, notes = Splits(*(map(Packed, splits) if train.packing else splits), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
-        trainer = Observed(
-            state,
-            data,
-            train,
-            Plan.of(train, data.train.lengths),
-            folder,
-            notes,
-            notes,
-            keep_best=3,
-            checkpoint_format=self.format,
-            log_every=1,
-        )
+        options = TrainerOptions(keep_best=3, checkpoint_format=self.format, log_every=1)
+        trainer = Observed(state, data, train, Plan.of(train, data.train.lengths), folder, (notes, notes), options)
         if not self.checkpoints:
             trainer.checkpoints = Unsaved(folder, BY_LOSS, 1)
         return trainer

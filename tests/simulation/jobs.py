@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import train_model
 from simulation.cluster import Controller, Job, Node
 from simulation.judge import Judge
 from simulation.programs import Programs
@@ -25,7 +24,15 @@ from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.ownership import TakenOver, check
-from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, FINGERPRINT, execution_options, last_saved, record_failure
+from snaketrain.runtime.run_folder import (
+    EXECUTION_OPTIONS,
+    FINGERPRINT,
+    execution_options,
+    fingerprint,
+    last_saved,
+    record_failure,
+    take_over,
+)
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 
@@ -197,9 +204,9 @@ class Training:
     def train(self) -> int:
         job = stages.Job(self.output, JobSettings("train_model", [f'run.name="{self.work.name}"'], []))
         folder, work = job.folder, self.work
-        train_model.take_over(job, {})
+        take_over(job, {})
         self.check(folder)
-        ours = {FINGERPRINT: train_model.fingerprint(job, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
+        ours = {FINGERPRINT: fingerprint(job, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
         write_json(folder / "run.json", ours)
         step, saved = last_saved(folder), None
         journal = Journal(folder / "journal.jsonl", True, lambda: self.check(folder))

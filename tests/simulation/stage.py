@@ -15,7 +15,6 @@ from snakemake.scheduling import job_scheduler
 from snakemake_executor_plugin_slurm import job_cancellation, job_status_query, partitions, utils
 from snakemake_interface_executor_plugins.executors import remote
 
-import train_model
 from simulation import standard_library as virtual
 from simulation.jobs import Machines, SimulatedStep
 from simulation.programs import Programs
@@ -104,7 +103,7 @@ def simulated(world: World, programs: Programs, machines: Machines, files: SlowF
         *((module, "start_ticks", lambda pid: pid if pid in world.pids else None) for module in (ownership, submissions)),
         (ownership, "_ourselves", ownership._ourselves.__wrapped__),
         (slurm_job, "Step", partial(SimulatedStep, machines)), (client, "ThreadPoolExecutor", virtual.VirtualPool),
-        (train_model, "sign", sign),
+        (run_folder, "sign", sign),
     ]  # fmt: skip
     handler = NotedHandler(world)
     logger.handlers, logger.propagate = [handler], False

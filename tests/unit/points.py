@@ -16,6 +16,7 @@ from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.formats import FormatName
+from snaketrain.training.options import TrainerOptions
 from snaketrain.training.plan import Plan
 from snaketrain.training.state import StepOutcome, TrainState
 from snaketrain.training.trainer import Trainer
@@ -99,7 +100,13 @@ def make(
     plan = Plan.of(train, data.train.lengths)
     callbacks = [Begins(stop), *load_callbacks(train)]
     trainer = Trainer(
-        state, data, train, plan, folder, Journal(), Journal(), callbacks=callbacks, log_every=1, stop=stop, checkpoint_format=format
+        state,
+        data,
+        train,
+        plan,
+        folder,
+        (Journal(), Journal()),
+        TrainerOptions(callbacks=callbacks, log_every=1, stop=stop, checkpoint_format=format),
     )
     folder.mkdir(exist_ok=True, parents=True)
     return trainer
@@ -141,5 +148,6 @@ def gradients(training: Trainer, evaluated_before: bool = False) -> dict[str, Te
     training.state.strategy.update = keep
     if evaluated_before:
         training.evaluate()
-    training.train_step(next(training.planned_steps()))
+    with training.planned.loading():
+        training.train_step(training.planned.upcoming)
     return found

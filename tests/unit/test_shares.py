@@ -53,7 +53,8 @@ def test_processes_drop_different_units_and_each_the_same_ones_again(tmp_path):
         training = make(tmp_path, dropout=0.5, strategy=Share(rank, 2), seed=seed)
         module_of(training)[1].register_forward_hook(lambda module, given, found: seen.append(found[0] == 0))
         seen: list[Tensor] = []
-        training.train_step(replace(next(training.planned_steps()), step=step))
+        with training.planned.loading():
+            training.train_step(replace(training.planned.upcoming, step=step))
         return tuple(seen[0].tolist())
 
     moments = [(rank, step, seed) for rank in (0, 1) for step in (1, 2) for seed in (1, 2)]

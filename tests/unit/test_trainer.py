@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from points import EXAMPLES, TRAIN, Points
 
-from snaketrain import Trainer
+from snaketrain import Trainer, TrainerOptions
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.opening import Splits
 from snaketrain.runtime.journal import read_events
@@ -48,7 +48,7 @@ def settings(tmp_path):
 
 def trainer_of(settings: Train, folder: Path, **options: object) -> Trainer:
     data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
-    return Trainer.from_settings(settings, Model(use="torch.nn.Linear"), data, folder, **options)
+    return Trainer.from_settings(settings, Model(use="torch.nn.Linear"), data, folder, TrainerOptions(**options))
 
 
 def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):

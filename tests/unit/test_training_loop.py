@@ -14,8 +14,8 @@ from transformers import get_linear_schedule_with_warmup
 from snaketrain.data.loading.batches import Batches
 from snaketrain.tasks.base import Batch, Modules
 from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.planned_steps import PlannedStep
 from snaketrain.training.state import StepOutcome, TrainState
-from snaketrain.training.trainer import PlannedStep
 
 
 def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[dict[str, float]]:

@@ -173,20 +173,20 @@ def test_its_modules_exist():
 
 
 def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
-    import train_model
     from snaketrain.runtime.job_settings import JobSettings
     from snaketrain.runtime.stages import Job
+    from train_model import observing_files
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "watch.py").write_text("SCALE = 2\n")
     (tmp_path / "mine.py").write_text("import math\n")
     settings = strings("train", Train.model_validate({"task": "mine.py:Mine", "callbacks": OBSERVER}))
     job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, ["code.mine.py=1", "code.watch.py=1"]))
-    assert train_model.observing_files(job, {0}) == {"watch.py"} and train_model.observing_files(job, set()) == set()
+    assert observing_files(job, {0}) == {"watch.py"} and observing_files(job, set()) == set()
     code_digest._cached_read.cache_clear()
     code_digest._importable_from.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
-    assert train_model.observing_files(job, {0}) == set()
+    assert observing_files(job, {0}) == set()
 
 
 def test_evaluations_by_other_code_are_not_valid(tmp_path):

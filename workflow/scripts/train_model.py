@@ -21,33 +21,26 @@ from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
 from snaketrain.runtime.goodput import Clock
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import digest, read_manifest
-from snaketrain.runtime.ownership import check, end_previous_owner, sign
+from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.ownership import check
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_failures import report_failure
 from snaketrain.runtime.rank_logs import keeps_files, log_to, start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.run_folder import (
-    EXECUTION_ONLY,
     Description,
-    execution_options,
-    move_damaged_checkpoints,
-    prepare_run_folder,
     record_failure,
     record_start,
     record_trunk,
+    take_over,
 )
 from snaketrain.runtime.stopping import Stopping
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 
 if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
-    from snaketrain.strategies.base import Strategy
-    from snaketrain.tasks.base import Task
     from snaketrain.tasks.metric_modes import Modes
-    from snaketrain.training.plan import Plan
     from snaketrain.training.trainer import Trainer
-    from snaketrain.training.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -134,8 +127,8 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     job = stages.Job(args.output, args.settings)
     folder, sections = job.folder, from_strings(job.given.settings)
     train, model = Train.model_validate(sections["train"]), Model.model_validate(sections["model"])
-    paths = {"data": args.data, "model": args.model, "initial": args.initial}
-    read = {role: read_manifest(path) for role, path in paths.items() if path}
+    paths = {role: path for role, path in (("data", args.data), ("model", args.model), ("initial", args.initial)) if path}
+    read = {role: read_manifest(path) for role, path in paths.items()}
     if Ranks.of_environment().rank == 0:
         verify(*read.values())
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
@@ -144,10 +137,12 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.data.loading.batch_counts import BatchCounts
     from snaketrain.data.loading.loader import Loader
     from snaketrain.data.loading.opening import open_splits
-    from snaketrain.training.building import early_stopping, make_task, start_strategy
+    from snaketrain.training.building import early_stopping, make_task, observers, start_strategy
     from snaketrain.training.callbacks import default_callbacks
     from snaketrain.training.checkpoints.best_metric import Selection
+    from snaketrain.training.job_trajectory import trajectory_of_job
     from snaketrain.training.journals import open_journals
+    from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
     from snaketrain.training.reuse import reuse_steps
     from snaketrain.training.trainer import Trainer
@@ -161,9 +156,8 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         about |= take_over(job, inputs)
         if args.trunk:
             record_trunk(folder, args.trunk)
-        given = {role: path for role, path in paths.items() if path}
-        description = Description(args.run_name, given, args.log_every, args.device, args.experiment, args.notes)
-        record_start(job, description, fingerprint(job, inputs), inputs, data, started, strategy)
+        description = Description(args.run_name, paths, args.log_every, args.device, args.experiment, args.notes)
+        record_start(job, description, inputs, data, started, strategy)
     strategy.wait()  # for the folder
     own_files = keeps_files(of_all=args.rank_files == "all")
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
@@ -174,19 +168,20 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     metric = args.keep_best_by or next(iter(metrics), "loss")
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
     cadence: JsonObject = {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}
-    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, cadence)
+    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, cadence, exempt=observing_files(job, observers(train)))
     if first:
         reuse_steps(folder, trajectory, plan, early_stopping(train, selection))
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
-    trainer = Trainer.from_settings(
-        train, model, splits, folder, strategy=strategy, task=task, plan=plan, weights=files.get("model"),
-        initial_weights=files.get("initial"), selection=selection, trajectory=trajectory,
-        keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
-        reduce_batch_on_oom=args.reduce_batch_on_oom, journals=journals, stop=stop, clock=Clock(started),
-        loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"),
+    options = TrainerOptions(
+        selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
-        until=plan.step_at(share) if share else None,
+        reduce_batch_on_oom=args.reduce_batch_on_oom, until=plan.step_at(share) if share else None, trajectory=trajectory,
+        loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
+    )  # fmt: skip
+    trainer = Trainer.from_settings(
+        train, model, splits, folder, options, strategy=strategy, task=task, plan=plan, journals=journals,
+        weights=files.get("model"), initial_weights=files.get("initial"),
     )  # fmt: skip
     trainer.fit()
     return Training(job, data, inputs, trainer, metrics, stop, started)
@@ -229,36 +224,6 @@ def finish(run: str, training: Training) -> int:
     return 0
 
 
-def fingerprint(job: stages.Job, inputs: dict[str, str]) -> str:
-    """Identifies a training, however it is executed."""
-    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(EXECUTION_ONLY)], inputs)
-
-
-def trajectory_of_job(
-    job: stages.Job,
-    train: Train,
-    task: "Task",
-    plan: "Plan",
-    strategy: "Strategy",
-    data: "Manifest",
-    inputs: dict[str, str],
-    cadence: JsonObject,
-) -> "Trajectory":
-    """What decides the weights of this training, step by step."""
-    import torch
-
-    from snaketrain.training.building import evaluations_count, observers
-    from snaketrain.training.trajectory import Execution, trajectory_of
-
-    counted = evaluations_count(train, task)
-    execution = Execution(train.strategy.use, strategy.world_size, strategy.device.type, torch.__version__, train.accumulate)
-    weights = {role: content for role, content in inputs.items() if role != "data"}
-    return trajectory_of(
-        job.given.settings, job.given.code, weights, data, execution, strategy.precision, partial(plan.content, cadence=counted),
-        observers=observers(train), exempt=observing_files(job, observers(train)), cadence=cadence, evaluations_count=counted,
-    )  # fmt: skip
-
-
 def observing_files(job: stages.Job, observers: set[int]) -> set[str]:
     """The user's own files that hold callbacks which only observe, and that none of the other own files imports."""
     from snaketrain.orchestration.code_digest import code_strings
@@ -267,15 +232,6 @@ def observing_files(job: stages.Job, observers: set[int]) -> set[str]:
     found = files_of_observers(job.given.settings, observers)
     own = {name for each in job.given.code if (name := module_of(each)).endswith(".py")} if found else set()
     return found - {module_of(each) for file in own - found for each in code_strings(file)}
-
-
-def take_over(job: stages.Job, inputs: dict[str, str]) -> dict[str, str]:
-    """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files."""
-    end_previous_owner(job.folder)
-    changed = prepare_run_folder(job.folder, fingerprint(job, inputs), execution_options(job.given))
-    sign(job.folder)
-    move_damaged_checkpoints(job.folder)
-    return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
 
 
 def peak_memory_mb() -> float:

@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     step = write_predictions(training, rung.folder, args.run_name)
     train_model.record_end(args.run_name, training)
     if trainer.state.rank == 0:
-        facts = {"run": args.run_name, "step": step, "rung_step": min(trainer.until or step, step), "metrics": training.metrics}
+        facts = {"run": args.run_name, "step": step, "rung_step": min(trainer.options.until or step, step), "metrics": training.metrics}
         rung.finish(inputs, [path.name for path in sorted(rung.folder.glob("dev_*"))], facts, started)
     return 0
 
@@ -76,7 +76,9 @@ def write_predictions(training: train_model.Training, folder: Path, run: str) ->
     state, train, dev, facts = trainer.state, trainer.train, trainer.data.dev, trainer.data.facts
     step = load_weights(trainer)
     with averages_in_place(state):
-        metrics, rows = predict(state, dev, train.batch_size * 2, train.batch_tokens, f"{run}: dev", measured=True, loader=trainer.loader)
+        metrics, rows = predict(
+            state, dev, train.batch_size * 2, train.batch_tokens, f"{run}: dev", measured=True, loader=trainer.options.loader
+        )
     if state.rank == 0:
         table, shown = ScoredSet("dev", training.data, "dev").table(len(dev)), Evaluate()
         measured = Measured(examples=len(dev), metrics=metrics, baselines={})
@@ -86,7 +88,7 @@ def write_predictions(training: train_model.Training, folder: Path, run: str) ->
 
 def load_weights(trainer: "Trainer") -> int:
     """The rung's step; of a training that went past it before it was searched, the first step after it whose weights are kept."""
-    state, checkpoints, until = trainer.state, trainer.checkpoints, trainer.until
+    state, checkpoints, until = trainer.state, trainer.checkpoints, trainer.options.until
     if until is None or state.step <= until:
         return state.step
     kept = [int(path.name.removeprefix("step-")) for path in checkpoints.found()] if state.rank == 0 else []

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
     from snaketrain.training.callbacks.base import Callback as Callback
+    from snaketrain.training.options import TrainerOptions as TrainerOptions
     from snaketrain.training.trainer import Trainer as Trainer
 
 PUBLIC = {
@@ -19,6 +20,7 @@ PUBLIC = {
     "Strategy": "snaketrain.strategies.base",
     "Task": "snaketrain.tasks.base",
     "Trainer": "snaketrain.training.trainer",
+    "TrainerOptions": "snaketrain.training.options",
 }
 
 

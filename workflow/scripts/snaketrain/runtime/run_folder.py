@@ -13,8 +13,8 @@ from snaketrain.runtime.credentials import hidden, hidden_in, hidden_setting
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import read_events
-from snaketrain.runtime.manifests import Manifest, write_json
-from snaketrain.runtime.ownership import is_ours
+from snaketrain.runtime.manifests import Manifest, digest, write_json
+from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.provenance import git_state, write_down
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import Job, previous_manifest
@@ -59,7 +59,21 @@ def execution_options(given: JobSettings) -> list[str]:
     return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
 
 
-def prepare_run_folder(folder: Path, fingerprint: str, options: list[str]) -> list[str]:
+def fingerprint(job: Job, inputs: dict[str, str]) -> str:
+    """Identifies a training, however it is executed."""
+    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(EXECUTION_ONLY)], inputs)
+
+
+def take_over(job: Job, inputs: dict[str, str]) -> dict[str, str]:
+    """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files."""
+    end_previous_owner(job.folder)
+    changed = prepare_run_folder(job.folder, fingerprint(job, inputs), execution_options(job.given))
+    sign(job.folder)
+    move_damaged_checkpoints(job.folder)
+    return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
+
+
+def prepare_run_folder(folder: Path, purpose: str, options: list[str]) -> list[str]:
     """Make sure that the folder belongs to this training; the results of another one are moved aside, never deleted.
 
     Different settings or data mean another training. With changed code or strategy an unfinished training resumes and logs that;
@@ -71,7 +85,7 @@ def prepare_run_folder(folder: Path, fingerprint: str, options: list[str]) -> li
         before = None
     changed: list[str] = []
     other_options = before and before[EXECUTION_OPTIONS] != options
-    if before and (before[FINGERPRINT] != fingerprint or (other_options and _finished(folder))):
+    if before and (before[FINGERPRINT] != purpose or (other_options and _finished(folder))):
         began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
         aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
         aside.parent.mkdir(parents=True, exist_ok=True)
@@ -132,9 +146,7 @@ def stopped_by(folder: Path, since: int) -> list[str]:
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
 
 
-def record_start(
-    job: Job, description: Description, fingerprint: str, inputs: dict[str, str], data: Manifest, started: float, execution: Execution
-) -> None:
+def record_start(job: Job, description: Description, inputs: dict[str, str], data: Manifest, started: float, execution: Execution) -> None:
     """Write run.json: what is known at the start, for MLflow and the comparison."""
     import torch
 
@@ -143,7 +155,7 @@ def record_start(
     write_json(
         job.folder / "run.json",
         {
-            FINGERPRINT: fingerprint,
+            FINGERPRINT: fingerprint(job, inputs),
             EXECUTION_OPTIONS: execution_options(job.given),
             "run": description.run,
             "identity": job.identity(inputs),

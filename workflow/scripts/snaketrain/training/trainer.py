@@ -2,25 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence, Sized
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.batches import MicroBatch, shard_batch
-from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.opening import Splits
-from snaketrain.data.loading.stream_progress import StreamProgress
-from snaketrain.data.loading.streams import Stream
-from snaketrain.data.loading.workers import Request, load
 from snaketrain.models.adapters import describe_adapters
-from snaketrain.runtime.goodput import Clock
 from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective
+from snaketrain.strategies.gradients import LossSums, Objective
 from snaketrain.tasks.base import Task
 from snaketrain.training.building import (
     build,
@@ -31,66 +22,53 @@ from snaketrain.training.building import (
     selection_callbacks,
     start_strategy,
 )
-from snaketrain.training.callbacks.base import Callback, Callbacks
-from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
-from snaketrain.training.checkpoints.formats import FormatName, make_format
+from snaketrain.training.callbacks.base import Callbacks
+from snaketrain.training.checkpoints.best_metric import BestMetric
+from snaketrain.training.checkpoints.formats import make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.nonfinite import Diverged, NonfiniteSteps, nonfinite_ranks
+from snaketrain.training.options import TrainerOptions
 from snaketrain.training.out_of_memory import Accumulation
 from snaketrain.training.plan import Plan, folder_name
+from snaketrain.training.planned_steps import PlannedStep, PlannedSteps
 from snaketrain.training.reused_evaluations import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import seed_step, train_step
-from snaketrain.training.stop_agreement import NeverStop, StopAgreement, StopRequest
-from snaketrain.training.trajectory import Record, Trajectory
+from snaketrain.training.stop_agreement import StopAgreement
+from snaketrain.training.trajectory import Record
 from snaketrain.training.weight_average import averages_in_place
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """A step whose batch is loaded, and whose counts are all-reduced while the step before is computed."""
-
-    step: int
-    epoch: int
-    ids: np.ndarray
-    microbatches: MicroBatches
-    counted_here: float
-    summed: Callable[[], list[float]]  # over all ranks: the count, stop requests, whether it is time to save
 
 
 class Trainer:
     """One training, from its last checkpoint to the end of its plan, a stop request, or the decision of a callback."""
 
     def __init__(
-        self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journal: Journal, rank_journal: Journal, *,
-        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2, checkpoint_format: FormatName = "auto",
-        log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None, clock: Clock | None = None,
-        trajectory: Trajectory | None = None, loader: Loader | None = None, until: int | None = None,
+        self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journals: tuple[Journal, Journal],
+        options: TrainerOptions | None = None,
     ):  # fmt: skip
-        """`until`: the last step to take now, after which it is saved; another start continues from there."""
-        self.until = until
         self.state, self.data, self.train, self.plan = state, data, train, plan
-        self.loader = loader or Loader()
-        self.journal, self.rank_journal, self.trajectory = journal, rank_journal, trajectory
-        self.callbacks, self.log_every = Callbacks(callbacks), log_every
-        self.stop, self.clock = stop or NeverStop(), clock or Clock(time.time())
-        format = make_format(checkpoint_format, state.strategy)
-        self.checkpoints = Checkpoints(folder / "checkpoints", selection, keep_best, format, journal.sync, plan.branch_steps)
-        self.best, self.reused = BestMetric(selection), ReusedEvaluations(folder)
-        self.accumulation = Accumulation(folder, train.accumulate, reduce_batch_on_oom, most=train.batch_size)
+        self.options = options = options or TrainerOptions()
+        self.journal, self.rank_journal = journals
+        self.callbacks, self.clock = Callbacks(options.callbacks), options.clock
+        self.trajectory = options.trajectory
+        format = make_format(options.checkpoint_format, state.strategy)
+        self.checkpoints = Checkpoints(
+            folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps
+        )
+        self.best, self.reused = BestMetric(options.selection), ReusedEvaluations(folder)
+        self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, most=train.batch_size)
+        self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)
         self.stateful: dict[str, Stateful] = {  # what checkpoints hold besides modules and optimizers
             "task": state.task, "window": self.window, "callbacks": self.callbacks, "bad_steps": self.nonfinite, "best": self.best,
         }  # fmt: skip
-        self.stream = StreamProgress(data.train.name, data.train.restart) if isinstance(data.train, Stream) else None
-        if self.stream:
-            self.stateful["data"] = self.stream
-        self.upcoming: PlannedStep | None = None
+        if self.planned.stream:
+            self.stateful["data"] = self.planned.stream
         self.newest: StepOutcome | None = None  # the device may not know yet whether it is applied
         self.stopping = False
         self.owed = False  # whether this step is still to be evaluated, because a stop request came first
@@ -98,19 +76,16 @@ class Trainer:
 
     @classmethod
     def from_settings(
-        cls, train: Train, model: Model, data: Splits, folder: Path, *, strategy: Strategy | None = None, task: Task | None = None,
-        plan: Plan | None = None, weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
-        selection: Selection = BY_LOSS, callbacks: Sequence[Callback] = (), keep_best: int = 2,
-        checkpoint_format: FormatName = "auto", log_every: int = 10, reduce_batch_on_oom: bool = False, stop: StopRequest | None = None,
-        clock: Clock | None = None, trajectory: Trajectory | None = None, loader: Loader | None = None, until: int | None = None,
+        cls, train: Train, model: Model, data: Splits, folder: Path, options: TrainerOptions | None = None, *,
+        strategy: Strategy | None = None, task: Task | None = None, plan: Plan | None = None,
+        weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
         Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` is the folder of the
         pretrained model that `model` names.
         """
-        strategy, task = strategy or start_strategy(train), task or make_task(train, data.facts)
-        plan = plan or Plan.of(train, data.train.lengths)
+        strategy, task, options = strategy or start_strategy(train), task or make_task(train, data.facts), options or TrainerOptions()
         folder.mkdir(parents=True, exist_ok=True)
         modules = build(
             task, train, model, weights, data.facts, initial_weights, strategy.builds, trains=True, slices=by_slices(task, strategy)
@@ -120,10 +95,10 @@ class Trainer:
             task.describe(modules, folder / "description")
             for module in modules.values():
                 describe_adapters(module, folder / "adapter")
+        callbacks = [*options.callbacks, *selection_callbacks(train, options.selection), *load_callbacks(train)]
         return cls(
-            make_train_state(task, train, modules, strategy), data, train, plan, folder, *(journals or open_journals(folder, strategy)), selection=selection,
-            callbacks=[*callbacks, *selection_callbacks(train, selection), *load_callbacks(train)], keep_best=keep_best, checkpoint_format=checkpoint_format, log_every=log_every,
-            reduce_batch_on_oom=reduce_batch_on_oom, stop=stop, clock=clock, trajectory=trajectory, loader=loader, until=until,
+            make_train_state(task, train, modules, strategy), data, train, plan or Plan.of(train, data.train.lengths), folder,
+            journals or open_journals(folder, strategy), replace(options, callbacks=callbacks),
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -138,8 +113,8 @@ class Trainer:
                 self.report_checkpoint(state.step)  # the last attempt may have been killed before it did
             if state.step in (0, *self.plan.epoch_ends, self.plan.last):
                 self.evaluate_if_owed()
-            with closing(self.planned_steps()) as planned:
-                self.train_epochs(planned)
+            with self.planned.loading():
+                self.train_epochs()
             self.finish()
             self.callbacks.on_train_end(state)
         except BaseException as error:
@@ -147,60 +122,30 @@ class Trainer:
             raise
         return state
 
-    def train_epochs(self, planned: Iterator[PlannedStep]) -> None:
-        state, task = self.state, self.state.task
-        self.upcoming = next(planned, None)
-        while self.upcoming and not self.over:
-            epoch = self.upcoming.epoch
+    def train_epochs(self) -> None:
+        state, task, planned = self.state, self.state.task, self.planned
+        while planned.upcoming and not self.over:
+            epoch = planned.upcoming.epoch
             task.on_epoch_start(epoch, state.plain_modules())
             self.evaluate_if_owed()
             if not self.over:
-                task.train_epoch(epoch, self.steps(epoch, planned))
-            while self.upcoming and self.upcoming.epoch == epoch and not self.over:  # steps that the task left out
-                self.upcoming = next(planned, None)
+                task.train_epoch(epoch, self.steps(epoch))
+            while self.goes_on_in(epoch):  # steps that the task left out
+                planned.take()
 
-    def steps(self, epoch: int, planned: Iterator[PlannedStep]) -> Iterator[Callable[[], None]]:
+    def steps(self, epoch: int) -> Iterator[Callable[[], None]]:
         """The steps of an epoch, each taken when it is called; logging, evaluation and saving follow between them."""
-        while self.upcoming and self.upcoming.epoch == epoch and not self.over:
-            current, self.upcoming = self.upcoming, next(planned, None)
+        while self.goes_on_in(epoch):
+            current = self.planned.take()
             yield partial(self.train_step, current)
             self.state.step = current.step
-            if self.stream:
-                self.stream.done(current.step)
+            self.planned.done(current.step)
             if current.step == self.plan.epoch_ends[epoch]:  # before the checkpoint, which holds what it changes
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
 
-    def planned_steps(self) -> Generator[PlannedStep, None, None]:
-        with closing(self.loader.load(self.data.train, self.requests())) as batches:
-            while True:
-                with self.clock.during("data_wait"):
-                    found = next(batches, None)
-                if found is None:
-                    return
-                request, microbatches, position = found[0], found[1].microbatches, found[1].position
-                assert request.epoch is not None, "of a training"
-                if self.stream and position:
-                    self.stream.loaded(request.step, position)
-                counted = sum(self.state.task.count(batch) for microbatch, batch in microbatches if not microbatch.filler)
-                numbers = counted, self.stop.requested(), self.state.rank == 0 and self.is_time_to_save()
-                summed = self.state.strategy.all_reduce_scalars_ahead(*numbers)
-                yield PlannedStep(request.step, request.epoch, request.ids, microbatches, counted, summed)
-
-    def requests(self) -> Iterator[Request]:
-        """Worker processes read them ahead."""
-        for epoch, batches in self.plan.batches.after(self.state.step, self.plan.last):
-            for step, ids in batches:
-                yield Request(ids, self.share(ids), epoch, step)
-
-    def share(self, ids: np.ndarray) -> list[MicroBatch]:
-        """This rank's share of a batch."""
-        strategy = self.state.strategy
-        return shard_batch(ids, self.accumulation.number, strategy.data_parallel_rank, strategy.data_parallel_size)
-
-    def load(self, ids: np.ndarray, epoch: int) -> MicroBatches:
-        """Again in this process, after running out of memory."""
-        return load(self.data.train, Request(ids, self.share(ids), epoch)).microbatches
+    def goes_on_in(self, epoch: int) -> bool:
+        return bool(self.planned.upcoming and self.planned.upcoming.epoch == epoch and not self.over)
 
     def train_step(self, planned: PlannedStep) -> None:
         """Compute gradients and update, without waiting for the device or for other ranks; then settle the step before."""
@@ -211,7 +156,7 @@ class Trainer:
                 state,
                 seed=partial(seed_step, self.train.seed, planned.step, number, state.strategy),
                 compute=lambda microbatches: state.strategy.forward_backward(objective, microbatches, count),
-                load=lambda: self.load(planned.ids, planned.epoch),
+                load=lambda: self.planned.load(planned.ids, planned.epoch),
                 microbatches=planned.microbatches,
             )
 
@@ -224,13 +169,13 @@ class Trainer:
     def after_step(self, outcome: StepOutcome | None) -> None:
         """Log, evaluate and save according to the plan. Where the task has left a step out, the outcome is an earlier one's."""
         state, saving = self.state, 0.0
-        if self.upcoming:
-            _, stopping, saving = self.upcoming.summed()
+        if self.planned.upcoming:
+            _, stopping, saving = self.planned.upcoming.summed()
             self.stopping = self.stopping or stopping > 0
         if outcome and outcome.step == state.step:
             self.callbacks.on_step_end(state, outcome)
         self.report_checkpoints()
-        if outcome and (state.step % self.log_every == 0 or state.step == self.plan.steps):
+        if outcome and (state.step % self.options.log_every == 0 or state.step == self.plan.steps):
             self.log(outcome)
         if self.plan.evaluates_at(state.step):
             self.evaluate()
@@ -245,7 +190,7 @@ class Trainer:
 
     @property
     def paused(self) -> bool:
-        return self.until is not None and self.state.step >= self.until
+        return self.options.until is not None and self.state.step >= self.options.until
 
     @property
     def complete(self) -> bool:
@@ -315,7 +260,7 @@ class Trainer:
         """Evaluate and save. On a stop request only save, since there may be half a minute left; the next attempt evaluates."""
         self.settle()
         # there is no step during which to exchange this ahead, and an evaluation synchronises the ranks anyway
-        self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.stop.requested())[0] > 0
+        self.stopping = self.stopping or self.state.strategy.all_reduce_scalars(self.options.stop.requested())[0] > 0
         step, metrics = self.state.step, None if self.stopping else self.measure()
         self.owed = metrics is None
         if metrics is not None:
@@ -333,7 +278,7 @@ class Trainer:
     def measure(self) -> dict[str, float] | None:
         if not len(self.data.dev):  # nothing is trained, so that nothing is selected either
             return {}
-        agreement = StopAgreement(self.state.strategy, self.stop)
+        agreement = StopAgreement(self.state.strategy, self.options.stop)
 
         def goes_on() -> bool:
             self.callbacks.on_evaluation_step(self.state)
@@ -341,7 +286,7 @@ class Trainer:
             return not self.stopping
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
-            return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on, self.loader)
+            return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on, self.options.loader)
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.settle()
@@ -364,8 +309,10 @@ class Trainer:
             return None
         return trajectory.record(self.state.step, nonfinite.longest)
 
-    def is_time_to_save(self) -> bool:
-        return self.plan.save_minutes is not None and time.monotonic() - self.saved_at > 60 * self.plan.save_minutes
+    def requests(self) -> tuple[bool, bool]:
+        """Whether this rank is asked to stop, and whether it is time to save; ranks exchange both a step ahead."""
+        minutes = self.plan.save_minutes if self.state.rank == 0 else None
+        return self.options.stop.requested(), minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
 
     def finish(self) -> None:
         self.settle()
