@@ -26,7 +26,7 @@ SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
-from snaketrain.orchestration.stage_commands import job_settings, shell_command  # noqa: E402
+from snaketrain.orchestration.stage_commands import shell_command  # noqa: E402
 from snaketrain.runtime.journal import all_events  # noqa: E402
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
@@ -57,7 +57,7 @@ def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     """Examples a second, and the loss on the development set at the end."""
     folder = Path(f"turns/{number}/{run}/training")
     inputs = {"data": pipeline.data(run), "model": pipeline.weights(run)}
-    job_settings(pipeline, "train_model", run).store(run)
+    pipeline.stages["train_model"].store_settings(run)
     command = shell_command(pipeline, "train_model", run, f"{folder}/manifest.json", inputs)
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     if done.returncode:

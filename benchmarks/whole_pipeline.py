@@ -25,7 +25,6 @@ SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
-from snaketrain.orchestration.stage_commands import job_settings, script_words  # noqa: E402
 
 
 def configuration(folder: Path, times: float) -> Path:
@@ -68,8 +67,9 @@ def run_stages(folder: Path) -> None:
 
 
 def stage(pipeline: Pipeline, script: str, name: str, folder: str, **inputs: Any) -> None:
-    job_settings(pipeline, script, name).store(name)
-    sys.argv = [f"{script}.py", *script_words(pipeline, script, name, f"{folder}/manifest.json", inputs, threads=2)]
+    called = pipeline.stages[script]
+    called.store_settings(name)
+    sys.argv = [f"{script}.py", *called.words(name, f"{folder}/manifest.json", inputs, threads=2)]
     try:
         runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
     except SystemExit as end:

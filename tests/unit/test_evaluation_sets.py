@@ -102,12 +102,12 @@ def test_another_test_set_or_a_further_one_changes_nothing_that_a_training_reads
         assert list(other.datasets) == [data]
         for stage, name in (("fetch_data", data), ("prepare_data", data), ("train_model", "small"), ("select_checkpoint", "small")):
             assert other.strings(stage, name) == plain.strings(stage, name)
-            assert other.reads(stage, name) == plain.reads(stage, name)
+            assert other.stages[stage].reads(name) == plain.stages[stage].reads(name)
     tested, further = others
     assert tested.evaluation_set("small") != plain.evaluation_set("small") == further.evaluation_set("small")
     assert further.sets.evaluations == ["small/more"] and further.results("small")[:-1] == plain.results("small")
     assert further.results("small")[-1] == "results/runs/small/sets/more/manifest.json"
-    assert set(further.reads("evaluate_set", "small/more")) == {"data", "selection", "set", "training"}
+    assert set(further.stages["evaluate_set"].reads("small/more")) == {"data", "selection", "set", "training"}
 
 
 def test_data_without_a_test_set_of_its_own_keeps_its_folder():

@@ -68,9 +68,9 @@ def test_every_script_receives_its_arguments_literally(pipeline, tmp_path):
     )
     names |= {"prepare_set": next(iter(found.sets.prepared)), "evaluate_set": "default/more"}
     for stage in STAGES:
-        job = found, stage, names.get(stage, "default"), f"{TEXT}/manifest.json", {"data": TEXT, "model": [TEXT], "initial": []}
-        (given,) = run(stage_commands.shell_command(*job), tmp_path)
-        assert given["words"] == stage_commands.script_words(*job)
+        job = names.get(stage, "default"), f"{TEXT}/manifest.json", {"data": TEXT, "model": [TEXT], "initial": []}
+        (given,) = run(stage_commands.shell_command(found, stage, *job), tmp_path)
+        assert given["words"] == found.stages[stage].words(*job)
         assert given["words"][:2] == ["--output", f"{TEXT}/manifest.json"] and f"--data={TEXT}" in given["words"]
         assert given["words"][2] == "--settings" and not Path(given["words"][3]).exists()  # which only who executes it writes
         assert "--initial" not in given["words"]
@@ -89,17 +89,17 @@ def test_a_job_receives_the_settings_that_snakemake_compares(pipeline, tmp_path)
 
 
 def test_so_are_processes_that_torchrun_starts(pipeline, tmp_path):
-    job = pipeline(threads=2, processes=2, device="cpu"), "train_model", "default", f"{TEXT}/manifest.json", {}
-    given = run(stage_commands.shell_command(*job), tmp_path)
+    found, job = pipeline(threads=2, processes=2, device="cpu"), ("default", f"{TEXT}/manifest.json", {})
+    given = run(stage_commands.shell_command(found, "train_model", *job), tmp_path)
     assert sorted(each["ranks"] for each in given) == ["0", "1"]
-    assert all(each["words"] == stage_commands.script_words(*job) for each in given)
+    assert all(each["words"] == found.stages["train_model"].words(*job) for each in given)
 
 
 def test_only_a_launch_command_is_shell_text(pipeline, tmp_path):
     found = pipeline(threads=2, processes=2, launcher="env", launch_command="PROCESSES=$((1 + {processes}))")
     command = stage_commands.shell_command(found, "evaluate_model", "default", "manifest.json", {})
     (given,) = run(command, tmp_path)
-    assert given["words"] == stage_commands.script_words(found, "evaluate_model", "default", "manifest.json", {})
+    assert given["words"] == found.stages["evaluate_model"].words("default", "manifest.json", {})
 
 
 def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ def check_results(stage):
 
     def check(wildcards):
         name = job_name(wildcards)
-        pipeline.check_name(stage, name)
+        pipeline.stages[stage].check(name)
         if repairs.needed(stage, name):
             # Snakemake would not run the requested rules that depend on a stage whose results are reproduced unchanged
             if workflow.dag_settings.forcerun and repairs.reproduces_its_results(stage, name):

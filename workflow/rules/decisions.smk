@@ -16,7 +16,7 @@ def survivors(decision):
 def contenders(wildcards):
     """The rungs that a decision compares."""
     decision = job_name(wildcards)
-    pipeline.check_name("decide_rung", decision)
+    pipeline.stages["decide_rung"].check(decision)
     if before := pipeline.searches.decision_before(decision):
         survivors(before)
     return [pipeline.manifest("train_rung", rung) for rung in pipeline.searches.contenders(decision)]

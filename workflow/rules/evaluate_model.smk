@@ -31,11 +31,11 @@ rule evaluate_model:
         "logs/evaluate_model/{run}.log",
     group:
         pipeline.groups
-    threads: varying(pipeline.runs, lambda run: pipeline.evaluation_computes[run].threads)
+    threads: launching.threads_of(pipeline.computes_of("evaluate_model"))
     resources:
-        **launching.resources_of(pipeline.evaluation_computes, saves=False),
+        **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
     params:
-        *pipeline.tracked("evaluate_model", pipeline.runs),
+        *pipeline.tracked("evaluate_model"),
         command=untracked(stage_command, pipeline, "evaluate_model", executes),
     shell:
         "{params.command} {log:q}"

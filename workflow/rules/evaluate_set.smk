@@ -22,11 +22,11 @@ rule evaluate_set:
         ),
     log:
         "logs/evaluate_set/{run}/{evaluation_set}.log",
-    threads: varying(pipeline.sets.evaluations, lambda name: pipeline.set_computes[name].threads)
+    threads: launching.threads_of(pipeline.computes_of("evaluate_set"))
     resources:
-        **launching.resources_of(pipeline.set_computes, saves=False),
+        **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
     params:
-        *pipeline.tracked("evaluate_set", pipeline.sets.evaluations),
+        *pipeline.tracked("evaluate_set"),
         command=untracked(stage_command, pipeline, "evaluate_set", executes),
     shell:
         "{params.command} {log:q}"

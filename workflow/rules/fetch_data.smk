@@ -9,7 +9,7 @@ rule fetch_data:
     log:
         "logs/fetch_data/{dataset}.log",
     params:
-        *pipeline.tracked("fetch_data", pipeline.datasets),
+        *pipeline.tracked("fetch_data"),
         command=untracked(stage_command, pipeline, "fetch_data", executes),
     shell:
         "{params.command} {log:q}"

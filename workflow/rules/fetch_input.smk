@@ -9,7 +9,7 @@ rule fetch_input:
     log:
         "logs/fetch_input/{input_name}.log",
     params:
-        *pipeline.tracked("fetch_input", pipeline.inputs),
+        *pipeline.tracked("fetch_input"),
         command=untracked(stage_command, pipeline, "fetch_input", executes),
     shell:
         "{params.command} {log:q}"

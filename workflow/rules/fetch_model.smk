@@ -9,7 +9,7 @@ rule fetch_model:
     log:
         "logs/fetch_model/{model}.log",
     params:
-        *pipeline.tracked("fetch_model", pipeline.models),
+        *pipeline.tracked("fetch_model"),
         command=untracked(stage_command, pipeline, "fetch_model", executes),
     shell:
         "{params.command} {log:q}"

@@ -1,7 +1,7 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
 from snaketrain.orchestration.names import folder_of_job
-from snaketrain.orchestration.stage_commands import RUNS_A_MODEL
+from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor
@@ -51,7 +51,8 @@ def is_done(submission):
 def check_cluster():
     under_slurm = workflow.executor_plugin.name == "slurm"
     slurm, jobs = LEFT_OVER.slurm, list(workflow.dag.needrun_jobs())
-    computes = {job: pipeline.compute(job.rule.name, job_name(job.wildcards)) for job in jobs if job.rule.name in RUNS_A_MODEL}
+    of_jobs = {job: stage for job in jobs if isinstance(stage := pipeline.stages.get(job.rule.name), ModelStage)}
+    computes = {job: stage.compute(job_name(job.wildcards)) for job, stage in of_jobs.items()}
     try:
         if under_slurm:
             submitted = list(dict.fromkeys(submission_of(job) for job in jobs if not job.is_local))
@@ -59,8 +60,8 @@ def check_cluster():
             problems = problems or checks.refusals(slurm, submitted, workflow.executor_settings)
         else:
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
-        for job in computes:
-            run = pipeline.run_behind(job.rule.name, job_name(job.wildcards))
+        for job, stage in of_jobs.items():
+            run = stage.run(job_name(job.wildcards))
             problem = launching.without_gpus(pipeline.runs[run], workflow.executor_plugin.name, job.resources.get("gres"))
             problems += [f"{problem} (run {run})"] if problem else []
         for compute in computes.values():

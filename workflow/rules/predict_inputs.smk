@@ -11,11 +11,11 @@ rule predict_inputs:
         "results/runs/{run}/predictions/manifest.json",
     log:
         "logs/predict_inputs/{run}.log",
-    threads: varying(pipeline.predicting, lambda run: pipeline.evaluation_computes[run].threads)
+    threads: launching.threads_of(pipeline.computes_of("predict_inputs"))
     resources:
-        **launching.resources_of(pipeline.evaluation_computes, saves=False),
+        **launching.resources_of(pipeline.computes_of("predict_inputs"), saves=False),
     params:
-        *pipeline.tracked("predict_inputs", pipeline.predicting),
+        *pipeline.tracked("predict_inputs"),
         command=untracked(stage_command, pipeline, "predict_inputs", executes),
     shell:
         "{params.command} {log:q}"

@@ -15,7 +15,7 @@ rule prepare_data:
     resources:
         mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
-        *pipeline.tracked("prepare_data", pipeline.datasets),
+        *pipeline.tracked("prepare_data"),
         command=untracked(stage_command, pipeline, "prepare_data", executes),
     shell:
         "{params.command} {log:q}"

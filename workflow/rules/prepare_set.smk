@@ -14,7 +14,7 @@ rule prepare_set:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("prepare_set", pipeline.sets.prepared),
+        *pipeline.tracked("prepare_set"),
         command=untracked(stage_command, pipeline, "prepare_set", executes),
     shell:
         "{params.command} {log:q}"

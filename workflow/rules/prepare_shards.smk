@@ -13,7 +13,7 @@ rule survey_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("survey_shard", pipeline.shards.surveyed),
+        *pipeline.tracked("survey_shard"),
         command=untracked(stage_command, pipeline, "survey_shard", executes),
     shell:
         "{params.command} {log:q}"
@@ -28,7 +28,7 @@ rule decide_classes:
     log:
         "logs/decide_classes/{dataset}.log",
     params:
-        *pipeline.tracked("decide_classes", pipeline.shards.deciding),
+        *pipeline.tracked("decide_classes"),
         command=untracked(stage_command, pipeline, "decide_classes", executes),
     shell:
         "{params.command} {log:q}"
@@ -47,7 +47,7 @@ rule prepare_shard:
     resources:
         mpi="",  # as in prepare_data
     params:
-        *pipeline.tracked("prepare_shard", pipeline.shards.names),
+        *pipeline.tracked("prepare_shard"),
         command=untracked(stage_command, pipeline, "prepare_shard", executes),
     shell:
         "{params.command} {log:q}"

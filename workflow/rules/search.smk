@@ -13,11 +13,11 @@ rule train_rung:
         "results/runs/{run}/rungs/{rung}/manifest.json",
     log:
         "logs/train_rung/{run}/{rung}.log",
-    threads: varying(pipeline.searches.rungs, lambda name: pipeline.rung_computes[name].threads)
+    threads: launching.threads_of(pipeline.computes_of("train_rung"))
     resources:
-        **launching.resources_of(pipeline.rung_computes, saves=True),
+        **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
     params:
-        *pipeline.tracked("train_rung", pipeline.searches.rungs),
+        *pipeline.tracked("train_rung"),
         command=untracked(stage_command, pipeline, "train_rung", executes),
     shell:
         "{params.command} -a {log:q}"
@@ -32,7 +32,7 @@ checkpoint decide_rung:
     log:
         "logs/decide_rung/{search}/{rung}.log",
     params:
-        *pipeline.tracked("decide_rung", pipeline.searches.decisions),
+        *pipeline.tracked("decide_rung"),
         command=untracked(stage_command, pipeline, "decide_rung", executes),
     shell:
         "{params.command} {log:q}"

@@ -18,7 +18,7 @@ rule select_checkpoint:
     resources:
         mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
     params:
-        *pipeline.tracked("select_checkpoint", pipeline.runs),
+        *pipeline.tracked("select_checkpoint"),
         command=untracked(stage_command, pipeline, "select_checkpoint", executes),
     shell:
         "{params.command} {log:q}"

@@ -14,11 +14,11 @@ rule train_model:
         "logs/train_model/{run}.log",
     group:
         pipeline.groups
-    threads: varying(pipeline.runs, lambda run: pipeline.computes[run].threads)
+    threads: launching.threads_of(pipeline.computes_of("train_model"))
     resources:
-        **launching.resources_of(pipeline.computes, saves=True),
+        **launching.resources_of(pipeline.computes_of("train_model"), saves=True),
     params:
-        *pipeline.tracked("train_model", pipeline.runs),
+        *pipeline.tracked("train_model"),
         command=untracked(stage_command, pipeline, "train_model", executes),
     shell:
         "{params.command} -a {log:q}"

@@ -14,11 +14,11 @@ rule train_trunk:
         "logs/train_trunk/{trunk}.log",
     wildcard_constraints:
         trunk="|".join(pipeline.trunks.known) or "none",
-    threads: varying(pipeline.trunks.known, lambda trunk: pipeline.trunk_computes[trunk].threads)
+    threads: launching.threads_of(pipeline.computes_of("train_trunk"))
     resources:
-        **launching.resources_of(pipeline.trunk_computes, saves=True),
+        **launching.resources_of(pipeline.computes_of("train_trunk"), saves=True),
     params:
-        *pipeline.tracked("train_trunk", pipeline.trunks.known),
+        *pipeline.tracked("train_trunk"),
         command=untracked(stage_command, pipeline, "train_trunk", executes),
     shell:
         "{params.command} -a {log:q}"

@@ -120,12 +120,17 @@ def torchrun(*options: object) -> list[str]:
     return [program, "--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
+def threads_of(computes: dict[str, Compute]) -> object:
+    """The threads of a rule, by job."""
+    return varying(computes, lambda job: computes[job].threads)
+
+
 def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, object]:
-    """The resources of a rule, by run."""
-    needs = {run: asked(compute, saves) for run, compute in computes.items()}
+    """The resources of a rule, by job."""
+    needs = {job: asked(compute, saves) for job, compute in computes.items()}
 
     def resource(name: str) -> object:
-        return varying(needs, lambda run: needs[run][name])
+        return varying(needs, lambda job: needs[job][name])
 
     return {name: resource(name) for name in asked(Compute(), saves)}
 

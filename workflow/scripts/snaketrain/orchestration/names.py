@@ -8,6 +8,8 @@ from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.secret_forms import without_secrets
 
+RESULTS = "results"
+
 
 def data_name(data: Data) -> str:
     return f"{data.name}-{digest(sorted(strings('data', data.for_training)))[:8]}"

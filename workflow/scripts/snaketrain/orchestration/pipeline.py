@@ -8,47 +8,24 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from snaketrain.config.errors import ConfigurationError, nearest
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs, strings
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.searches import read_searches
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
-from snaketrain.orchestration.names import data_name, initial, source_name
+from snaketrain.orchestration.names import RESULTS, data_name, initial, source_name
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
-from snaketrain.orchestration.shards import SHARD_STAGES, Shards, dataset_of
+from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stage_strings import StageStrings
+from snaketrain.orchestration.stages import STAGES, ModelStage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 
 T = TypeVar("T")
-
-RESULTS = "results"
-FOLDERS = {  # below RESULTS; {} is the name of the run, data set or model
-    "fetch_data": "raw/{}",
-    "fetch_model": "models/{}",
-    "fetch_input": "inputs/{}",
-    "survey_shard": "data/{}/surveys/{}",  # of a name `data set/shard`
-    "decide_classes": "data/{}/classes",
-    "prepare_shard": "data/{}/shards/{}",
-    "prepare_data": "data/{}",
-    "train_rung": "runs/{}/rungs/{}",  # of a name `run/rung`
-    "decide_rung": "searches/{}/{}",  # of a name `search/rung`
-    "train_trunk": "trunks/{}/training",
-    "train_model": "runs/{}/training",
-    "select_checkpoint": "runs/{}/selection",
-    "prepare_set": "sets/{}",
-    "evaluate_model": "runs/{}/evaluation",
-    "evaluate_set": "runs/{}/sets/{}",  # of a name `run/evaluation set`
-    "predict_inputs": "runs/{}/predictions",
-    "compare_runs": "comparison",
-}
-
-
-TRAIN = ("train_model", "train_rung", "train_trunk")
 
 
 class Pipeline:
@@ -60,18 +37,19 @@ class Pipeline:
         runs: dict[str, Settings] | None = None,
         in_job: bool = False,
     ):
-        """`runs`: those of the configuration, if they have been read already; `in_job`: this is the Snakemake of a job of a cluster."""
+        """`runs`: those of the configuration, if they have been read already; `in_job`: this is the Snakemake of a job of a cluster.
+
+        `reads_files`: whether local files are compared; jobs parse the Snakefile as well, but decide nothing.
+        """
         self.in_slurm_job, self.in_job = in_slurm_job, in_job
-        self.reads_files = reads_files  # jobs parse the Snakefile as well, but decide nothing
         self.as_input: Callable[[str, str], str] = self.manifest  # what a rule reads of a stage; see Snakefile
         self.ancient: Callable[[str], str] = str  # Snakemake's mark of an input whose changes make nothing stale
         self.runs = dict(sorted((runs or read_runs(config)).items()))  # the order in the file has no meaning
         self.sets, self.shards = EvaluationSets(self.runs), Shards(self.runs.values())
         self.searches = Searches(read_searches(config), self.runs, partial(self.manifest, "decide_rung"))
-        self.trunks = Trunks(
-            self.runs, self.searches.of_runs, self._data_names, lambda run: self.strings("train_model", run), Path(RESULTS)
-        )
-        self._strings = StageStrings(self)
+        self.trunks = Trunks(self.runs, self.searches.of_runs, self.data_names, lambda run: self.strings("train_model", run), Path(RESULTS))
+        self.stages = stages_of(self)
+        self._strings = StageStrings(self.stages, reads_files)
         self._conceal()
 
     def _conceal(self) -> None:
@@ -110,36 +88,27 @@ class Pipeline:
 
     @cached_property
     def datasets(self) -> dict[str, Data]:
-        return {name: self.runs[run].data.for_training for run, name in self._data_names.items()}
+        return {name: self.runs[run].data.for_training for run, name in self.data_names.items()}
 
     @cached_property
     def computes(self) -> dict[str, Compute]:
         return {name: run.compute for name, run in self.runs.items()}
 
     @cached_property
-    def rung_computes(self) -> dict[str, Compute]:
-        return {name: self.computes[run_of(name)] for name in self.searches.rungs}
-
-    @cached_property
-    def trunk_computes(self) -> dict[str, Compute]:
-        return {name: self.compute("train_trunk", name) for name in self.trunks.known}
-
-    @cached_property
     def evaluation_computes(self) -> dict[str, Compute]:
         return {name: evaluation_compute(run) for name, run in self.runs.items()}
 
-    @cached_property
-    def set_computes(self) -> dict[str, Compute]:
-        return {name: self.compute("evaluate_set", name) for name in self.sets.evaluations}
+    def computes_of(self, stage: str) -> dict[str, Compute]:
+        """What each job of a training, an evaluation or a prediction takes."""
+        return self._model_stage(stage).computes
 
-    def compute(self, stage: str, name: str) -> Compute:
-        """What a training, an evaluation or a prediction takes."""
-        run = self.run_behind(stage, name)
-        return (self.computes if stage in TRAIN else self.evaluation_computes)[run]
+    def compute(self, stage: str, job: str) -> Compute:
+        return self._model_stage(stage).compute(job)
 
-    def run_behind(self, stage: str, name: str) -> str:
-        """The run whose settings a job of a training, an evaluation or a prediction has."""
-        return self.trunks.known[name].run if stage == "train_trunk" else run_of(name)
+    def _model_stage(self, name: str) -> ModelStage:
+        stage = self.stages[name]
+        assert isinstance(stage, ModelStage), f"{name} runs no model"
+        return stage
 
     @property
     def selection_is_light(self) -> bool:
@@ -160,36 +129,15 @@ class Pipeline:
     def most_threads(self) -> int:
         return max(compute.threads for compute in self.computes.values())
 
-    def check_name(self, stage: str, name: str) -> None:
-        """Refuse a run, data set or model that the configuration does not have; somebody may ask for its files."""
-        kind, known = {
-            "fetch_model": ("model", list(self.models)),
-            "fetch_data": ("data set", list(self.datasets)),
-            "survey_shard": ("shard to survey", self.shards.surveyed),
-            "decide_classes": ("data set with shards and without `labels`", self.shards.deciding),
-            "prepare_shard": ("shard", self.shards.names),
-            "prepare_data": ("data set", list(self.datasets)),
-            "prepare_set": ("evaluation set", list(self.sets.prepared)),
-            "evaluate_set": ("run with that evaluation set", self.sets.evaluations),
-            "train_trunk": ("trunk", list(self.trunks.known)),
-            "fetch_input": ("files of an evaluation set or to predict", list(self.inputs)),
-            "predict_inputs": ("run with data to predict", list(self.predicting)),
-            "compare_runs": ("", [""]),
-            "train_rung": ("rung of a search", self.searches.rungs),
-            "decide_rung": ("rung of a search", self.searches.decisions),
-        }.get(stage, ("run", list(self.runs)))
-        if name not in known:
-            raise LookupError(f"The configuration has no {kind} {name!r}{nearest(name, known)} It has: {', '.join(known)}.")
-
     # --- where it is
 
     @cached_property
-    def _data_names(self) -> dict[str, str]:
+    def data_names(self) -> dict[str, str]:
         return {run: data_name(settings.data) for run, settings in self.runs.items()}
 
     @staticmethod
     def manifest(stage: str, name: str = "") -> str:
-        return f"{RESULTS}/{FOLDERS[stage].format(*name.split('/'))}/manifest.json"
+        return f"{RESULTS}/{STAGES[stage].folder.format(*name.split('/'))}/manifest.json"
 
     def raw(self, name: str) -> str:
         return self.as_input("fetch_data", dataset_of(name))
@@ -206,7 +154,7 @@ class Pipeline:
         return [self.as_input("prepare_shard", shard) for shard in self.shards.of(dataset)]
 
     def data(self, name: str) -> str:
-        return self.as_input("prepare_data", self._data_names[run_of(name)])
+        return self.as_input("prepare_data", self.data_names[run_of(name)])
 
     def tokenizer(self, name: str) -> list[str]:
         return self._fetched(self.datasets[dataset_of(name)].tokenizer)
@@ -246,46 +194,10 @@ class Pipeline:
 
     def unlabelled(self, run: str) -> list[str]:
         """In the order of their names."""
-        return [self.as_input("fetch_input", name) for _, name in sorted(self._input_names(run).items())]
-
-    def _input_names(self, run: str) -> dict[str, str]:
-        return {name: source_name(inputs.source) for name, inputs in self.runs[run].predict.items()}
+        return [self.as_input("fetch_input", source_name(inputs.source)) for _, inputs in sorted(self.runs[run].predict.items())]
 
     def _fetched(self, source: Source | None) -> list[str]:
         return [self.as_input("fetch_model", source_name(source))] if source else []
-
-    def reads(self, stage: str, name: str) -> dict[str, tuple[str, str]]:
-        """The inputs that a stage's manifest records, by role: the stage and the name that made each."""
-        if stage.startswith("fetch"):
-            return {}
-        if stage == "compare_runs":
-            compared = self.searches.finishing()
-            evaluations = {name: ("evaluate_set", name) for name in self.evaluations_of(compared)}
-            decisions = {f"search {name}": ("decide_rung", name) for name in self.searches.decisions}
-            return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
-        if stage == "decide_rung":
-            return {run_of(rung): ("train_rung", rung) for rung in self.searches.contenders(name)}
-        if stage == "prepare_set":
-            return self.sets.prepared[name].reads()
-        if stage in ("prepare_data", "decide_classes", *SHARD_STAGES):
-            tokenizer = self.datasets[dataset_of(name)].tokenizer
-            fetched = {"raw": ("fetch_data", dataset_of(name))} | (
-                {"tokenizer": ("fetch_model", source_name(tokenizer))} if tokenizer else {}
-            )
-            return fetched if stage == "prepare_data" else self.shards.reads(stage, name, fetched)
-        if stage == "predict_inputs":
-            fetched = {each: ("fetch_input", source) for each, source in self._input_names(name).items()}
-            return {"selection": ("select_checkpoint", name)} | fetched
-        data = {"data": ("prepare_data", self._data_names[self.run_behind(stage, name)])}
-        if stage in TRAIN:
-            run = self.runs[self.run_behind(stage, name)]
-            sources = {"model": run.model.source, "initial": initial(run)}
-            return data | {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
-        if stage == "select_checkpoint":
-            model = self.runs[name].model
-            pretrained = {"model": ("fetch_model", source_name(model.source))} if model.adapters and model.source else {}
-            return {"training": ("train_model", name)} | pretrained
-        return data | {"selection": ("select_checkpoint", run_of(name))} | self.sets.reads(name)
 
     def evaluations_of(self, runs: Iterable[str]) -> list[str]:
         """Those on further sets, by their names."""
@@ -301,11 +213,8 @@ class Pipeline:
 
     # --- what makes it stale
 
-    def source(self, stage: str, name: str) -> Source:
-        return (self.models if stage == "fetch_model" else self.inputs)[name]
-
     def strings(self, stage: str, name: str) -> list[str]:
         return self._strings.of(stage, name)
 
-    def tracked(self, stage: str, names: Iterable[str]) -> list[str | Callable[[Sequence[str]], str]]:
-        return self._strings.params(stage, names)
+    def tracked(self, stage: str) -> list[str | Callable[[Sequence[str]], str]]:
+        return self._strings.params(stage)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from snaketrain.config.schema import Source
-from snaketrain.orchestration.own_files import file_digests, of_splits
+from snaketrain.orchestration.own_files import file_digests
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
@@ -76,7 +76,7 @@ class Repairs:
         except SystemExit:
             return False
         settings, code = (sorted(s for s in strings if s.startswith("code.") == wanted) for wanted in (False, True))
-        above = self.pipeline.reads(stage, name)
+        above = self.pipeline.stages[stage].reads(name)
         return (
             manifest.identity == digest(stage, settings, code, manifest.inputs)
             and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
@@ -100,11 +100,8 @@ class Repairs:
 
     def _sources(self, stage: str, name: str) -> dict[str, Source]:
         """The stage's sources, by the folder that it puts their files in."""
-        if stage in ("fetch_model", "fetch_input"):
-            return {"files": self.pipeline.source(stage, name)}
-        if stage != "fetch_data":
-            return {}
-        return {split: source for split, source in of_splits(self.pipeline.datasets[name]).items() if not source.use}
+        sources = self.pipeline.stages[stage].sources(name)
+        return {"files" if setting == "source" else setting: source for setting, source in sources.items()}
 
     def _selected(self, run: str, training: Manifest) -> bool:
         """Whether the checkpoint selected from a training is intact: the training's own may have been deleted to save space."""

@@ -1,0 +1,129 @@
+"""What distinguishes a kind of job: its jobs, where their results are, what these are made from, and how the script is called."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from snaketrain.config.errors import nearest
+from snaketrain.config.schema import Compute, Settings, Source
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.names import source_name
+from snaketrain.orchestration.own_files import content
+from snaketrain.orchestration.script_options import Option, option_words
+from snaketrain.runtime.job_settings import JobSettings
+
+if TYPE_CHECKING:
+    from snaketrain.orchestration.pipeline import Pipeline
+
+Reads: TypeAlias = dict[str, tuple[str, str]]  # by role: the stage and the job that made what is read
+
+
+class Stage:
+    """A rule and its script. A job is named after the run, data set or model that it works on."""
+
+    name: ClassVar[str]
+    folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
+    works_on: ClassVar[str] = "run"  # for messages
+
+    def __init__(self, pipeline: "Pipeline"):
+        self.pipeline = pipeline
+
+    @property
+    def jobs(self) -> Collection[str]:
+        """All that the configuration may need."""
+        return self.pipeline.runs
+
+    def check(self, job: str) -> None:
+        """Somebody may ask for the files of a job that the configuration does not have."""
+        if job not in self.jobs:
+            known = ", ".join(self.jobs)
+            raise LookupError(f"The configuration has no {self.works_on} {job!r}{nearest(job, list(self.jobs))} It has: {known}.")
+
+    # --- what its results depend on
+
+    def reads(self, job: str) -> Reads:
+        """The inputs that the manifest records."""
+        return {}
+
+    def settings(self, job: str) -> list[str]:
+        """`key=json` for each."""
+        return []
+
+    def sources(self, job: str) -> dict[str, Source]:
+        """What it fetches."""
+        return {}
+
+    def own_code(self, job: str) -> list[Path]:
+        """The user's files, and those of the library that only the settings name. The script and its imports always count."""
+        return []
+
+    def local_files(self, job: str) -> list[str]:
+        """A digest for each source of local files; files of a package or a pinned commit do not change.
+
+        Snakemake compares large files by modification time alone: it changes when a file is copied, and does not when an older file
+        takes its place.
+        """
+        return [f"files.{setting}={content(source)}" for setting, source in self.sources(job).items() if source.is_local]
+
+    # --- how its script is called
+
+    @property
+    def script(self) -> str:
+        return self.name
+
+    def launcher(self, job: str) -> str:
+        """In front of the script."""
+        return launching.python()
+
+    def options(self, job: str, threads: int) -> dict[str, Option]:
+        """Besides inputs and settings."""
+        return {}
+
+    def job_settings(self, job: str) -> JobSettings:
+        return JobSettings.of(self.name, self.pipeline.strings(self.name, job))
+
+    def store_settings(self, job: str) -> None:
+        """In the file that the script reads."""
+        self.job_settings(job).store(job)
+
+    def words(self, job: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
+        """The script's options; `given`: the rule's named inputs, which are options of the same names."""
+        settings = str(self.job_settings(job).path(job))
+        return option_words({"output": [output], "settings": [settings], **self.options(job, threads), **given})
+
+
+class ModelStage(Stage):
+    """Runs a model, on the devices and with the processes that `compute` gives it."""
+
+    def run(self, job: str) -> str:
+        """The run whose settings a job has."""
+        return run_of(job)
+
+    def compute(self, job: str) -> Compute:
+        return self.pipeline.evaluation_computes[self.run(job)]
+
+    @property
+    def computes(self) -> dict[str, Compute]:
+        return {job: self.compute(job) for job in self.jobs}
+
+    def launcher(self, job: str) -> str:
+        return launching.launch(self.compute(job), self.pipeline.in_slurm_job)
+
+    def settings_of(self, job: str) -> Settings:
+        return self.pipeline.runs[self.run(job)]
+
+    def data(self, job: str) -> Reads:
+        return {"data": ("prepare_data", self.pipeline.data_names[self.run(job)])}
+
+
+def fetched(**sources: Source | None) -> Reads:
+    """Models and tokenizers, by role."""
+    return {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
+
+
+def loader_workers(compute: Compute) -> str | None:
+    """A number; with `auto` the largest."""
+    if compute.loader_workers == "auto":
+        return f"auto:{max(1, compute.threads // compute.processes)}"
+    return str(compute.loader_workers) if compute.loader_workers else None

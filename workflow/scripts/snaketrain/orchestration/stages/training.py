@@ -1,0 +1,133 @@
+"""Stages that train: a run, the first steps of several runs, a run as far as a rung of its search; and the decisions of a search."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Compute
+from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.inspection.task_metrics import train_settings
+from snaketrain.orchestration.names import initial
+from snaketrain.orchestration.script_options import Option, option_words
+from snaketrain.orchestration.stages.base import ModelStage, Reads, Stage, fetched, loader_workers
+from snaketrain.orchestration.stages.code_of_runs import code_of_training
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.job_settings import JobSettings
+
+
+class Training(ModelStage):
+    def compute(self, job: str) -> Compute:
+        return self.pipeline.computes[self.run(job)]
+
+    def reads(self, job: str) -> Reads:
+        run = self.settings_of(job)
+        return self.data(job) | fetched(model=run.model.source, initial=initial(run))
+
+    def own_code(self, job: str) -> list[Path]:
+        return code_of_training(self.settings_of(job))
+
+    def settings(self, job: str) -> list[str]:
+        run = self.settings_of(job)
+        selection = strings("select", run.select) if run.train.depends_on_selection else []
+        return [*strings("model", run.model), *strings("train", train_settings(run)), *selection]
+
+    def options(self, job: str, threads: int) -> dict[str, Option]:
+        """None of these changes the result."""
+        run = self.settings_of(job)
+        profile = run.compute.profile
+        return {
+            "run-name": job,
+            "experiment": hidden(self.experiment(job)),
+            "device": run.compute.required_device,
+            "keep-best-by": run.select.metric,
+            "keep-best-mode": run.select.mode,
+            "keep": run.compute.keep_checkpoints,
+            "checkpoint-format": run.compute.checkpoint_format,
+            "log-every": run.tracking.log_every_steps,
+            "stall-seconds": run.compute.stall_seconds,
+            "rank-files": run.compute.rank_files,
+            "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
+            "reduce-batch-on-oom": run.compute.reduce_batch_on_oom,
+            "loader-workers": loader_workers(run.compute),
+            "notes": hidden(run.tracking.notes),
+        }
+
+    def experiment(self, job: str) -> str:
+        """In MLflow."""
+        return self.settings_of(job).tracking.experiment
+
+
+class TrainModel(Training):
+    name, folder = "train_model", "runs/{}/training"
+
+
+class TrainTrunk(Training):
+    """The first steps of several runs, with the settings of one of them. It is no run, so MLflow has it in an experiment of its own."""
+
+    name, folder, works_on = "train_trunk", "trunks/{}/training", "trunk"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.trunks.known
+
+    @property
+    def script(self) -> str:
+        return "train_model"
+
+    def run(self, job: str) -> str:
+        return self.pipeline.trunks.known[job].run
+
+    def settings(self, job: str) -> list[str]:
+        return self.pipeline.trunks.settings(job)
+
+    def job_settings(self, job: str) -> JobSettings:
+        return self.pipeline.stages["train_model"].job_settings(self.run(job))
+
+    def options(self, job: str, threads: int) -> dict[str, Option]:
+        branch_steps: Option = list(map(str, self.pipeline.trunks.known[job].branch_steps))
+        return super().options(job, threads) | {"branch-steps": branch_steps}
+
+    def experiment(self, job: str) -> str:
+        return f"{super().experiment(job)}-trunks"
+
+
+class TrainRung(Training):
+    """Continues the training of a run, in its folder."""
+
+    name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.searches.rungs
+
+    def settings(self, job: str) -> list[str]:
+        return [*super().settings(job), *self.pipeline.searches.rung_settings(job)]
+
+    def store_settings(self, job: str) -> None:
+        super().store_settings(job)
+        self.pipeline.stages["train_model"].store_settings(self.run(job))
+
+    def words(self, job: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
+        run, settings = self.run(job), str(self.job_settings(job).path(job))
+        rung: dict[str, Option] = {
+            "rung-output": [output], "rung-settings": settings, "share": self.pipeline.searches.share(job), "rung-name": job,
+        }  # fmt: skip
+        training = self.pipeline.stages["train_model"].words(run, self.pipeline.manifest("train_model", run), given, threads)
+        return [*training, *option_words(rung)]
+
+
+class DecideRung(Stage):
+    name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.searches.decisions
+
+    def reads(self, job: str) -> Reads:
+        return {run_of(rung): ("train_rung", rung) for rung in self.pipeline.searches.contenders(job)}
+
+    def settings(self, job: str) -> list[str]:
+        return self.pipeline.searches.decision_settings(job)
+
+    def options(self, job: str, threads: int) -> dict[str, Option]:
+        return {"decision": job}
