@@ -46,11 +46,9 @@ class Strategy:
     degrees_fill_mesh: ClassVar[bool] = False  # whether arguments are degrees of a mesh instead: see `config/mesh_shape.py`
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
     replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
-
     trains_adapters: ClassVar[bool] = False  # whether `model.adapters` was tested with it
-    shards_model: ClassVar[bool] = (
-        False  # whether ranks hold shards of the parameters: checkpoints are sharded, and as many ranks evaluate, by default
-    )
+    # Whether ranks hold shards of the parameters: by default, checkpoints are sharded then, and as many ranks evaluate
+    shards_model: ClassVar[bool] = False
     reads_slices: ClassVar[bool] = False  # whether `place` fills modules whose weights are still in their files
     generates: ClassVar[bool] = True  # whether a model's `generate` works, which runs parts of the model by themselves
     dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors
