@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.module_task import ModuleSettings
 
-README, OWN_TASK, OWN_MODEL = "README.md", "docs/own_task.md", "docs/own_model.md"
+README, OWN_TASK, OWN_MODEL, NOTEBOOK = "README.md", "docs/own_task.md", "docs/own_model.md", "docs/notebook.md"
 
 
 def block(page: str, language: str, beginning: str) -> str:
@@ -58,3 +59,22 @@ def test_the_configuration_of_a_module_is_valid():
     assert settings.select.metric in ModuleSettings.model_validate(settings.train.task.arguments).logged
     whole = yaml.safe_load((REPOSITORY / "config/examples/regression_regularised.yaml").read_text())["train"]["task"]["arguments"]
     assert shown["train"]["task"]["arguments"].keys() == whole.keys()
+
+
+def test_the_notebook_of_the_documentation_trains(workspace, tmp_path, monkeypatch):
+    for name in ("config", "results"):
+        (tmp_path / name).symlink_to(workspace / name)
+    monkeypatch.chdir(tmp_path)
+    cell = block(NOTEBOOK, "python", "# a notebook").replace("from_scratch", "small")
+    names: dict[str, Any] = {}
+    exec(cell, names)
+    settings, trainer, batch = names["settings"], names["trainer"], names["trainer"].data.train.batch([0, 1])
+    assert settings.epochs == 1 and trainer.complete and names["state"].step == trainer.plan.steps > 0
+    assert trainer.measure()["loss"] == trainer.measure()["loss"] < 1 and len(batch["labels"]) == 2
+    exec(cell, names)  # resumed, with nothing left to do
+    assert names["state"].step == trainer.plan.steps and len(names["model"].state_dict()) > 10
+    (tmp_path / "results").unlink()
+    with pytest.raises(FileNotFoundError, match=r"^results/data/.*/manifest.json: .* snakemake --profile profiles/local"):
+        exec(cell, names)
+    with pytest.raises(LookupError, match="no run 'smell'. Did you mean 'small'"):
+        exec(cell.replace("small", "smell"), names)

@@ -129,6 +129,7 @@ def test_what_trains_knows_nothing_of_evaluation_tracking_and_snakemake(name):
         "tracking": set(),
         "evaluation": {"orchestration", "tracking"},
         "planning": {"slurm", "evaluation", "tracking"},
+        "notebook": {"slurm", "evaluation", "tracking"},
     }
     forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})
     found = [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from snaketrain.data.sources.cached_files import CachedFiles as CachedFiles
+    from snaketrain.notebook import open_run as open_run
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
     from snaketrain.training.callbacks.base import Callback as Callback
@@ -21,6 +22,7 @@ PUBLIC = {
     "Task": "snaketrain.tasks.base",
     "Trainer": "snaketrain.training.trainer",
     "TrainerOptions": "snaketrain.training.options",
+    "open_run": "snaketrain.notebook",
 }
 
 
