@@ -121,14 +121,14 @@ def test_data_without_a_test_set_of_its_own_keeps_its_folder():
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ({"test": {"path": "test.csv"}}, "evaluation_sets: 'test' is the name of a part of `data`"),
+        ({"test": {"path": "test.csv"}}, "evaluation_sets: 'test' is the name of a split of `data`"),
         ({"a b": {"path": "test.csv"}}, "evaluation_sets: 'a b' cannot be a name"),
         ({"more": {"path": "missing.csv"}}, "evaluation_sets.more: path 'missing.csv': no file there"),
         ({"more": {"path": "train.csv"}}, "train.csv is among the files of data.train too"),
-        ({"more": {"path": "test.csv", "text": ["text", "label"]}}, "evaluation_sets.more.text names 2 columns, but data.text 1"),
+        ({"more": {"path": "test.csv", "text": ["text", "label"]}}, "evaluation_sets.more.text names 2 columns, but data.text names 1"),
         ({"more": {"path": "test.csv", "text": "review"}}, "test.csv has no column 'review'. It has: text, label"),
         ({"more": {"path": "test.csv", "target": "text"}}, "evaluation_sets.more.target names a column, but data.target is null"),
-        ({"more": {"use": "torch.utils.data.TensorDataset"}}, "evaluation_sets.more is a dataset class, but the data files of text"),
+        ({"more": {"use": "torch.utils.data.TensorDataset"}}, "evaluation_sets.more is a dataset class, but the training data is files of text"),
         ({"more": {"path": "test.csv", "chekpoints": "all"}}, "chekpoints"),
     ],
 )

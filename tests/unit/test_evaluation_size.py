@@ -81,7 +81,7 @@ def test_what_is_given_counts_and_every_process_gets_a_gpu():
 @pytest.mark.parametrize(
     ("strategy", "evaluation", "told"),
     [
-        ("ddp", {"processes": 4, "gpus": 2}, "compute.evaluation: `processes` (4) need a GPU each, and `gpus` is 2"),
+        ("ddp", {"processes": 4, "gpus": 2}, "compute.evaluation: `processes` (4) need a GPU each, but `gpus` is 2"),
         ("ddp", {"nodes": "1-9", "threads": 2}, "compute.evaluation: of `nodes` 1-9 with 2 `threads`"),
         ({"use": "tensor_parallel", "arguments": {"tensor": 8}}, {"processes": 3}, "does not divide compute.evaluation.processes (6)"),
     ],
@@ -100,7 +100,7 @@ def test_several_processes_of_a_strategy_of_one_are_reported():
 @pytest.mark.parametrize(
     ("evaluation", "told"),
     [
-        ({"in_training_job": True, "threads": 2}, "`in_training_job` evaluates with the training's size, and `threads` asks for another"),
+        ({"in_training_job": True, "threads": 2}, "`in_training_job` evaluates with the training's size, but `threads` asks for another"),
         ({"nodes": "4-2"}, "compute.evaluation.nodes: 4-2 goes down"),
         ({"sbatch": "--mem=1"}, "compute.evaluation.sbatch: `--mem` is set by compute.memory_mb"),
     ],

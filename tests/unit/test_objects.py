@@ -144,7 +144,7 @@ def test_a_scheme_is_checked_before_any_job(path, words):
 
 
 def test_an_address_stands_alone_and_hides_its_password():
-    with pytest.raises(ValueError, match="`path` is an address of its own, and `package` names another place"):
+    with pytest.raises(ValueError, match="`path` is an address in an object store, but `package` names another place"):
         Data.model_validate({"train": {"path": "s3://bucket/a.csv", "package": "numpy"}, "tokenizer": {"path": "x"}})
     assert describe(Source(path="ftp://me:my-password@host/a.csv")) == "address 'ftp://***@host/a.csv'"
 

@@ -113,7 +113,7 @@ def test_wrong_settings_are_reported(search, message):
     [
         (
             {"select.metric": ["accuracy", "loss"]},
-            "search.rate: its runs differ in select.metric (accuracy, loss), so that they cannot be ranked",
+            "search.rate: its runs differ in select.metric (accuracy, loss), so they cannot be ranked",
         ),
         ({"train.seed": [0]}, "search.rate: the sweep has a single run"),
         ({"train.steps": [0, 1]}, "search.rate: train.steps is 0"),
@@ -131,7 +131,7 @@ def test_runs_that_cannot_be_ranked_are_refused(sweep, message):
         ({"space": {}}, "search.tuned.space: expects names with values below them, at least 1"),
         ({"space": {"train.learning_rate": {"low": 1, "high": 1}}}, "search.tuned.space.train.learning_rate"),
         ({"space": {"train.seed": [1]}, "trial": 3}, "search.tuned.trial: no such setting. Did you mean 'trials'?"),
-        ({"space": {"train.seed": [1]}}, "search.tuned: has sampled no runs yet. Start the workflow by"),
+        ({"space": {"train.seed": [1]}}, "search.tuned: has sampled no runs yet. Start the workflow with"),
     ],
 )
 def test_wrong_samplings_are_reported(sampling, message, tmp_path, monkeypatch):

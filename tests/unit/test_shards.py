@@ -253,8 +253,8 @@ def test_the_number_of_shards_is_no_part_of_the_name():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"limit_test": 5}, "`limit_test` draws among all rows"),
-        ({"limit_train": 5}, "`limit_train` draws among all rows, but with `shards` every file is prepared on its own"),
+        ({"limit_test": 5}, "`limit_test` draws from all rows"),
+        ({"limit_train": 5}, "`limit_train` draws from all rows, but with `shards` each file is prepared separately"),
         ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
         ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),
         ({"shards": 3}, "data.shards: 3 is more than the files of data.train (1), which are not divided. Set data.shards: 1"),

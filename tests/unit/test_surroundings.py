@@ -195,7 +195,7 @@ def test_what_is_told_of_a_container_before_the_first_job(container, under_slurm
         ({"stage_environment": "scratch"}, "write an absolute path"),
         ({"container": {"image": "x", "runtime": "pyxis"}, "launcher": "torchrun"}, "needs srun"),
         ({"container": "--x"}, "begins with a dash"),
-        ({"container": {"image": "x", "binds": ["data"]}}, "no absolute path"),
+        ({"container": {"image": "x", "binds": ["data"]}}, "is not an absolute path"),
         ({"setup": "export HF_TOKEN=hf_0123456789abcdef"}, "`setup` holds a secret"),
     ],
 )

@@ -116,7 +116,7 @@ def _points(sweep: str, axes: dict[str, list[Json]]) -> list[Change]:
 
 
 def _labels(key: str, values: list[Json]) -> list[str]:
-    """What stands for each value of a sweep in a run's name: the value, or its position in the list if it is not fit for a name."""
+    """How each value of a sweep appears in a run's name: as itself, or as its position in the list if a folder cannot have that name."""
     texts = [str(value) for value in values]
     names = [text if re.fullmatch(r"[A-Za-z0-9._+-]{1,30}", text) else str(place) for place, text in enumerate(texts)]
     return [f"{str(key).rpartition('.')[2]}={name}" for name in names]

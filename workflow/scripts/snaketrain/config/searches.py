@@ -60,7 +60,7 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
     elif name in sweeps:
         yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
     elif not (problems := list(setting_problems(Sampling, name, settings))) and not Trials.read(name).trials:
-        yield f"search.{name}: has sampled no runs yet. Start the workflow by `python workflow/scripts/tools/sample_runs.py`, which does (docs/search.md)."
+        yield f"search.{name}: has sampled no runs yet. Start the workflow with `python workflow/scripts/tools/sample_runs.py`, which samples them (docs/search.md)."
     else:
         yield from problems
 
@@ -81,7 +81,7 @@ def setting_problems(section: type[Section], name: str, settings: Json) -> Itera
 
 
 def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:
-    """Runs can be ranked by one metric, on one development set."""
+    """Runs can only be ranked by the same metric on the same development set."""
     if 0 < len(runs) < TOO_FEW:
         yield f"search.{name}: the sweep has a single run, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
@@ -90,6 +90,6 @@ def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str
         "select.mode": {str(run.select.mode) for run in runs.values()},
     }.items():
         if len(values) > 1:
-            yield f"search.{name}: its runs differ in {setting} ({', '.join(sorted(values))}), so that they cannot be ranked. Give all the same."
+            yield f"search.{name}: its runs differ in {setting} ({', '.join(sorted(values))}), so they cannot be ranked. Use one value for all."
     if any(run.train.steps == 0 for run in runs.values()):
         yield f"search.{name}: train.steps is 0, so that nothing is trained. Remove the search."

@@ -24,7 +24,7 @@ STAND_IN = {
 class Validated(NamedTuple):
     settings: Settings | None  # without the invalid ones
     problems: dict[str, str]  # each with pydantic's type of error
-    wrong: set[str]  # their places; errors there or below are only consequences
+    wrong: set[str]  # their paths; errors at or below these are only consequences
 
 
 def validated(raw: JsonObject) -> Validated:
@@ -91,6 +91,6 @@ def _leave_out(raw: JsonObject, item: ErrorDetails) -> set[str]:
 
 
 def _words(path: str) -> set[str]:
-    """The names by which a message may mention a wrong setting: its own, or the one that was probably meant."""
+    """The names under which a message may mention a wrong setting: its own, and the one that was probably meant."""
     *parents, name = path.split(".")
     return {name} | set(near(name, fields_at(tuple(parents)))[:1])

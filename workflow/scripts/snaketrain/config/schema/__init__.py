@@ -96,7 +96,7 @@ class Settings(Section):
             yield "data.dev is not given and data.dev_fraction is 0: give one of them, since a checkpoint is selected on it"
 
     def _layout_problems(self) -> Iterator[str]:
-        """Blocks and packed rows hold parts of several texts, so labels and examples of a class cannot be assigned to them."""
+        """Blocks and packed rows mix several texts, so they have no labels, and a dataset class cannot provide them."""
         name = "packing" if self.train.packing else None if self.train.block_length is None else "block_length"
         if name and (self.data.by_class or self.data.label is not None):
             kind = "a dataset class" if self.data.by_class else f"labels (data.label: {self.data.label})"
@@ -109,7 +109,7 @@ class Settings(Section):
         """A task of the user's own may read targets, or write from other data."""
         task, target = self.train.task.use, self.data.target
         if target is None and task == "seq2seq" and not self.data.by_class:
-            yield "data.target is missing, and train.task seq2seq needs it: name the column of the text to be written, and set data.label: null"
+            yield "data.target is missing, and train.task seq2seq needs it: name the column of the text to generate, and set data.label: null"
         if target is not None and task in ("text_classification", "causal_lm"):
             yield f"data.target ({target}) is not read by train.task {task}: use seq2seq, or remove data.target"
         if self.data.messages is not None and task in ("text_classification", "seq2seq"):

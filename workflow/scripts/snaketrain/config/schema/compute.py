@@ -32,11 +32,11 @@ def node_counts(text: str) -> str:
 
 
 def without_settings(options: str) -> str:
-    """Options of sbatch, none of which is asked for by a setting already."""
+    """Further options of sbatch; refused if a setting already passes the option."""
     try:
         words = shlex.split(options)
     except ValueError as error:
-        raise ValueError(f"is not what a shell takes: {error}") from None
+        raise ValueError(f"cannot be split into words as in a shell ({error}): correct its quotes and backslashes") from None
     for word in words:
         if setting := SBATCH_SETTINGS.get(word.partition("=")[0]):
             raise ValueError(f"`{word.partition('=')[0]}` is set by {setting}: use that instead")
@@ -55,25 +55,25 @@ class Profile(Section):
 
 
 class EvaluationSize(Section):
-    """What an evaluation takes where it differs from `compute`."""
+    """The size of an evaluation, where it differs from that of the training."""
 
     in_training_job: bool = Field(
         False,
         description="select and evaluate in the training's SLURM job, right after it and with its size, instead of in a job of its own",
     )
-    nodes: Nodes | None = Field(None, description="machines; none: one, or with a sharded model as many as the training")
-    processes: Positive | None = Field(None, description="on each node; none: one, or with a sharded model as many as the training")
-    threads: Positive | None = Field(None, description="CPU cores on each node; none: the training's")
-    gpus: NotNegative | None = Field(None, description="on each node; none: one for each process if the training has any")
-    memory_mb: Positive | None = Field(None, description="on each node; none: the training's")
-    minutes: Positive | None = Field(None, description="time limit of its SLURM job, in which it must finish; none: the training's")
-    partition: str | None = Field(None, description="of SLURM; none: the training's", min_length=1)
-    sbatch: SbatchOptions | None = Field(None, description="further options of sbatch; none: the training's")
+    nodes: Nodes | None = Field(None, description="nodes; null: one, or with a sharded model as many as the training")
+    processes: Positive | None = Field(None, description="processes per node; null: one, or with a sharded model as many as the training")
+    threads: Positive | None = Field(None, description="CPU cores per node; null: the training's")
+    gpus: NotNegative | None = Field(None, description="GPUs per node; null: one for each process if the training has any")
+    memory_mb: Positive | None = Field(None, description="memory per node; null: the training's")
+    minutes: Positive | None = Field(None, description="time limit of its SLURM job, in which it must finish; null: the training's")
+    partition: str | None = Field(None, description="SLURM partition; null: the training's", min_length=1)
+    sbatch: SbatchOptions | None = Field(None, description="further options of sbatch; null: the training's")
 
     def contradictions(self) -> Iterator[str]:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None and name != "in_training_job"]
         if self.in_training_job and given:
-            yield f"`in_training_job` evaluates with the training's size, and `{given[0]}` asks for another: remove one of the two"
+            yield f"`in_training_job` evaluates with the training's size, but `{given[0]}` asks for another: remove one of the two"
 
 
 class Compute(Section):
@@ -81,8 +81,8 @@ class Compute(Section):
 
     nodes: Nodes = Field(
         "1",
-        description="nodes of a training under SLURM; `1-4` takes as many as are free each time its job starts; `4+1` trains on four, "
-        "and a spare one replaces a lost one",
+        description="nodes of a training under SLURM; `1-4` takes as many as are free each time its job starts; `4+1` trains on four and keeps "
+        "one as a spare, which replaces a lost node",
     )
     processes: Positive = Field(1, description="training processes per node; more than one are started by torchrun")
     threads: Positive = Field(2, description="CPU cores per node for a training, shared by its processes; also for `prepare_data`")
@@ -101,7 +101,7 @@ class Compute(Section):
     )
     launch_command: str = Field(
         "mpiexec -n {processes}",
-        description="for the launcher `env`: the command in front of python, as shell text: `$NAME` and quotes work as in a shell",
+        description="for the launcher `env`: the command in front of python; `$NAME` and quotes work as in a shell",
         min_length=1,
     )
     interface: str | None = Field(
@@ -123,13 +123,12 @@ class Compute(Section):
     )
     environment: dict[str, str] = Field(
         {},
-        description="variables of the environment of training and evaluation, on each node: `{NCCL_SOCKET_IFNAME: ib0}`; no secrets, which jobs "
-        "inherit from the shell that starts snakemake",
+        description="environment variables of training and evaluation on each node: `{NCCL_SOCKET_IFNAME: ib0}`; export secrets in the shell that "
+        "starts snakemake instead, jobs inherit them",
     )
     setup: str = Field(
         "",
-        description="shell text that each node executes, in bash, before a training or an evaluation: `module load cuda`; if a command in it fails, "
-        "so does the job",
+        description="bash commands that each node runs before a training or an evaluation: `module load cuda`; if one of them fails, so does the job",
     )
     container: Container | None = Field(None, description="in which training and evaluation run; only an image: `container: image.sif`")
     stage_environment: str | None = Field(
@@ -138,7 +137,7 @@ class Compute(Section):
         "and evaluation import from the copy",
     )
     stall_seconds: Annotated[float, Field(gt=0, le=LARGEST)] = Field(
-        1800, description="a training or evaluation that makes no progress for so long logs the stack of every process and ends"
+        1800, description="a training or evaluation without progress for this long logs the stack of every process and ends"
     )
     restarts: NotNegative = Field(
         3,
@@ -147,8 +146,8 @@ class Compute(Section):
     )
     rank_files: Literal["node", "all"] = Field(
         "node",
-        description="which ranks keep files of their own in the training's `logs` and `profile`: the first of each node, or all; a rank that fails "
-        "writes a report in any case",
+        description="which ranks keep their own files in the training's `logs` and `profile`: the first of each node, or all; a rank that fails "
+        "always writes a report",
     )
     profile: Profile | None = Field(None, description="trace a few steps of each training with torch.profiler; null: no trace")
     reduce_batch_on_oom: bool = Field(
@@ -156,13 +155,13 @@ class Compute(Section):
     )
     loader_workers: NotNegative | Literal["auto"] = Field(
         0,
-        description="processes that load batches ahead, for each training process, forked from it; `auto`: none, or up to its share of `threads` where "
-        "it waits for data. The result is the same for any number",
+        description="processes that load batches ahead, forked from each training process; `auto`: none, or up to its share of `threads` if "
+        "it waits for data. The number does not change the result",
     )
     shared_steps_at_least: Positive | None = Field(
         1000,
-        description="runs whose settings differ only in `train.schedule`, `warmup` and `steps` take the steps up to where their learning rates part in a job "
-        "of their own, `train_trunk`, where that saves at least so many steps in all; null: each run trains by itself. The results are the same",
+        description="runs that differ only in `train.schedule`, `warmup` and `steps` have the same learning rates at first; if sharing these steps saves at "
+        "least this many in all, a job `train_trunk` trains them once; null: each run trains alone. The results are the same",
     )
     keep_checkpoints: Positive = Field(2, description="how many of the best checkpoints are kept, besides the last")
     checkpoint_format: Literal["auto", "whole", "sharded"] = Field(
@@ -172,8 +171,8 @@ class Compute(Section):
     )
     evaluation: EvaluationSize | None = Field(
         None,
-        description="what an evaluation takes; none: one process on one node, with one GPU if the training has any, and otherwise what the training takes; "
-        "where the strategy shards the model, all that the training takes",
+        description="the size of an evaluation; null: one process on one node, with one GPU if the training has any, and the training's threads, memory "
+        "and time limit; if the strategy shards the model, the training's size",
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -182,15 +181,15 @@ class Compute(Section):
         counts = self.node_counts
         if len(counts) > 1 and counts[-1] > counts[0] * self.threads:
             yield (
-                f"of `nodes` {self.nodes} with {self.threads} `threads` SLURM allocates no more than {counts[0] * self.threads}: "
-                "ask for a higher first number, or more threads"
+                f"`nodes` is {self.nodes}, but with {self.threads} `threads` SLURM allocates at most {counts[0] * self.threads} nodes: "
+                "raise the first number, or `threads`"
             )
         if self.device == "cpu" and self.memory_gb_of_gpu is not None:
             yield f"`device` is cpu, but `memory_gb_of_gpu` is {self.memory_gb_of_gpu:g}: remove it, or set `device` to auto"
         if self.device == "cpu" and self.gpus:
             yield f"`device` is cpu, but `gpus` asks for {self.gpus}: set `gpus` to 0, or `device` to auto"
         if self.device != "cpu" and 0 < self.gpus < self.processes:
-            yield f"`processes` ({self.processes}) need a GPU each, and `gpus` is {self.gpus}: make them equal"
+            yield f"`processes` ({self.processes}) need a GPU each, but `gpus` is {self.gpus}: make them equal"
         if self.launcher != "env" and self.launch_command != type(self).model_fields["launch_command"].default:
             yield f"`launch_command` is for the `launcher` env, but `launcher` is {self.launcher}: set it to env, or remove `launch_command`"
         if self.interface and self.launcher in ("torchrun", "env"):
@@ -210,9 +209,9 @@ class Compute(Section):
         if self.stage_environment is not None and not self.stage_environment.startswith(("/", "$")):
             yield f"`stage_environment` is {self.stage_environment!r}: write an absolute path on the nodes' own disks, or a variable such as $TMPDIR"
         if self.container and self.stage_environment:
-            yield "`stage_environment` copies a virtual environment, and the `container` has its own Python: remove one of them"
+            yield "`stage_environment` copies a virtual environment, but the `container` has its own Python: remove one of them"
         if self.container and self.container.runtime == "pyxis" and self.launcher in ("torchrun", "env"):
-            yield f"`container.runtime` is pyxis, which needs srun, and `launcher` is {self.launcher}: set it to auto"
+            yield f"`container.runtime` is pyxis, which needs srun, but `launcher` is {self.launcher}: set it to auto"
 
     @property
     def required_device(self) -> str:

@@ -60,13 +60,13 @@ class Data(Section):
     messages: str | None = Field(
         None,
         exclude_if=is_null,
-        description="for chats, instead of `text`: the column of the lists of messages, each with a `role` and a `content`, which the tokenizer's chat "
-        "template writes; only what the assistant says is learnt, and `label` is null",
+        description="for chats, instead of `text`: the column with lists of messages, each with a `role` and a `content`; the tokenizer's chat template "
+        "turns them into text. Only the assistant's messages are learnt, and `label` is null",
     )
     target: str | None = Field(
         None,
         exclude_if=is_null,
-        description="for sequence to sequence: the column of the text to be written, such as a summary of `text`; `label` is then null",
+        description="for sequence to sequence: the column of the text to generate, such as a summary of `text`; `label` is then null",
     )
     label: str | None = Field("label", description="the column of the label; null for language modelling and for sequence to sequence")
     label_kind: LabelKindName = Field("class", description="what the label is: one class, any number of classes, or a number")
@@ -78,15 +78,15 @@ class Data(Section):
     dev_fraction: Fraction = Field(0.1, description="share of `train` split off for development if `dev` is not given")
     test_fraction: Fraction = Field(0.1, description="share of `train` split off for the test if `test` is not given")
     split_seed: Seed = Field(42, description="seed of that split")
-    limit_train: Positive | None = Field(None, description="use only so many training examples, drawn by `split_seed`")
+    limit_train: Positive | None = Field(None, description="use only this many training examples, drawn by `split_seed`")
     limit_dev: Positive | None = Field(None, description="the same for the development examples")
     limit_test: Positive | None = Field(None, description="the same for the test examples")
     shards: Positive | None = Field(
         None,
         exclude_if=is_null,
         le=10_000,
-        description="for much text: prepare the files in so many jobs, each file once; dev and test are then split off by a hash of each text. "
-        "Another number changes no result; null: one job, and a split among all rows",
+        description="for large data: prepare the files in this many jobs, each file once; dev and test are then split off by a hash of each text. "
+        "The number of jobs does not change the result; null: one job, and a split drawn among all rows",
     )
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
     max_length: Positive | None = Field(
@@ -96,8 +96,8 @@ class Data(Section):
     max_target_length: Positive | None = Field(128, exclude_if=lambda value: value == 128, description="the same for `target`")
     end_token: str | None = Field(
         None,
-        description="where `label` is null: a token of the tokenizer's vocabulary that is appended to each text, or to each `target`, such as "
-        "`<|endoftext|>`; with `messages` the token by which the template ends an answer, such as `<|im_end|>`",
+        description="if `label` is null: a token of the tokenizer's vocabulary that is appended to each text, or to each `target`, such as "
+        "`<|endoftext|>`; with `messages`, the token with which the template ends an answer, such as `<|im_end|>`",
     )
 
     fields: list[str] = Field(
@@ -121,7 +121,7 @@ class Data(Section):
 
     @property
     def for_training(self) -> "Data":
-        """What is prepared for the training: all but a test set of its own. How many shards there are changes no result."""
+        """What is prepared for the training: everything but a separate test set. All numbers of shards are equal, since they give the same result."""
         without_test = {"test": None, "test_fraction": 0.0, "limit_test": None} if self.has_own_test_set else {}
         one_shard = {"shards": 1} if self.shards else {}
         return self.model_copy(update={**without_test, **one_shard}) if without_test or one_shard else self
@@ -132,7 +132,7 @@ class Data(Section):
         return self.label is not None and self.labels is None and label_kind(self.label_kind).has_classes
 
     def of_set(self, examples: Examples, limit: int | None, **differences: object) -> "Data":
-        """How an evaluation set is read: as its only split, `test`, and by the same settings as the training data, but for `differences`."""
+        """How an evaluation set is read: as a single split, `test`, with the settings of the training data except for `differences`."""
         nothing_else = {
             "train": None,
             "dev": None,
@@ -207,36 +207,36 @@ class Data(Section):
     def _target_problems(self) -> Iterator[str]:
         if self.target is None:
             if self.max_target_length != 128:
-                yield "`max_target_length` has no use without `target`: name the column of the text to be written, or remove it"
+                yield "`max_target_length` has no effect without `target`: name the column of the text to generate, or remove it"
             return
         if self.by_class:
             yield "`target` names a column, but the examples come from a dataset class: remove one of them"
         if self.label is not None:
             yield f"`target` is for sequence to sequence, but `label` names a column ({self.label}): set `label: null`, or remove `target`"
         if self.pair:
-            yield "`target` is written from one text, but `text` names two columns: name one"
+            yield "`target` is generated from one text, but `text` names two columns: name one"
         if self.target in self.text:
-            yield f"`text` and `target` name the same column ({self.target}): the source would contain what is to be written; name two columns"
+            yield f"`text` and `target` name the same column ({self.target}): the source would contain the answer; name two columns"
 
     def _message_problems(self) -> Iterator[str]:
         if self.messages is None:
             return
         if self.text != ["text"]:
-            yield f"`messages` ({self.messages}) and `text` ({', '.join(self.text)}) both name what is learnt: keep one of them"
+            yield f"`messages` ({self.messages}) and `text` ({', '.join(self.text)}) both name the training text: keep one of them"
         if self.target is not None:
-            yield "`messages` holds the answers as well, so `target` has no use: remove one of them"
+            yield "`messages` contains the answers, so `target` has no effect: remove one of them"
         if self.by_class:
             yield "`messages` names a column, but the examples come from a dataset class: remove one of them"
         if self.label is not None:
             yield f"`messages` is for language models, but `label` names a column ({self.label}): set `label: null`, or remove `messages`"
         if self.format not in ("auto", "jsonl", "parquet"):
-            yield f"`messages` are lists, which only JSON and Parquet files hold, but `format` is {self.format}: write such a file"
+            yield f"`messages` are lists, which only JSON and Parquet files can hold, but `format` is {self.format}: convert the file"
 
     def _split_problems(self) -> Iterator[str]:
         kinds = {split: "files" if source.use is None else "a dataset class" for split, source in self.sources.items()}
         if others := [split for split, kind in kinds.items() if kind != next(iter(kinds.values()))]:
             first = next(iter(kinds))
-            yield f"`{first}` is {kinds[first]} and `{others[0]}` {kinds[others[0]]}: give both in the same way"
+            yield f"`{first}` is {kinds[first]}, but `{others[0]}` is {kinds[others[0]]}: use the same kind for both"
         if (
             self.train is None
             and self.label is not None
@@ -244,7 +244,7 @@ class Data(Section):
             and not self.by_class
             and label_kind(self.label_kind).has_classes
         ):
-            yield "`labels` is missing: without `train` it has to list the classes of the model, in their order, such as {0: negative, 1: positive}"
+            yield "`labels` is missing: without `train` it must list the classes of the model in their order, such as {0: negative, 1: positive}"
         if (0 if self.dev else self.dev_fraction) + (0 if self.test else self.test_fraction) >= 1:
             yield "`dev_fraction` and `test_fraction` together leave nothing to train on"
 
@@ -257,7 +257,7 @@ class Data(Section):
             yield "`shards` divides the files of `train`, which is not given: remove `shards`"
         prepared_together = ("train", "dev") if self.has_own_test_set else ("train", "dev", "test")
         if limits := [f"`limit_{split}`" for split in prepared_together if getattr(self, f"limit_{split}") is not None]:
-            yield f"{limits[0]} draws among all rows, but with `shards` every file is prepared on its own: remove one of them"
+            yield f"{limits[0]} draws from all rows, but with `shards` each file is prepared separately: remove one of them"
 
     def _language_modelling_problems(self) -> Iterator[str]:
         if self.label is None:

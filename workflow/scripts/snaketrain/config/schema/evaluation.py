@@ -24,7 +24,7 @@ class Select(Section):
     average: Positive = Field(
         1,
         exclude_if=is_one,
-        description="the weights of so many of the best checkpoints are averaged; `compute.keep_checkpoints` must keep as many",
+        description="average the weights of this many of the best checkpoints; `compute.keep_checkpoints` must keep at least as many",
     )
 
 
@@ -41,8 +41,8 @@ class Evaluate(Section):
     generate: Generate | None = Field(
         None,
         exclude_if=is_null,
-        description="how answers are generated, to be compared with `data.target`, or with the answers of a language model's prompts; null: as "
-        "`train.task.arguments.generate` says, by which the evaluations of the training generate; where that is not given either, none are",
+        description="how answers are generated to be compared with `data.target`, or with the answers to a language model's prompts; null: as in the "
+        "evaluations during training (`train.task.arguments.generate`), or not at all if that is not given either",
     )
     bins: Positive = Field(10, description="number of bins of the reliability plot")
 

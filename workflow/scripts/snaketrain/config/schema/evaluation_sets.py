@@ -26,9 +26,9 @@ class EvaluationSet(ReadFiles, Examples):
         description="names of the training data's classes by the label in the file, such as `{neg: negative, pos: positive}`; null: as `data.labels`",
     )
     where: CellByColumn | None = Field(None, description="null: as `data.where`; {}: all rows")
-    limit: Positive | None = Field(None, description="use only so many examples, drawn by `data.split_seed`")
+    limit: Positive | None = Field(None, description="use only this many examples, drawn by `data.split_seed`")
     checkpoints: Literal["selected", "all"] = Field(
-        "selected", description="`all`: each checkpoint that `compute.keep_checkpoints` has kept is evaluated, besides the selected one"
+        "selected", description="`all`: besides the selected checkpoint, every one that `compute.keep_checkpoints` has kept is evaluated"
     )
 
     @property
@@ -51,15 +51,15 @@ def set_problems(sets: Mapping[str, EvaluationSet], data: Data) -> Iterator[str]
         place = f"evaluation_sets.{name}"
         yield from bad_file_name("evaluation_sets", name)
         if name in RESERVED:
-            yield f"evaluation_sets: {name!r} is the name of a part of `data`: use another one, or set data.{name}"
+            yield f"evaluation_sets: {name!r} is the name of a split of `data`: use another name, or set data.{name}"
         if (each.use is not None) != data.by_class:
             kinds = ("a dataset class", "files of text") if each.use is not None else ("files of text", "a dataset class")
-            yield f"{place} is {kinds[0]}, but the data {kinds[1]}: give both in the same way"
+            yield f"{place} is {kinds[0]}, but the training data is {kinds[1]}: use the same kind for both"
             continue
         yield from other_number_of_texts(f"{place}.text", each, data)
         for setting in ("target", "label"):
             if getattr(each, setting) is not None and getattr(data, setting) is None:
-                yield f"{place}.{setting} names a column, but data.{setting} is null: the model was not trained on such a column, remove it"
+                yield f"{place}.{setting} names a column, but data.{setting} is null, so the model was not trained on one: remove it"
         yield from _label_problems(place, each, data)
 
 
@@ -73,5 +73,5 @@ def _label_problems(place: str, each: EvaluationSet, data: Data) -> Iterator[str
 
 
 def placed(name: str, problem: str) -> str:
-    """A problem of an evaluation set's files, which are read as those of a test set."""
+    """A problem with an evaluation set's files, which are read like those of a test set."""
     return problem if name == "test" else f"evaluation_sets.{name}: {problem.removeprefix('data.test: ')}"

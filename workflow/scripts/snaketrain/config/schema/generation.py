@@ -14,16 +14,16 @@ TEXT_METRICS = {"exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge
 
 
 class Generate(Section):
-    """Greedy decoding or beam search: nothing is drawn at random, so that a result can be repeated. null: as the model's own configuration says."""
+    """Greedy decoding or beam search: nothing is sampled, so that results can be repeated. null: as in the model's own configuration."""
 
     max_new_tokens: Positive = Field(128, description="longest answer in tokens; one that has not ended by then is cut off")
     num_beams: Positive = Field(1, description="beams of the search; 1 is greedy decoding")
     min_new_tokens: NotNegative | None = Field(None, description="shortest answer in tokens")
     length_penalty: Penalty | None = Field(None, description="of beam search: above 0 longer answers are preferred, below 0 shorter ones")
     repetition_penalty: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        None, description="above 1 tokens that occurred become less likely"
+        None, description="above 1: tokens that have already occurred become less likely"
     )
-    no_repeat_ngram_size: NotNegative | None = Field(None, description="no sequence of so many tokens occurs twice in an answer")
+    no_repeat_ngram_size: NotNegative | None = Field(None, description="no sequence of this many tokens occurs twice in an answer")
 
     def applied_to(self, train: Train) -> Train:
         """The settings of a training, with this generation in place of its own."""
@@ -32,6 +32,6 @@ class Generate(Section):
 
 
 def generation_of(train: Train) -> Generate | None:
-    """By which the evaluations of a training generate."""
+    """How the evaluations of a training generate answers; None if they do not."""
     given = train.task.arguments.get("generate")
     return None if given is None else Generate.model_validate(given)

@@ -17,7 +17,7 @@ class Metric(Use):
 
 
 def named(value: Json) -> Json:
-    """Short names can be listed, `[matthews_correlation, f1]`, or stand without a value: they are logged by that name."""
+    """Short names can be listed, `[matthews_correlation, f1]`, or be keys without a value: each is logged under its own name."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         if unnamed := next((use for use in value if "." in use or ":" in use), None):
             raise ValueError(f"{unnamed!r} needs a name to be logged by: write it as `name: {unnamed}`")

@@ -13,7 +13,7 @@ LOADING_ARGUMENTS = ("attn_implementation", "dtype", "torch_dtype", "ignore_mism
 
 
 class Adapters(Section):
-    """Low-rank adapters (LoRA), with peft's names: only they, `modules_to_save`, and what the pretrained weights lack are trained and saved."""
+    """Low-rank adapters (LoRA), with peft's names. Only the adapters, `modules_to_save`, and modules that the pretrained weights lack are trained and saved."""
 
     r: Positive = Field(8, description="rank of the matrices that are added")
     lora_alpha: Positive = Field(8, description="their output is scaled by `lora_alpha` / `r`")
@@ -21,9 +21,9 @@ class Adapters(Section):
     lora_dropout: Fraction = Field(0.0, description="dropout of their inputs")
     target_modules: list[Name] | str | None = Field(
         None,
-        description="the layers that get adapters: ends of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
+        description="the layers that get adapters: suffixes of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
     )
-    modules_to_save: list[Name] = Field([], description="further modules that are trained and saved as a whole, by the ends of their names")
+    modules_to_save: list[Name] = Field([], description="further modules that are trained and saved in full, by suffixes of their names")
 
 
 class InitialWeights(Section):

@@ -31,10 +31,10 @@ class Loss(Use):
 class Regulariser(Use):
     """A further term of the loss: a function or class that is called with predictions."""
 
-    name: str | None = Field(None, description="the name it is logged by; null: the name of the function")
+    name: str | None = Field(None, description="the name under which it is logged; null: the name of the function")
     weight: Weight = Field(1.0, description="its weight in the sum")
     predictions: list[str] | None = Field(
-        None, description="the predictions that it is called with; null: those that its arguments name, or else all"
+        None, description="the predictions that it is called with; null: those that its parameters are named after, or else all"
     )
 
     @property
@@ -56,7 +56,9 @@ class ModuleSettings(Section):
     inputs: list[str] | None = Field(None, description="fields that are passed to the model; null: all but the targets")
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
-    metrics: dict[str, Metric] = Field({}, description="metrics by the name that they are logged by, which `select.metric` can refer to")
+    metrics: dict[str, Metric] = Field(
+        {}, description="metrics by the name under which they are logged, and by which `select.metric` selects"
+    )
 
     @property
     def parts(self) -> list[str]:

@@ -19,27 +19,27 @@ class ReadInputs(ReadFiles):
 
     text: list[str] | None = Field(
         None,
-        description="the columns of the text, as many as in `data.text`, or that of the chats; of prompts with answers that of the prompts alone, or both "
-        "for the loss of given answers; null: the same, and of prompts with answers the prompts",
+        description="the columns of the text, as many as in `data.text`, or the column of the chats. If the model was trained on prompts with answers: the "
+        "column of the prompts, to generate answers, or both columns, to get the loss of given answers. null: as in `data`, without the answers",
         max_length=2,
     )
     id: str | None = Field(None, description="a column that is copied to the predictions as `id`; null: the number of the row, from 0")
     generate: Generate | None = Field(
         None,
         exclude_if=is_null,
-        description="how a model that writes text generates it; null: as `evaluate.generate` says, or else `train.task.arguments.generate`, or else its "
-        "defaults. A model of running text continues each text only if this is given",
+        description="how text is generated; null: as in `evaluate.generate`, else `train.task.arguments.generate`, else with the defaults. A language "
+        "model trained on running text continues each text only if this is given, and otherwise reports its loss",
     )
 
     def asks_for_text(self, data: Data) -> bool:
-        """Whether text is to be generated; otherwise texts are given to be judged. Only some tasks can generate."""
+        """Whether text is to be generated, rather than given text scored. Only some tasks can generate."""
         prompts = data.label is None and data.pair and len(self.text or ()) != 2
         return bool(data.target or data.messages or prompts or self.generate)
 
     def reading(self, data: Data, generates: bool) -> Data:
-        """The settings of the training data with these instead; all rows are read, and no label.
+        """The settings of the training data with these in their place; all rows are read, and no labels.
 
-        `generates`: text is generated, so that only what it is generated from is read.
+        `generates`: text is generated, so only the prompts are read.
         """
         texts = self.text or ([data.messages] if data.messages else data.text)
         given = {"messages": texts[0] if data.messages else None, "text": texts[:1] if generates else texts}
@@ -59,9 +59,9 @@ def prediction_problems(predict: Mapping[str, Inputs], data: Data) -> Iterator[s
 
 
 def text_problems(place: str, inputs: ReadInputs, data: Data) -> list[str]:
-    """Columns that do not fit those of the training data, of which prompts have the first alone."""
+    """Columns that do not match those of the training data; prompts alone match prompts with answers."""
     if data.messages and len(inputs.text or ()) > 1:
-        return [f"{place} names {len(inputs.text or ())} columns, but chats are in one: name that of the messages"]
+        return [f"{place} names {len(inputs.text or ())} columns, but chats are in one: name the column of the messages"]
     prompts = data.label is None and data.pair and len(inputs.text or ()) == 1
     return [] if prompts else other_number_of_texts(place, inputs, data)
 

@@ -35,5 +35,5 @@ def other_number_of_texts(place: str, given: ReadFiles, data: Data) -> list[str]
     if given.text is None or len(given.text) == len(data.text):
         return []
     return [
-        f"{place} names {len(given.text)} columns, but data.text {len(data.text)} ({', '.join(data.text)}): name as many, in the same order"
+        f"{place} names {len(given.text)} columns, but data.text names {len(data.text)} ({', '.join(data.text)}): name as many, in the same order"
     ]

@@ -36,7 +36,7 @@ class Range(Section):
 
     def contradictions(self) -> Iterator[str]:
         if self.low >= self.high:
-            yield f"`low` ({self.low:g}) is not below `high` ({self.high:g}): exchange them, or give a list with one value"
+            yield f"`low` ({self.low:g}) is not below `high` ({self.high:g}): swap them, or give a list with one value"
         if self.log and self.low <= 0:
             yield f"`low` ({self.low:g}) is not above 0, which a logarithmic scale needs: raise it, or remove `log`"
 

@@ -22,7 +22,7 @@ class Source(Section):
     )
     package: str | None = Field(None, description="an installed Python package that contains the files")
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")
-    revision: str | None = Field(None, description="the commit of the hub repository; pinned, so that a run can be repeated")
+    revision: str | None = Field(None, description="the commit of the hub repository, so that a run can be repeated")
     hub_type: Literal["model", "dataset"] = Field("model", description="which kind of hub repository")
     config: str | None = Field(
         None,
@@ -72,7 +72,7 @@ class Source(Section):
 
     def _address_problems(self) -> Iterator[str]:
         if self.has_address and (others := [name for name in ("package", "hub") if getattr(self, name)]):
-            yield f"`path` is an address of its own, and `{others[0]}` names another place: keep one"
+            yield f"`path` is an address in an object store, but `{others[0]}` names another place: keep one"
 
     def _hub_problems(self) -> Iterator[str]:
         if self.package and self.hub:

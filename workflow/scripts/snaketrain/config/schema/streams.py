@@ -1,4 +1,4 @@
-"""What a stream cannot do: a dataset class whose examples have neither a length nor numbers."""
+"""Settings that contradict a stream, which is a dataset class without a length and without indices."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What surrounds the processes of a training on each node: variables of the environment, and a container."""
+"""The environment of a training's processes on each node: variables and a container."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,18 +36,18 @@ def environment_problems(environment: Mapping[str, str]) -> Iterator[str]:
                 "in the shell that starts snakemake; jobs inherit it"
             )
         elif "\0" in value:
-            yield f"`environment.{name}` holds a null character, which no variable can"
+            yield f"`environment.{name}` contains a null character, which no variable can hold: remove it"
 
 
 class Container(Section):
-    """In what training and evaluation run."""
+    """The container in which training and evaluation run."""
 
     image: str = Field(description="a file such as `image.sif`, or whatever else the runtime takes", min_length=1)
     runtime: Literal["apptainer", "singularity", "pyxis"] = Field(
         "apptainer", description="what starts it; `pyxis` is the plugin of SLURM that adds `srun --container-image`"
     )
     binds: list[str] = Field(
-        [], description="further folders that it sees, as `/data` or `/data:/mnt:ro`; the working directory and this project always are"
+        [], description="further folders to bind, as `/data` or `/data:/mnt:ro`; the working directory and this project are always bound"
     )
     python: str = Field("python3", description="the Python inside, with the packages of requirements.lock", min_length=1)
 
@@ -59,7 +59,7 @@ class Container(Section):
     def contradictions(self) -> Iterator[str]:
         for name in ("image", "python"):
             if getattr(self, name).startswith("-"):
-                yield f"`{name}`: {getattr(self, name)!r} begins with a dash, and would be taken for an option: write it without"
+                yield f"`{name}`: {getattr(self, name)!r} begins with a dash, and would be read as an option: write it without"
         for bind in self.binds:
             if not bind.startswith("/") or "," in bind:
-                yield f"`binds`: {bind!r} is no absolute path without commas: write one such as /data, or /data:/mnt:ro"
+                yield f"`binds`: {bind!r} is not an absolute path, or has a comma: write a path such as /data, or /data:/mnt:ro"

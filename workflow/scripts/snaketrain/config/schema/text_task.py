@@ -15,9 +15,9 @@ class TextClassificationSettings(Section):
 
     class_weights: Literal["balanced"] | dict[str, Weight] | None = Field(
         None,
-        description="the weight of each class by name, 1 where it is left out; `balanced`: the rarer a class is in the training data, the heavier; of several classes: the weight of having the class",
+        description="the weight of each class by name, 1 if it is left out; `balanced`: the rarer a class is in the training data, the larger its weight. With `label_kind: classes`, the weight of having the class",
     )
-    label_smoothing: Fraction = Field(0.0, description="how much of the probability of the right answer is spread over all answers")
+    label_smoothing: Fraction = Field(0.0, description="the share of the right answer's probability that is spread over all answers")
     focal_gamma: Annotated[float, Field(ge=0, le=100)] = Field(
         0.0, description="the focal loss: an example's loss times (1 - probability of the right answer) to this power"
     )

@@ -15,8 +15,8 @@ class Tracking(Section):
     uri: str | None = Field(None, description="an MLflow server or database; null: `mlflow.db` beside the results")
     local_store: str | None = Field(
         None,
-        description="a folder on a local disk of the machine where snakemake runs: MLflow's database is written there and copied to its place "
-        "every minute and at the end; for a place on Lustre, NFS and the like",
+        description="if MLflow's database is on Lustre, NFS and the like: a folder on a local disk of the machine where snakemake runs; the database is "
+        "written there, and copied to its place every minute and at the end",
     )
     experiment: str = Field("snaketrain", description="the MLflow experiment", min_length=1)
     notes: str = Field("", description="free text, shown with the run in MLflow")
@@ -26,7 +26,7 @@ class Tracking(Section):
     )
     on_end: str | None = Field(
         None,
-        description="a shell command for the end of each run, such as one that sends a mail; run, state and figures are in its environment: "
+        description="a shell command that is run when a run ends, such as one that sends a mail; its environment has the run, its state and its metrics: "
         "`SNAKETRAIN_RUN`, `SNAKETRAIN_STATE`, ... (docs/mlflow.md)",
         min_length=1,
     )
@@ -34,7 +34,7 @@ class Tracking(Section):
         120,
         ge=0,
         le=LARGEST,
-        description="how long a finished workflow waits at most until MLflow is up to date; if that is too short, it prints the command that completes it",
+        description="how long a finished workflow waits at most for MLflow to be up to date; after that, it prints the command that completes the update",
     )
     log_every_steps: Positive = Field(10, description="steps between two records of the training metrics")
 
@@ -57,4 +57,4 @@ class Tracking(Section):
 
     def contradictions(self) -> Iterator[str]:
         if self.local_store and self.uri and not self.uri.startswith("sqlite:"):
-            yield "tracking.local_store has no use with a server, which keeps its own database: leave it out, or leave out tracking.uri"
+            yield "tracking.local_store has no effect with a server, which has its own database: leave it out, or leave out tracking.uri"

@@ -29,7 +29,7 @@ class Group(Section):
     rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
     dimensions: Positive | None = Field(
-        None, description="only parameters of so many dimensions: 2 for matrices, without biases and norms", exclude_if=is_null
+        None, description="only parameters with this many dimensions: 2 for matrices, without biases and norms", exclude_if=is_null
     )
     optimizer: Use | None = Field(None, description="instead of `train.optimizer`", exclude_if=is_null)
     schedule: Use | None = Field(None, description="instead of `train.schedule`, with the same warm-up", exclude_if=is_null)
@@ -41,7 +41,7 @@ class Train(Section):
     task: Use = Field(Use(use="text_classification"), description="what is learnt: a short name from `tasks/`, or your own class")
     strategy: Use = Field(
         Use(use="auto"),
-        description="how processes share the work: a short name from `strategies/`, or your own class; `auto` is `single` for one process and `ddp` for several",
+        description="how processes share the work: a short name from `strategies/`, or your own class; `auto`: `single` for one process, `ddp` for several",
     )
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = Field(
         "auto",
@@ -49,11 +49,11 @@ class Train(Section):
     )
     batch_size: Positive = Field(32, description="examples per update, over all processes together")
     batch_tokens: Positive | None = Field(
-        None, description="instead of `batch_size`: batches of examples of similar length with so many tokens, padding included"
+        None, description="instead of `batch_size`: batches of examples of similar length with this many tokens, padding included"
     )
     block_length: Positive | None = Field(
         None,
-        description="for language models: all texts are concatenated and cut into examples of so many tokens; null: each text is an example",
+        description="for language models: all texts are concatenated and cut into examples of this many tokens; null: each text is an example",
     )
     packing: bool = Field(
         False, description="for language models: several texts share a row without attending to each other, instead of being padded"
@@ -89,7 +89,7 @@ class Train(Section):
     evaluate_every: Positive | None = Field(None, description="instead of `evaluations_per_epoch`: steps between two evaluations")
     save_every: Positive | None = Field(
         None,
-        description="steps between two checkpoints; the best evaluation so far and the last step are saved in any case; null: saved at each evaluation, unless `save_every_minutes` is set",
+        description="steps between two checkpoints; the best evaluation so far and the last step are always saved; null: at each evaluation, unless `save_every_minutes` is set",
     )
     save_every_minutes: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(None, description="the same in minutes")
     callbacks: list[Use] = Field(
@@ -97,10 +97,10 @@ class Train(Section):
     )
     bad_steps_allowed: NotNegative = Field(
         3,
-        description="steps in a row with a non-finite loss or gradient, each of which is skipped; one more and the training returns to its last checkpoint",
+        description="how many steps in a row may have a non-finite loss or gradient; they are skipped, and after one more the training returns to its last checkpoint",
     )
     rollbacks_allowed: NotNegative = Field(
-        2, description="how often it returns to the last checkpoint and continues after the non-finite steps, before it fails"
+        2, description="how often it may return to the last checkpoint and continue after the non-finite steps, before it fails"
     )
     early_stopping: EarlyStopping | None = Field(
         None, description="end the training when the selection metric has stopped improving; null: never"
@@ -125,7 +125,7 @@ class Train(Section):
         return self.early_stopping is not None or self.schedule.use == PLATEAU
 
     def warmup_steps(self, steps: int) -> int:
-        """Of a training of so many steps."""
+        """Of a training with this many steps."""
         return round(self.warmup * steps if self.warmup < 1 else self.warmup)
 
     @property
@@ -135,7 +135,7 @@ class Train(Section):
         return decay if isinstance(decay, int | float) and decay > 1 else 0
 
     def too_long_decay(self, steps: int) -> str | None:
-        """Why a training of so many steps has no room for warm-up and decay."""
+        """Why warm-up and decay do not fit into a training with this many steps; None if they do."""
         warmup, decay = self.warmup_steps(steps), self.decay_steps
         if decay == int(decay) and warmup + decay <= steps:
             return None
@@ -145,7 +145,7 @@ class Train(Section):
 
     def contradictions(self) -> Iterator[str]:
         if self.batch_tokens is None and self.accumulate > self.batch_size:
-            yield f"`accumulate` ({self.accumulate}) cuts a batch of {self.batch_size} into more microbatches than it has examples: make `batch_size` larger"
+            yield f"`accumulate` ({self.accumulate}) splits a batch of {self.batch_size} into more microbatches than it has examples: lower it, or raise `batch_size`"
         if self.save_every is not None and self.save_every_minutes is not None:
             yield "`save_every` and `save_every_minutes` both say when a checkpoint is saved: keep one of the two"
         if self.packing and self.block_length is not None:
@@ -160,4 +160,4 @@ class Train(Section):
             yield f"`freeze` names {twice[0]!r} twice: name it once"
         matches = [group.match for group in self.groups if group.dimensions is None]
         if twice := sorted({pattern for pattern in matches if matches.count(pattern) > 1}):
-            yield f"`groups` has two of `match` {twice[0]!r}, of which only the first would apply: keep one"
+            yield f"`groups` has two entries with `match` {twice[0]!r}, and only the first would apply: keep one"
