@@ -141,6 +141,13 @@ def test_wrong_samplings_are_reported(sampling, message, tmp_path, monkeypatch):
     assert any(problem.startswith(message) for problem in raised.value.problems), raised.value.problems
 
 
+def test_a_search_whose_name_is_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Trials("", []).write("another")  # so that the name is looked up in the folder of searches
+    with pytest.raises(ConfigurationError, match="cannot be a name"):
+        read_runs(configuration(search={"a" * 300: {"space": {"train.seed": [1, 2]}}}))
+
+
 def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Trials("", [Trial("tuned-000", {"train.learning_rate": 0.5}), Trial("tuned-001", {"train.seed": 3}, failed=True)]).write("tuned")

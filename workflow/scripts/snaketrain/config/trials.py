@@ -1,6 +1,7 @@
-"""The runs that a search has sampled so far. `tools/sample_runs.py` writes them down before it starts the workflow that trains them."""
+"""The runs that a search has sampled so far. `tools/sample_runs.py` records them before it starts the workflow that trains them."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ class Trials:
     @classmethod
     def read(cls, search: str) -> "Trials":
         path = FOLDER / search / "trials.json"
-        if not path.is_file():
+        if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
             return cls()
         content = json.loads(path.read_text(encoding="utf-8"))
         return cls(content["basis"], [Trial(**each) for each in content["trials"]])
