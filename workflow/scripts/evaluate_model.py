@@ -38,10 +38,7 @@ def main(args: Namespace) -> None:
         scoring.close()
     if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results
         return
-
-    from snaketrain.evaluation.results import write_scores
-
-    files = [file for each in sets for file in write_scores(job.folder, args.run_name, each, scoring, weights)]
+    files = [file for each in sets for file in scoring.write_results(weights, each)]
     inputs = {"selection": selection.content, "data": data.content} | ({"set": test.content} if test else {})
     facts = {"test": source_of(test), "splits": test.facts["splits"]} if test else {}
     job.finish(inputs, files, {"run": args.run_name} | facts, started)

@@ -1,4 +1,4 @@
-"""Evaluate the selected checkpoint, or all that are kept, on a set of `evaluation_sets`: on any number of processes."""
+"""Evaluate the selected checkpoint, or all kept checkpoints, on one of `evaluation_sets`, on any number of processes."""
 
 import shutil
 import time
@@ -41,10 +41,7 @@ def main(args: Namespace) -> None:
     score_all(scoring, each, selection, kept)
     if Ranks.of_environment().rank > 0:  # rank 0 alone writes the results
         return
-
-    from snaketrain.evaluation.results import write_scores
-
-    files = write_scores(job.folder, args.run_name, each, scoring, selection.facts["weights"])
+    files = scoring.write_results(selection.facts["weights"], each)
     (job.folder / "checkpoints.json").unlink(missing_ok=True)  # of another setting
     if with_all:
         write_json(job.folder / "checkpoints.json", {"set": each.name, "checkpoints": metrics_by_step(scoring, each, kept)})

@@ -1,14 +1,12 @@
 """Writes the results of an evaluation on one split, for any task: metrics, a table of predictions, and a figure."""
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from snaketrain.evaluation.plots import draw
-from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report
 from snaketrain.runtime.json_types import Json, JsonObject
@@ -16,22 +14,13 @@ from snaketrain.runtime.manifests import write_json
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data
-NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # rows that the label kind's report shows in columns of its own
+NOT_SHOWN = ("ids", "label", "loss", "probabilities", "predicted")  # the label kind's report has its own columns for them
 
 
 class Measured(TypedDict):
     examples: int
     metrics: dict[str, float]  # the task's own; empty if the examples have no labels
     baselines: dict[str, JsonObject]
-
-
-def write_scores(folder: Path, run: str, each: ScoredSet, scoring: Scoring, weights: Mapping[str, str]) -> list[str]:
-    """Writes the results of a model on a set; returns the names of the files."""
-    measured, rows = scoring.read(weights, each)
-    table, evaluate = each.table(measured["examples"]), scoring.evaluate
-    write_results(folder, run, each.name, measured, rows, table, scoring.data.facts, evaluate.confidence, evaluate.bins)
-    files = [f"{each.name}_results.json", f"{each.name}_plots.png"]
-    return [*files, f"{each.name}_predictions.csv"] if len(rows) > 1 else files
 
 
 def write_results(
@@ -47,7 +36,7 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     report = report_for(rows, table, facts)
     labels = report.labels(table["label"]) if report else np.empty(0)
-    (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # left by another task before this one
+    (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of an earlier evaluation with another task
     if len(rows) > ("ids" in rows):
         columns = {name: table[name] for name in ("text", "text_pair", "target") if name in table} | (
             report.columns(labels, rows) if report else {}
@@ -69,12 +58,12 @@ def write_results(
 
 
 def merged(measured: dict[str, JsonObject], reported: dict[str, JsonObject]) -> dict[str, JsonObject]:
-    """Constant answers with the metrics that the task measured and, instead of these, those that the label kind reports."""
+    """The metrics of constant answers: those that the task measured, replaced by those of the same name that the label kind reports."""
     return {name: {**measured.get(name, {}), **reported.get(name, {})} for name in dict.fromkeys([*reported, *measured])}
 
 
 def report_for(rows: Rows, table: Table, facts: JsonObject) -> Report | None:
-    """The report for the data's label kind; None if the task predicts something else than the labels."""
+    """The report for the data's label kind; None if the task does not predict the labels."""
     kind = label_kinds().get(facts.get("label_kind", ""))
     if kind is None or "label" not in table:
         return None

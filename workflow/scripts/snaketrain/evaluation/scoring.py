@@ -1,4 +1,4 @@
-"""Runs a trained model on prepared sets, and keeps its scores: a changed plot or interval does not need the model again."""
+"""Runs a trained model on prepared sets and keeps its scores, so that another plot or interval does not need the model again."""
 
 import json
 import os
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from snaketrain.strategies.base import Strategy
     from snaketrain.training.callbacks.stall_watchdog import StallWatchdog
 
-REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings on which the scores of a model do not depend
+REPORT_ONLY = ("evaluate.confidence=", "evaluate.bins=", "set.checkpoints=")  # settings that do not affect the scores of a model
 
 
 @dataclass(frozen=True)
 class ScoredSet:
-    """A part of prepared data that a model is evaluated on."""
+    """A split of prepared data on which a model is evaluated."""
 
     name: str
     prepared: Manifest
     split: str  # in the prepared data
 
     def table(self, examples: int) -> dict[str, list[Json]]:
-        """Texts and labels, if it has one row for each example."""
+        """Texts and labels, if the prepared data has one row for each example."""
         from snaketrain.data.prepared_files import open_table, split_files
 
         files = split_files(self.prepared, self.split)
@@ -46,7 +46,7 @@ class ScoredSet:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the models of a training are evaluated. All ranks do the same; rank 0 alone writes."""
+    """How the models of a training are evaluated. All ranks call the same methods; only rank 0 writes."""
 
     args: Namespace
     given: JobSettings
@@ -59,7 +59,7 @@ class Scoring:
         return Evaluate.model_validate(from_strings(self.given.settings)["evaluate"])
 
     def folder(self, weights: Mapping[str, str], each: ScoredSet) -> Path:
-        """Where the scores are; `weights`: what identifies those of the model."""
+        """Where the scores are; `weights`: digests that identify the model's weights."""
         key = scores_key(self.given, self.args.device, self.training, weights, self.data, each, self.fetched)
         return Path(self.args.output).parent / "scores" / key
 
@@ -77,6 +77,17 @@ class Scoring:
 
         folder = self.folder(weights, each)
         return json.loads((folder / f"{each.name}.json").read_text()), dict(np.load(folder / f"{each.name}.npz"))
+
+    def write_results(self, weights: Mapping[str, str], each: ScoredSet) -> list[str]:
+        """Write what the scores show, on rank 0 alone; returns the names of the files."""
+        from snaketrain.evaluation.results import write_results
+
+        measured, rows = self.read(weights, each)
+        table, facts, evaluate = each.table(measured["examples"]), self.data.facts, self.evaluate
+        folder = Path(self.args.output).parent
+        write_results(folder, self.args.run_name, each.name, measured, rows, table, facts, evaluate.confidence, evaluate.bins)
+        files = [f"{each.name}_results.json", f"{each.name}_plots.png"]
+        return [*files, f"{each.name}_predictions.csv"] if len(rows) > 1 else files
 
     # --- with the model
 
@@ -106,7 +117,7 @@ class Scoring:
         return StallWatchdog(folder, self.strategy.rank, self.strategy.world_size, self.args.stall_seconds)
 
     def score(self, folder: Path, weights: Mapping[str, str], sets: Sequence[ScoredSet], name: str) -> None:
-        """Run the model in a folder on the sets. `name`: of the model, for the progress bar."""
+        """Run the model in `folder` on the sets; `name`: of the model, for the progress bar."""
         import numpy as np
 
         from snaketrain.data.loading.loader import Loader
@@ -150,7 +161,7 @@ def scores_key(
     each: ScoredSet,
     model: Manifest | None,
 ) -> str:
-    """A digest of all that the scores depend on; another metric of the same weights gives another key."""
+    """A digest of everything that the scores depend on: another metric of the same weights has another key."""
     settings = [string for string in sorted(given.settings) if not string.startswith(REPORT_ONLY)]
     read = [sorted(training.settings), training.facts["precision"], dict(weights), data.content, model and model.content]
     return digest(settings, sorted(given.code), device, *read, each.split, each.prepared.content)
