@@ -1,13 +1,15 @@
 """A user's own files are kept with a training, and used when it is reproduced."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from reproduce_run import out_of_reach, with_own_code, written_out
+from snaketrain.runtime import provenance
 from snaketrain.runtime.credentials import CONCEALED
 from snaketrain.runtime.manifests import write_text
-from snaketrain.runtime.provenance import copy_of, own_files, write_down
+from snaketrain.runtime.provenance import copy_of, own_files, write_provenance
 
 
 def test_the_users_files_are_distinguished_from_modules_and_settings():
@@ -21,7 +23,7 @@ def test_they_are_kept_without_passwords(tmp_path, monkeypatch):
     write_text("own/task.py", 'ADDRESS = "https://anna:geheim@data.example"\n')
     write_text(elsewhere, "def loss(): ...\n")
     write_text("training/code/gone.py", "of the attempt before")
-    write_down(Path("training"), False, ["code.own/task.py=1", f"code.{elsewhere}=2"])
+    write_provenance(Path("training"), False, ["code.own/task.py=1", f"code.{elsewhere}=2"])
     assert Path("training/code/own/task.py").read_text() == 'ADDRESS = "https://***@data.example"\n'
     assert Path("training", copy_of(str(elsewhere))).read_text() == "def loss(): ...\n"
     assert not Path("training/code/gone.py").exists()
@@ -76,3 +78,22 @@ def test_a_setting_with_a_password_must_be_given(monkeypatch):
         written_out(settings, [])
     given = 'train.task.arguments.password="geheim"'
     assert written_out(settings, [given]) == [settings[0], given]
+
+
+def test_uncommitted_changes_can_be_applied_whatever_the_configuration_of_git(tmp_path, monkeypatch):
+    module = tmp_path / "project/a/b/c/d/module.py"
+    monkeypatch.setattr(provenance, "__file__", str(module))
+    for number, (key, value) in enumerate(
+        {"diff.noprefix": "true", "color.ui": "always", "user.name": "x", "user.email": "x@example"}.items()
+    ):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "4")
+    write_text(module, "rate = 1\n")
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path / "project"), *words], check=True, capture_output=True)
+    write_text(module, "rate = 2\n")
+    write_text(tmp_path / "code.diff", provenance.uncommitted_changes())
+    (tmp_path / "then").mkdir()
+    then = provenance.code_at(provenance.git_state()["commit"], tmp_path / "code.diff", tmp_path / "then")
+    assert then and (then / "a/b/c/d/module.py").read_text() == "rate = 2\n"

@@ -32,7 +32,7 @@ def own_files(code: list[str]) -> list[str]:
     return [name for name in names if name.endswith(".py")]
 
 
-def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
+def write_provenance(folder: Path, dirty: bool | None, code: list[str]) -> None:
     """Write `packages.txt` for pip, uncommitted changes to `code.diff`, and copies of the user's own files to `code/`."""
     write_text(
         folder / "packages.txt",
@@ -40,11 +40,16 @@ def write_down(folder: Path, dirty: bool | None, code: list[str]) -> None:
     )
     (folder / "code.diff").unlink(missing_ok=True)  # from the previous attempt
     shutil.rmtree(folder / "code", ignore_errors=True)
-    # somebody may have written a password into a file
+    # hidden, since a file may contain a password
     if dirty:
-        write_text(folder / "code.diff", hidden(_git("diff", "HEAD") or ""))
+        write_text(folder / "code.diff", hidden(uncommitted_changes()))
     for name in own_files(code):
         write_text(folder / copy_of(name), hidden(Path(name).read_text(encoding="utf-8")))
+
+
+def uncommitted_changes() -> str:
+    """A patch that `git apply` takes, whatever the user's configuration of `git diff`."""
+    return _git("diff", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD") or ""
 
 
 def copy_of(name: str) -> str:

@@ -15,7 +15,7 @@ from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
-from snaketrain.runtime.provenance import git_state, write_down
+from snaketrain.runtime.provenance import git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import Job, previous_manifest
 
@@ -105,7 +105,7 @@ def prepare_run_folder(folder: Path, purpose: str, options: list[str]) -> list[s
 
 
 def record_trunk(folder: Path, manifest: Path) -> None:
-    """The workflow reads it: a training that has begun keeps its trunk."""
+    """Record it for the workflow: a training that has begun keeps its trunk."""
     write_json(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
 
 
@@ -115,7 +115,7 @@ def last_saved(folder: Path) -> int:
 
 
 def move_damaged_checkpoints(folder: Path) -> None:
-    """If checkpoints of a finished training are missing or changed, move the first of these and all later ones aside, to repeat their steps."""
+    """If checkpoints of a finished training are missing or changed, move the first of them and all later ones aside, so that their steps are repeated."""
     if not (made := previous_manifest(folder)) or not (found := damage(made, lambda name: name.startswith("checkpoints/"))):
         return
     first = Path(min(found)).parent.name
@@ -151,7 +151,7 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
     import torch
 
     git = git_state()
-    write_down(job.folder, git["dirty"], job.given.code)
+    write_provenance(job.folder, git["dirty"], job.given.code)
     write_json(
         job.folder / "run.json",
         {
