@@ -20,5 +20,5 @@ def test_an_interface_has_an_address_and_both_libraries_are_told(monkeypatch):
 
 
 def test_an_interface_that_is_missing_is_an_error_with_those_that_there_are():
-    with pytest.raises(SystemExit, match=r"compute.interface: \S+ has no interface `ib0` with an IPv4 address .* It has .*lo"):
+    with pytest.raises(SystemExit, match=r"compute.interface: \S+ has no interface `ib0` with an IPv4 address .* Name one of .*lo"):
         address_of("ib0")

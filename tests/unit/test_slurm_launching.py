@@ -398,7 +398,7 @@ def test_a_memory_kill_is_named_and_not_restarted(job, slurm, capsys):
 
 
 @pytest.mark.parametrize(
-    ("endings", "quiet", "dead", "expected"),
+    ("endings", "silent", "dead", "expected"),
     [
         ({"a1": SAID, "a2": KILLED}, [], [], Ending(137, "rank 2 was killed by SIGKILL on a2")),
         ({"a1": KILLED, "a2": EATEN}, [], [], EATEN),
@@ -409,8 +409,8 @@ def test_a_memory_kill_is_named_and_not_restarted(job, slurm, capsys):
         ({}, [], [], Ending(137)),
     ],
 )
-def test_why_a_step_ended(endings, quiet, dead, expected):
-    assert first_cause(137, endings, quiet, dead) == expected
+def test_why_a_step_ended(endings, silent, dead, expected):
+    assert first_cause(137, endings, silent, dead) == expected
 
 
 def test_a_setup_that_failed_is_not_restarted():
@@ -421,20 +421,20 @@ class Heard:
     def __init__(self) -> None:
         self.given = {"a1": b"1", "a2": b"1"}
 
-    def signs(self, hosts):
+    def heartbeats(self, hosts):
         return dict(self.given)
 
 
-def test_a_node_without_a_sign_of_life_is_quiet_but_not_for_time_that_nobody_lived():
+def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended():
     server = Heard()
     watch = Watch(server, ["a1", "a2", "a3"], silence_seconds=6)
-    now = watch.looked
-    assert watch.quiet(now) == []
+    now = watch.checked
+    assert watch.silent(now) == []
     for second in range(1, 8):
         server.given["a1"] = str(second).encode()
-        found = watch.quiet(now + second)
-    assert found == ["a2"] and watch.quiet(now + 8) == []  # asked again after another silence
-    assert watch.quiet(now + 1000) == []  # suspended
+        found = watch.silent(now + second)
+    assert found == ["a2"] and watch.silent(now + 8) == []  # probed again after another silence
+    assert watch.silent(now + 1000) == []  # suspended
 
 
 @pytest.mark.parametrize(

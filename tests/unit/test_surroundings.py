@@ -140,7 +140,7 @@ def step(compute: Compute) -> list[str]:
     """The srun command of a job on two nodes."""
     words = shlex.split(launch(compute, in_slurm_job=True))
     options = words[next(i for i, word in enumerate(words) if word.endswith("launch_slurm.py")) + 1 : -1]
-    size = launch_slurm.node_size(launch_slurm.arguments([*options, "--", "x.py"]))
+    size = launch_slurm.node_size(launch_slurm.arguments([*options, "--", "x.py", "--output", "x/manifest.json"]))
     return srun_command(Allocation("7", 0, ("a1", "a2")), ["a1", "a2"], size, "a1:2345", ["x.py", "--output", "f/manifest.json"])
 
 

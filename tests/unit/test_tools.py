@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.runtime import stages
-from tools import show_runs
+from tools import launch_slurm, show_runs
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -28,6 +28,12 @@ def test_each_option_has_a_help_text_that_stands_by_itself(script):
         default = [ast.unparse(keyword.value) for keyword in option.keywords if keyword.arg == "default"]
         assert "default" in text or not set(default) - {"''", "[]", "None"}, ast.unparse(option)
         assert len(text.split()) >= 3 and not text.startswith(("of ", "in ", "on ", "at ", "before ", "between ")), ast.unparse(option)
+
+
+def test_a_launcher_needs_the_folder_of_the_training(capsys):
+    with pytest.raises(SystemExit):
+        launch_slurm.arguments(["--", "train_model.py", "--output"])
+    assert "the command needs --output FOLDER/manifest.json" in capsys.readouterr().err
 
 
 def text_of(value: ast.expr) -> str:

@@ -1,7 +1,7 @@
 """Run a script as several processes on this machine with torchrun's agent, and restart them when one is lost.
 
-If one process is killed, hangs or loses its GPU, all end. They resume from the last checkpoint after a growing pause, with as many
-processes as GPUs still answer. When GPUs come back, the training saves and resumes with them.
+If one process is killed, hangs or loses its GPU, all of them end. After a pause that grows, as many processes as GPUs still answer resume
+from the last checkpoint. When GPUs come back, the training saves and resumes with them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.launch.endings import Ending, Restarts
-from snaketrain.launch.options import add_restart_options, parse_with_command
+from snaketrain.launch.options import add_restart_options, parse_with_training
 from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
 from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
@@ -73,14 +73,13 @@ def main() -> int:
         metavar="SECONDS",
         help="time between two checks whether lost GPUs are back (default: %(default)g)",
     )
-    args = parse_with_command(parser)
-    folder = Path(args.command[args.command.index("--output") + 1]).parent
-    before = end_of_journal(folder)
+    args = parse_with_training(parser)
+    before = end_of_journal(args.folder)
     try:
-        restarts = Restarts(folder, args.restarts, args.first_pause, say)
+        restarts = Restarts(args.folder, args.restarts, args.first_pause, say)
         return run_with_restarts(Workers(args.processes, not args.cpu, args.look), args.command, restarts)
     except SignalException as error:
-        return STOPPED_EARLY if stopped_by(folder, before) else 128 + error.sigval
+        return STOPPED_EARLY if stopped_by(args.folder, before) else 128 + error.sigval
 
 
 def run_with_restarts(workers: Workers, command: list[str], restarts: Restarts) -> int:

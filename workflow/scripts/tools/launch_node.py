@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, required=True, help="number of nodes")
     parser.add_argument("--processes", type=int, required=True, help="processes on this node")
     parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
-    parser.add_argument("--interface", help="network interface over which ranks exchange")
+    parser.add_argument("--interface", help="network interface over which ranks communicate")
     args = parse_with_command(parser)
     if args.interface:
         use_interface(args.interface)

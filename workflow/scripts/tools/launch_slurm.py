@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.endings import Restarts
-from snaketrain.launch.options import add_restart_options, parse_with_command
+from snaketrain.launch.options import add_restart_options, parse_with_training
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -32,14 +32,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="processes on each node (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores on each node (default: %(default)s)")
     parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
-    parser.add_argument(
-        "--interface", help="network interface over which nodes meet and exchange, such as ib0; not given: the system chooses"
-    )
+    parser.add_argument("--interface", help="network interface over which nodes communicate, such as ib0 (default: the system chooses)")
     parser.add_argument(
         "--python",
         type=shlex.split,
         default=[sys.executable],
-        help="words that start Python on a node, in a container for example (default: this one)",
+        help="command that starts Python on a node, in a container for example (default: this Python)",
     )
     parser.add_argument(
         "--srun", action="append", default=[], metavar="OPTION", help="a further option of srun; may be given several times"
@@ -49,8 +47,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="how long before the job's time limit SLURM signals the processes, which save: with less time left, nothing is restarted "
-        "within the job (default: they are not signalled)",
+        help="how long before the job's time limit SLURM signals the processes to save; with less time left, the job is requeued instead of "
+        "restarting them (default: they are not signalled)",
     )
     add_restart_options(parser)
     parser.add_argument(
@@ -58,9 +56,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="a node without a sign of life for so long is probed (default: %(default)g)",
+        help="a node is probed after this long without a heartbeat (default: %(default)g)",
     )
-    return parse_with_command(parser, words)
+    return parse_with_training(parser, words)
 
 
 def node_size(args: argparse.Namespace) -> NodeSize:
@@ -73,12 +71,11 @@ def main() -> int:
         raise SystemExit("SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use torchrun, or launch_local.py.")
     # torch warns at each start and end of its connections; export another level to see it
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    folder = Path(args.command[args.command.index("--output") + 1]).parent
     size = node_size(args)
-    restarts = Restarts(folder, args.restarts, args.first_pause, lambda message: job.say(message))
+    restarts = Restarts(args.folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
         job = SlurmJob(
-            Slurm(), os.environ["SLURM_JOB_ID"], folder, args.nodes, size, restarts, args.silence,
+            Slurm(), os.environ["SLURM_JOB_ID"], args.folder, args.nodes, size, restarts, args.silence,
             os.environ.get("SLURMD_NODENAME", ""), args.save_before_limit,
         )  # fmt: skip
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):

@@ -1,4 +1,4 @@
-"""How a start of the processes ended, and how often another one is worth while."""
+"""How a start of the processes ended, and whether to start them again."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Restarts:
         self.saved, self.without_progress = last_saved(folder), 0
 
     def pause_after(self, ending: Ending) -> float | None:
-        """Seconds until the next start; None where there is to be none."""
+        """Seconds until the next start; None to give up."""
         saved = last_saved(self.folder)
         self.without_progress = 0 if saved > self.saved else self.without_progress + 1
         self.saved = saved

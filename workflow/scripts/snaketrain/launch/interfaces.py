@@ -1,4 +1,4 @@
-"""The network interface over which the nodes of a training meet and exchange: `compute.interface`."""
+"""The network interface over which the nodes of a training communicate: `compute.interface`."""
 
 import fcntl
 import os
@@ -16,13 +16,13 @@ def address_of(interface: str) -> str:
         except OSError as error:
             here = ", ".join(name for _, name in socket.if_nameindex())
             raise SystemExit(
-                f"compute.interface: {platform.node()} has no interface `{interface}` with an IPv4 address ({error.strerror}). It has {here}."
+                f"compute.interface: {platform.node()} has no interface `{interface}` with an IPv4 address ({error.strerror}). Name one of {here}."
             ) from None
     return socket.inet_ntoa(answer[20:24])
 
 
 def use_interface(interface: str) -> None:
-    """Have the ranks exchange over it. What the environment says already stays."""
+    """Make NCCL and gloo use it, unless the environment names another."""
     address_of(interface)
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # exactly this one, not all that begin like it
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # `=`: this one alone, not all with this prefix
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

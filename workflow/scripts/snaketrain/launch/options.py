@@ -1,6 +1,7 @@
-"""Options that launch_local.py and launch_slurm.py share, and how all launchers take the command that they start."""
+"""Options that launch_local.py and launch_slurm.py share, and the command that every launcher starts."""
 
 import argparse
+from pathlib import Path
 
 
 def add_restart_options(parser: argparse.ArgumentParser) -> None:
@@ -21,4 +22,13 @@ def parse_with_command(parser: argparse.ArgumentParser, words: list[str] | None 
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
     args = parser.parse_args(words)
     args.command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    return args
+
+
+def parse_with_training(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
+    """The same for a command that trains; `folder` becomes the folder of the training."""
+    args = parse_with_command(parser, words)
+    if "--output" not in args.command[:-1]:
+        parser.error("the command needs --output FOLDER/manifest.json: checkpoints and journal of the training are in that folder")
+    args.folder = Path(args.command[args.command.index("--output") + 1]).parent
     return args

@@ -1,7 +1,7 @@
 """Where the nodes of a SLURM job meet: a store on the node that runs the job's script.
 
-Its port is bound before anyone is told. Each start has a store of its own, so that nothing left over from an earlier start can join. Besides
-torch's keys it holds the nodes' signs of life, and how their processes ended.
+Its port is bound before its address is passed on. Each start has its own store, so that no process of an earlier start can join. Besides
+torch's keys it holds the nodes' heartbeats, and how their processes ended.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from snaketrain.launch.endings import Ending
 
 BACKEND = "snaketrain"
 SECONDS_TO_JOIN = 600  # a large environment may take minutes to load on many nodes at once
-SECONDS_BETWEEN_SIGNS = 1.0
-GRACE_SECONDS = 10.0  # for the other nodes to say how their processes ended: the first to fail is not always the cause
+SECONDS_BETWEEN_HEARTBEATS = 1.0
+GRACE_SECONDS = 10.0  # for the other nodes to report how their processes ended: the first to fail is not always the cause
 
 
 class Server:
@@ -37,8 +37,8 @@ class Server:
             "localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), timeout=timedelta(seconds=30)
         )
 
-    def signs(self, hosts: Iterable[str]) -> dict[str, bytes]:
-        """Of each node the last sign of life, which is another one each time."""
+    def heartbeats(self, hosts: Iterable[str]) -> dict[str, bytes]:
+        """The last heartbeat of each node; every one is different."""
         return {host: self.store.get(key) for host in hosts if self.store.check([key := f"alive/{host}"])}
 
     def present(self, hosts: Iterable[str]) -> set[str]:
@@ -49,32 +49,33 @@ class Server:
         return {host: Ending.from_json(self.store.get(key)) for host in hosts if self.store.check([key := f"ended/{host}"])}
 
     def step(self) -> str | None:
-        """The number of SLURM's step, once a node has told it."""
+        """The number of SLURM's step, once a node has reported it."""
         return self.store.get("step").decode() if self.store.check(["step"]) else None
 
 
 class Member:
-    """A node's part: it gives signs of life, and says how its processes ended."""
+    """A node's side: it sends heartbeats, and reports how its processes ended."""
 
     def __init__(self, endpoint: str, host: str, nodes: int, step: str):
         self.host, self.nodes = host, nodes
-        self._store, self._signs = connect(endpoint), connect(endpoint)  # a thread that waits on a client blocks all others
+        # two clients: a thread that waits on one would block the other thread
+        self._store, self._heartbeats = connect(endpoint), connect(endpoint)
         self._store.set("step", step)
-        self._signs.set(f"alive/{host}", "0")  # before it starts anything: a node that never gave a sign is not probed
+        self._heartbeats.set(f"alive/{host}", "0")  # before anything is started: a node without any heartbeat is not probed
         self._over = threading.Event()
-        threading.Thread(target=self._give_signs, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
-    def _give_signs(self) -> None:
+    def _send_heartbeats(self) -> None:
         count = 0
-        with contextlib.suppress(DistError):  # whoever started us is gone, and SLURM ends us as well
-            while not self._over.wait(SECONDS_BETWEEN_SIGNS):
+        with contextlib.suppress(DistError):  # the job's script is gone, so SLURM ends this node's processes too
+            while not self._over.wait(SECONDS_BETWEEN_HEARTBEATS):
                 count += 1
-                self._signs.set(f"alive/{self.host}", str(count))
-                if self._signs.check(["failed"]):
-                    self._signs.set(f"present/{self.host}", "")
+                self._heartbeats.set(f"alive/{self.host}", str(count))
+                if self._heartbeats.check(["failed"]):
+                    self._heartbeats.set(f"present/{self.host}", "")
 
     def report(self, ending: Ending) -> None:
-        """A failure waits for the reports of the others: when this agent exits, SLURM kills them."""
+        """After a failure, wait for the other nodes' reports: when this agent exits, SLURM kills theirs."""
         if self._store.check(["closed"]):  # our processes were killed because of a failure elsewhere
             return
         self._store.set(f"ended/{self.host}", ending.to_json())
@@ -90,7 +91,7 @@ class Member:
 
 
 class NodeRendezvous(RendezvousHandler):
-    """For torch's agent: nodes and their order are known, so that nothing is negotiated. Ranks use the store as well."""
+    """For torch's agent: the nodes and their order are known, so nothing is negotiated. Ranks use the same store."""
 
     def __init__(self, parameters: RendezvousParameters):
         self.parameters = parameters

@@ -1,4 +1,4 @@
-"""A training within its SLURM job: restarts on the nodes that are left, and requeues when these are not enough or time has run out."""
+"""A training within its SLURM job: it is restarted on the remaining nodes, and requeued when too few are left or its time runs out."""
 
 import signal
 import time
@@ -16,7 +16,7 @@ from snaketrain.slurm.jobs import Allocation
 
 OUT_OF_TIME = "SIGUSR1"
 KILLED_BY_USR1 = 128 + signal.SIGUSR1  # a process that cannot save yet
-SECONDS_UNTIL_ENDED = 600  # which SLURM may take to end a job that was requeued
+SECONDS_UNTIL_ENDED = 600  # that SLURM may take to end a requeued job
 SECONDS_BETWEEN_QUESTIONS = 10
 SECONDS_TO_LEARN_NODES = 900
 SECONDS_EARLY = 60  # that SLURM may signal before the moment it was asked for
@@ -29,18 +29,18 @@ class SlurmJob:
     ):  # fmt: skip
         """`here`: the name of this node in SLURM. `save_before_limit`: how many seconds before the time limit SLURM signals the processes."""
         self.slurm, self.folder, self.nodes, self.size, self.restarts = slurm, folder, nodes, size, restarts
-        self.signals: list[int] = []  # received: SLURM is ending the job, and knows why
+        self.signals: list[int] = []  # that were received: SLURM is ending the job, and knows why
         self.silence_seconds, self.save_before_limit = silence_seconds, save_before_limit
         self.saved_before = last_saved(folder)
         self.job = self.allocation(number)
         self.ends_at = self.job.ends_at
         self.dead: set[str] = set()
         self.unfit: set[str] = set()
-        # by a later start of the job, which may still be waiting for nodes: this one was cut off, and SLURM has not ended this start yet
+        # by a later start of the job, which may still be waiting for nodes: this node was cut off, and SLURM has not ended this start yet
         self.replaced = not self.job.hosts or (bool(here and self.job.script_host) and here != self.job.script_host)
 
     def allocation(self, number: str) -> Allocation:
-        """Asked again, during an outage for as long as it takes: the controller may be overloaded, or out of this node's reach."""
+        """Ask until SLURM answers, during an outage for as long as it lasts: the controller may be overloaded or unreachable from this node."""
         end, said = time.monotonic() + SECONDS_TO_LEARN_NODES, False
         while True:
             try:
@@ -73,7 +73,7 @@ class SlurmJob:
         return code
 
     def exit_code(self, found: StepEnding, stopped: list[str]) -> int | None:
-        """Of the job; None if there is to be another start, for which it has waited. `stopped`: the signals that a saved training was stopped by."""
+        """The job's exit code; None to start again, after the pause. `stopped`: the signals that stopped a training that has saved."""
         ending = found.ending
         if not ending.code:
             return 0
@@ -102,13 +102,13 @@ class SlurmJob:
         return None
 
     def may_miss_signal(self) -> bool:
-        """Whether SLURM has signalled the end of the time limit while no process ran, or may do so before a new one could notice."""
+        """Whether SLURM may have signalled the time limit while no process ran, or may do so before a new process can catch the signal."""
         if not self.save_before_limit or self.ends_at is None or not self.has_saved():
             return False
         return time.time() > self.ends_at - self.save_before_limit - SECONDS_EARLY
 
     def has_saved(self) -> bool:
-        """Whether this start of the job made a checkpoint. If it did not, requeueing it for its time could go on for ever."""
+        """Whether this start of the job has saved a checkpoint. If it has not, requeueing it at its time limit could go on for ever."""
         return last_saved(self.folder) > self.saved_before
 
     def is_being_preempted(self) -> bool:
@@ -121,7 +121,7 @@ class SlurmJob:
         return [host for host in self.job.hosts if host not in self.dead | self.unfit]
 
     def leave_out(self, found: StepEnding) -> None:
-        """Dead nodes are given up: SLURM would end the whole job when it notices them."""
+        """Do without these nodes. Dead ones are released: SLURM would end the whole job when it notices them."""
         self.dead |= set(found.dead)
         self.unfit |= set(found.unfit)
         if found.dead:
@@ -131,7 +131,7 @@ class SlurmJob:
                 self.say(f"{', '.join(found.dead)} cannot be given up, so SLURM will requeue the job when it notices: {error}")
 
     def requeue(self, code: int, reason: str) -> int:
-        """`code` is for SLURM to ignore, which ends this start."""
+        """Returns `code`, which SLURM ignores, since it ends this start of the job itself."""
         if self.started_elsewhere():
             return code
         lost = sorted(self.dead | self.unfit)
@@ -148,7 +148,7 @@ class SlurmJob:
         return code
 
     def started_elsewhere(self) -> bool:
-        """A script on a node that was cut off may outlive its start of the job."""
+        """Whether SLURM has started the job again on other nodes: a script on a node that was cut off may outlive its start."""
         while not (self.signals or self.replaced):
             try:
                 now = self.slurm.allocation(self.job.number)
@@ -157,7 +157,7 @@ class SlurmJob:
                     return False
                 self.say("SLURM has already restarted it elsewhere")
                 self.replaced = True
-            except SlurmError:  # away; without it nothing can be started either
+            except SlurmError:  # it does not answer, so nothing can be started either
                 self.wait(SECONDS_BETWEEN_QUESTIONS)
         return self.replaced
 

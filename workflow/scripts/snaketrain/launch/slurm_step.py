@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
 SECONDS_TO_END = 60  # for srun to end its step
-PAUSED_SECONDS = 5  # between two looks: this process was suspended, and so were the others
+SUSPENDED_SECONDS = 5  # a longer gap between two checks means that this process was suspended, like those of the other nodes
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class NodeSize:
     threads: int
     cpu: bool = False
     interface: str | None = None  # of the network
-    python: tuple[str, ...] = (sys.executable,)  # the words that start it, in a container for example
+    python: tuple[str, ...] = (sys.executable,)  # the command that starts Python, in a container for example
     srun_options: tuple[str, ...] = ()
 
 
 @dataclass
 class StepEnding:
     ending: Ending
-    dead: list[str] = field(default_factory=list)  # nodes that start no program
-    unfit: list[str] = field(default_factory=list)  # nodes that do, but cannot run their processes
+    dead: list[str] = field(default_factory=list)  # nodes on which no program starts
+    unfit: list[str] = field(default_factory=list)  # nodes on which programs start, but not the training
 
 
 class Step:
     def __init__(
         self, slurm: Slurm, job: Allocation, hosts: list[str], size: NodeSize, silence_seconds: float, stopping: Callable[[], object]
     ):
-        """`silence_seconds`: a node that gives no sign of life for so long is probed. `stopping`: whether SLURM is ending the job."""
+        """`silence_seconds`: after so long without a heartbeat a node is probed. `stopping`: whether SLURM is ending the job."""
         self.slurm, self.job, self.hosts, self.size = slurm, job, hosts, size
         self.silence_seconds, self.stopping = silence_seconds, stopping
 
@@ -58,7 +58,7 @@ class Step:
         listening = socket.create_server(("", 0), backlog=4096)
         here = address_of(self.size.interface) if self.size.interface else self.job.hosts[0]
         endpoint = f"{here}:{listening.getsockname()[1]}"
-        # a process of an earlier start that lives on where nothing reaches it must not write any more: see runtime/ownership.py
+        # a process of an earlier start may live on, on a node that is cut off; it must not write any more: see runtime/ownership.py
         environment = os.environ | {"SNAKETRAIN_START": start}
         srun = subprocess.Popen(srun_command(self.job, self.hosts, self.size, endpoint, command), env=environment)
 
@@ -69,20 +69,20 @@ class Step:
         endings, present = server.endings(self.hosts), server.present(self.hosts)
         if not srun.returncode and not any(ending.code for ending in endings.values()):
             return StepEnding(Ending(0))
-        quiet = [host for host in self.hosts if host not in endings and host not in present]
-        while not dead and quiet and not self.stopping():
-            if (found := dead_nodes(self.slurm, self.job, quiet)) is not None:
+        silent = [host for host in self.hosts if host not in endings and host not in present]
+        while not dead and silent and not self.stopping():
+            if (found := dead_nodes(self.slurm, self.job, silent)) is not None:
                 dead = found
                 break
             time.sleep(SECONDS_TO_END / 10)
         unfit = [host for host, ending in endings.items() if ending.node_unfit]
-        return StepEnding(first_cause(srun.returncode, endings, quiet, dead), dead, unfit)
+        return StepEnding(first_cause(srun.returncode, endings, silent, dead), dead, unfit)
 
     def _wait(self, srun: "subprocess.Popen[bytes]", watch: "Watch") -> list[str]:
-        """Until srun has ended, or nodes have been found dead, which SLURM itself may take minutes to notice."""
+        """Wait until srun has ended, or nodes are found dead, which SLURM itself may take minutes to notice; returns the dead nodes."""
         while srun.poll() is None:
             time.sleep(0.5)
-            if (quiet := watch.quiet(time.monotonic())) and (dead := dead_nodes(self.slurm, self.job, quiet)):
+            if (silent := watch.silent(time.monotonic())) and (dead := dead_nodes(self.slurm, self.job, silent)):
                 self._end(srun, watch.server.step())
                 return dead
         return []
@@ -98,55 +98,55 @@ class Step:
 
 
 class Watch:
-    """Which nodes have given no sign of life for a while."""
+    """Which nodes have sent no heartbeat for a while."""
 
     def __init__(self, server: "Server", hosts: list[str], silence_seconds: float):
         self.server, self.hosts, self.silence_seconds = server, hosts, silence_seconds
-        self.signs: dict[str, bytes] = {}
-        self.heard: dict[str, float] = {}
-        self.looked = time.monotonic()
+        self.heartbeats: dict[str, bytes] = {}
+        self.heard: dict[str, float] = {}  # when the last heartbeat of each node was new
+        self.checked = time.monotonic()
 
-    def quiet(self, now: float) -> list[str]:
-        """A node that never gave a sign is srun's business: it says when it cannot start it."""
-        if now - self.looked > PAUSED_SECONDS:
+    def silent(self, now: float) -> list[str]:
+        """Nodes that have never sent a heartbeat are left to srun, which reports those that it cannot start."""
+        if now - self.checked > SUSPENDED_SECONDS:
             self.heard = dict.fromkeys(self.heard, now)
-        self.looked = now
-        signs = self.server.signs(self.hosts)
-        self.heard |= {host: now for host, sign in signs.items() if self.signs.get(host) != sign}
-        self.signs = signs
-        quiet = [host for host, heard in self.heard.items() if now - heard > self.silence_seconds]
-        self.heard |= dict.fromkeys(quiet, now)  # those that answer are asked again after another silence
-        return quiet
+        self.checked = now
+        heartbeats = self.server.heartbeats(self.hosts)
+        self.heard |= {host: now for host, beat in heartbeats.items() if self.heartbeats.get(host) != beat}
+        self.heartbeats = heartbeats
+        silent = [host for host, heard in self.heard.items() if now - heard > self.silence_seconds]
+        self.heard |= dict.fromkeys(silent, now)  # those that answer the probe are probed again after another silence
+        return silent
 
 
 def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: str, command: list[str]) -> list[str]:
     """Sizes are explicit, since Snakemake's job hides SLURM's variables from its shell."""
     count = len(hosts)
     options: list[object] = ["--nodes", count, "--ntasks", count, "--ntasks-per-node", 1, "--cpus-per-task", size.threads]
-    # of whole nodes (--exclusive, or by their partition) a step gets no GPU that it does not ask for
+    # on whole nodes (--exclusive, or by their partition) a step gets only the GPUs that it asks for
     options += ["--gpus-per-node", job.gpus] if job.gpus else []
     options += ["--nodelist", ",".join(hosts)]
-    options += ["--overlap"]  # the step of an earlier start cannot end while one of its nodes is dead, and holds the others
-    # the first node may still be writing long after the others are done: --wait 0. If one node fails, the others must not wait for it
+    options += ["--overlap"]  # the step of an earlier start cannot end while one of its nodes is dead, and occupies the others
+    # --wait 0: the first node may still be writing long after the others are done. --kill-on-bad-exit: nobody waits for a failed node
     options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered", *size.srun_options]
     agent: list[object] = [*size.python, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
     return list(map(str, ["srun", *options, *agent, *options_of(size), "--", *command]))
 
 
 def options_of(size: NodeSize) -> list[str]:
-    """Those that all launching tools share."""
+    """The options of a node that all launchers share."""
     return [*(["--cpu"] if size.cpu else []), *(["--interface", size.interface] if size.interface else [])]
 
 
 def dead_nodes(slurm: Slurm, job: Allocation, hosts: Iterable[str]) -> list[str] | None:
-    """Those among the nodes that start no program; None if this node starts none either, so that it is SLURM that does not answer."""
+    """The nodes on which no program starts; None if none starts on this node either, so that SLURM itself does not answer."""
     here = job.hosts[0]
     silent = slurm.silent_nodes(job.number, sorted({*hosts, here}))
     return None if here in silent else silent
 
 
-def first_cause(code: int, endings: Mapping[str, Ending], quiet: list[str], dead: list[str]) -> Ending:
-    """`code` is that of srun; `quiet` are nodes without a report, all of whose processes are gone."""
+def first_cause(code: int, endings: Mapping[str, Ending], silent: list[str], dead: list[str]) -> Ending:
+    """`code`: srun's exit code; `silent`: nodes without a report, all of whose processes are gone."""
     if dead:
         return Ending(code or FAILED, f"{', '.join(dead)} {'does' if len(dead) == 1 else 'do'} not answer")
     for ending in endings.values():
@@ -155,8 +155,8 @@ def first_cause(code: int, endings: Mapping[str, Ending], quiet: list[str], dead
     for host, ending in endings.items():
         if ending.lost:
             return replace(ending, lost=f"{ending.lost} on {host}")
-    if quiet and code == SETUP_FAILED:  # which has said why
+    if silent and code == SETUP_FAILED:  # the setup has reported why
         return Ending(code)
-    if quiet:
-        return Ending(code or FAILED, f"the processes on {', '.join(quiet)} ended without a report (srun: exit code {code})")
+    if silent:
+        return Ending(code or FAILED, f"the processes on {', '.join(silent)} ended without a report (srun: exit code {code})")
     return Ending(max((ending.code for ending in endings.values()), default=0) or code)

@@ -1,4 +1,4 @@
-"""The processes of one node, under torch's elastic agent, which starts, signals and ends them together."""
+"""The processes of one node under torch's elastic agent, which starts, signals and ends them together."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from snaketrain.runtime.stopping import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
 
 def launch_config(processes: int, nodes: int, run_id: str, backend: str, endpoint: str, **rendezvous: object) -> LaunchConfig:
-    """Restarts are ours: within one agent, processes that read the previous start's addresses would wait for dead peers."""
+    """The agent restarts nothing: within one agent, processes that read the previous start's addresses would wait for dead peers."""
     return LaunchConfig(
         min_nodes=nodes, max_nodes=nodes, nproc_per_node=processes, run_id=run_id, rdzv_backend=backend, rdzv_endpoint=endpoint,
         rdzv_configs=rendezvous, max_restarts=0, signals_to_handle=LAUNCHER_SIGNALS, shutdown_timeout=SECONDS_TO_SAVE,
@@ -22,7 +22,7 @@ def launch_config(processes: int, nodes: int, run_id: str, backend: str, endpoin
 
 
 def run_workers(config: LaunchConfig, command: list[str]) -> Ending:
-    """A signal ends them, and is raised as SignalException when they have saved."""
+    """Run them to their end. A signal makes them save and exit, and is then raised as SignalException."""
     try:
         elastic_launch(config, sys.executable)("-u", *command)
         return Ending(0)
@@ -31,7 +31,7 @@ def run_workers(config: LaunchConfig, command: list[str]) -> Ending:
 
 
 def first_cause(error: ChildFailedError) -> Ending:
-    """When one process is lost, its peers fail at the same moment, in their collectives, or the agent ends them by SIGTERM."""
+    """The process that was lost: its peers fail at the same moment in their collectives, or the agent ends them with SIGTERM."""
     ended_by_agent = {rank for rank, failure in error.failures.items() if failure.exitcode == -signal.SIGTERM}
     for rank, failure in sorted(error.failures.items()):
         if rank in ended_by_agent and len(ended_by_agent) < len(error.failures):
@@ -44,7 +44,7 @@ def first_cause(error: ChildFailedError) -> Ending:
 
 
 def gpus_that_answer() -> int:
-    """Counted by the driver: a process that uses CUDA itself never sees a GPU come back. Without a driver no GPU can be lost."""
+    """How many the driver lists: a process that uses CUDA itself never sees a lost GPU come back. Without a driver none can be lost."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60).stdout
