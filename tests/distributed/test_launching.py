@@ -101,7 +101,7 @@ def test_ranks_of_launchers(monkeypatch, environment, expected):
 
 def test_a_gpu_is_not_guessed():
     assert Ranks(1, 2, 1, 2).gpu == 1
-    with pytest.raises(SystemExit, match="process 5 of 8 cannot tell which GPU .* set LOCAL_RANK"):
+    with pytest.raises(SystemExit, match="process 5 of 8 does not know which GPU .* set LOCAL_RANK"):
         _ = Ranks(5, 8, None).gpu
 
 

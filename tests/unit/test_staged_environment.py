@@ -95,9 +95,9 @@ def test_jobs_that_start_at_once_make_one_copy(python, tmp_path):
 @pytest.mark.parametrize(
     ("folder", "told"),
     [
-        ("$NOT_SET", "$NOT_SET is no absolute path here, but '$NOT_SET'"),
+        ("$NOT_SET", "$NOT_SET is not an absolute path on this node: it expands to '$NOT_SET'"),
         ("/proc", "/proc/snaketrain-"),
-        ("here", "here is no absolute path"),
+        ("here", "here is not an absolute path"),
     ],
 )
 def test_where_no_copy_can_be_made_the_environment_itself_is_used_and_it_is_told(made, python, folder, told):
@@ -146,5 +146,5 @@ def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
 
 def test_outside_of_a_virtual_environment_it_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    with pytest.raises(staged_environment.CannotStage, match="is in no virtual environment"):
+    with pytest.raises(staged_environment.CannotStage, match="is not in a virtual environment"):
         staged_environment.pack(print)

@@ -1,4 +1,4 @@
-"""Cores of its own for each rank, near its GPU: `compute.bind`. The threads that a rank starts later inherit them."""
+"""Binds each rank to cores near its GPU: `compute.bind`. Threads that the rank starts later inherit them."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ VARIABLE = "SNAKETRAIN_BIND"  # set by the launcher
 
 
 class Topology:
-    """Which cores and GPUs are near each other, as Linux tells it."""
+    """Which cores and GPUs are near each other, as Linux reports it."""
 
     def __init__(self, sys_folder: Path = Path("/sys")):
         self.devices, self.pci = sys_folder / "devices/system", sys_folder / "bus/pci/devices"
@@ -45,13 +45,13 @@ class Topology:
 
 
 def bind(ranks: Ranks) -> None:
-    """Before torch is imported, whose threads would keep the cores that they have."""
+    """Bind this rank; called before torch is imported, since threads that already run would keep their cores."""
     if os.environ.get(VARIABLE) != "numa":
         return
     allowed, topology = os.sched_getaffinity(0), Topology()
     if ranks.local is None or not ranks.on_this_machine:
         return print(
-            f"warning: compute.bind: rank {ranks.rank} cannot tell its place on this machine, and is not bound", file=sys.stderr, flush=True
+            f"warning: compute.bind: rank {ranks.rank} does not know its local rank, so it is not bound", file=sys.stderr, flush=True
         )
     gpus = [topology.node_of_gpu(bus) for bus in visible_gpus()]
     cores = cores_of(ranks.local, ranks.on_this_machine, topology.cores(allowed), topology, gpus)
@@ -64,7 +64,7 @@ def bind(ranks: Ranks) -> None:
 
 
 def cores_of(rank: int, ranks: int, cores: list[list[int]], topology: Topology, gpus: list[int | None]) -> list[int]:
-    """Of the NUMA node of its GPU, shared with the ranks whose GPUs are there as well; without such knowledge an equal share of all cores."""
+    """A rank's share of the cores of its GPU's NUMA node, which it shares with the other ranks there; of all cores, if the node is unknown."""
     if len(gpus) >= ranks and all(any(topology.node(core) == node for core in cores) for node in gpus[:ranks]):
         beside = [other for other in range(ranks) if gpus[other] == gpus[rank]]
         cores = [core for core in cores if topology.node(core) == gpus[rank]]

@@ -26,7 +26,7 @@ NO_SECRETS = ("PWD", "OLDPWD")
 
 
 class CannotTellApart(ValueError):
-    """Two settings that differ only in a password."""
+    """Two settings that differ only in a password have the same concealed form."""
 
 
 def hidden(text: str) -> str:
@@ -124,9 +124,11 @@ def _known(environment: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
         else:
             without_secrets(value, found)
     found = {value for value in found if len(value) >= SHORTEST_CHARACTERS and HIDDEN not in value}
-    ways = {way for value in found for way in (value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], repr(value)[1:-1])}
-    # longer ones first, since another may be a part of them
-    return re.compile("|".join(map(_bounded, sorted(ways, key=lambda way: (-len(way), way))))) if ways else None
+    forms = {
+        form for value in found for form in (value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], repr(value)[1:-1])
+    }
+    # longer ones first, since a shorter one may be part of them
+    return re.compile("|".join(map(_bounded, sorted(forms, key=lambda form: (-len(form), form))))) if forms else None
 
 
 def _secrets_of(item: str) -> set[str]:

@@ -27,7 +27,7 @@ class Journal:
     ):
         """`check` raises if this process must not write any more; `about` is recorded with the start of this attempt."""
         self.writes, self.attempt, self.check, self.about = writes, 1, check, about
-        self.listeners: list[Callable[[Event], None]] = []  # are given each event that was written
+        self.listeners: list[Callable[[Event], None]] = []  # called with each event that was written
         if not writes:
             return
         if path.exists():

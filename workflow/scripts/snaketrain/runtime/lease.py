@@ -39,7 +39,7 @@ class Owner:
         return cls(platform.node(), os.getpid(), start_ticks(os.getpid()), process_space())
 
     def runs(self) -> bool | None:
-        """None if that cannot be known from here."""
+        """None if this process cannot tell."""
         if None in (self.started, self.space) or self.space != process_space():
             return None
         return start_ticks(self.pid) == self.started
@@ -175,7 +175,7 @@ class Lease:
             raise
         self._number, self._file, self._content, self._ended = number, file, content, threading.Event()
         threading.Thread(target=self._beat, args=(file, self._ended), name="lease", daemon=True).start()
-        if numbers[-1:] != [number]:  # this process slept after it had looked, and others came meanwhile
+        if numbers[-1:] != [number]:  # this process was suspended after it had looked, and there is a later owner
             self.release()
             return False
         for older in numbers[:-1]:

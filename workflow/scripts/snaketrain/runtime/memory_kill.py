@@ -1,4 +1,4 @@
-"""Whether the kernel has killed a process for its memory, by what it counts on this node: of the process itself only SIGKILL is known."""
+"""Whether the kernel has killed a process for its memory, by its counters on this node: the process's exit status says only SIGKILL."""
 
 import platform
 import re

@@ -1,8 +1,7 @@
 """Writes the model card, `README.md` beside the selected model: data, settings, metrics, limits, and how to load it.
 
 The Hugging Face hub reads its first block. `select_checkpoint` writes the card; `evaluate_model` and each `evaluate_set` write it again with
-all results that there are.
-It is in no manifest: it adds nothing to what these have, and a card of other words makes nothing stale.
+all results that exist by then. It is in no manifest: it repeats what the manifests have, and rewording it makes nothing stale.
 """
 
 import html
@@ -36,7 +35,7 @@ module.load_state_dict(load_file("{folder}/model.safetensors"))"""
 
 
 def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
-    """With the results of all evaluations of this very selection."""
+    """Write the card, with the results of all evaluations of this selection."""
     evaluations: list[Manifest] | None = None
     while evaluations != (found := evaluations_of(selection)):  # another job may have written a card without the results of this one
         evaluations = found
@@ -69,7 +68,7 @@ def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: l
 
 
 def evaluations_of(selection: Manifest) -> list[Manifest]:
-    """First that of the development and test set, then those of `evaluation_sets`."""
+    """First the one of the development and test sets, then those of `evaluation_sets`."""
     run = selection.folder.parent
     paths = [run / "evaluation/manifest.json", *sorted(run.glob("sets/*/manifest.json"))]
     found = [read_manifest(path) for path in paths if path.is_file()]
@@ -94,7 +93,7 @@ def pipeline_of(architecture: str | None) -> str | None:
 
 
 def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str | None, results: list[JsonObject]) -> JsonObject:
-    """What the hub reads; nothing that is not known."""
+    """What the hub reads, as far as it is known."""
     base, source = settings.get("model.source.hub"), data.get("data.train.hub")
     head: JsonObject = {"library_name": "transformers"} if architecture else {}
     head |= {"pipeline_tag": pipeline_of(architecture)} if pipeline_of(architecture) else {}

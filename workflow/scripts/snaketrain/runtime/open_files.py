@@ -12,7 +12,7 @@ def needed(world_size: int) -> int:
 
 
 def raise_limit(world_size: int) -> str | None:
-    """Raise this process's soft limit to the hard one, where so many ranks may need it; a warning if that is not enough."""
+    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if needed(world_size) <= soft or soft == resource.RLIM_INFINITY:
         return None

@@ -1,6 +1,6 @@
 """Ensures one writer per training folder: a process left over from a killed workflow is ended before a new one starts.
 
-If it cannot be ended, such as on a node without network, it notices the new owner before its next write, and ends.
+If it cannot be ended, for example on a node without network, it notices the new owner before its next write, and exits.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Called before each write: SLURM requeues a job whose node does not respond, although its processes may still run there."""
+    """Called before each write: SLURM requeues a job whose node does not respond, although its processes may still be running there."""
     if not is_ours(folder):
         owner = _owner(folder)
         who = f"job {owner['job']}" if owner.get("job") else f"process {owner.get('pid')}"
@@ -56,7 +56,7 @@ def check(folder: Path) -> None:
 
 
 def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
-    """A message that the folder's owner has ended; None if it still runs, or if this machine cannot tell."""
+    """A message if the folder's owner has ended; None if it still runs, or if this machine cannot tell."""
     owner = _owner(folder)
     if owner.get("job"):
         return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
@@ -86,7 +86,7 @@ def _owner(folder: Path) -> JsonObject:
         return {}
 
 
-@functools.cache  # cached: if torchrun is killed, the parent changes, but the identity must not
+@functools.cache  # if torchrun is killed, the parent changes, but the identity must not
 def _ourselves() -> JsonObject:
     # under torchrun the agent, which ends all ranks
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()

@@ -1,4 +1,4 @@
-"""Of ranks that fail together, the first one says why; the others only lost their connection to it, or failed in the same place.
+"""When ranks fail together, the first one reports why; the others lost their connection to it, or failed in the same place.
 
 logs/failed/START/first.json     the first failure of this start of the ranks
 logs/failed/START/rank-N.txt     traceback and last lines of each rank that failed by itself
@@ -36,7 +36,7 @@ class Failure:
     host: str
     place: str  # where it was raised
     cause: str  # in one line, or the message that says what to do
-    lost_peer: bool  # another rank ended first, perhaps without a word
+    lost_peer: bool  # another rank ended first, perhaps without a message
 
     @classmethod
     def of(cls, error: BaseException, rank: int) -> "Failure":
@@ -57,7 +57,7 @@ class Failure:
 
 
 def report_failure(what: str, logs: Path, error: BaseException) -> str:
-    """Print why the ranks fail, once, and write down what is needed to find out more; the cause, in a sentence."""
+    """Print once why the ranks fail, and save what a diagnosis needs; returns the cause as a sentence."""
     ranks = Ranks.of_environment()
     mine, message = Failure.of(error, ranks.rank), _message(what, error)
     if ranks.world_size == 1:

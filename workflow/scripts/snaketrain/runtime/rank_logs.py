@@ -1,4 +1,4 @@
-"""The log of a rank. Of a thousand ranks only the first of each node keeps a file; the others remember their last lines for a report."""
+"""The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report."""
 
 import logging
 import os
@@ -16,13 +16,13 @@ _last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
 
 def keeps_files(of_all: bool = False) -> bool:
-    """Whether this rank writes a log, a journal and a trace of its own: the first of each node does, or each one."""
+    """Whether this rank writes its own log, journal and trace: the first rank of each node does, or all ranks."""
     ranks = Ranks.of_environment()
     return of_all or ranks.rank == 0 or ranks.local == 0
 
 
 def quiet_libraries() -> None:
-    """Before torch and transformers are imported: what they print in all ranks alike, rank 0 prints alone."""
+    """Called before torch and transformers are imported: what all ranks would print, only rank 0 prints."""
     if Ranks.of_environment().rank:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -46,7 +46,7 @@ class LineFormatter(ConcealingFormatter):
 
 def log_to(file: Path | None) -> None:
     """Log to a file, if one is given; rank 0 logs to the terminal too."""
-    logging.raiseExceptions = False  # a line that finds no room on the disk is not worth a traceback of its own
+    logging.raiseExceptions = False  # a line that does not fit on a full disk is not worth a traceback
     handlers: list[logging.Handler] = [LastLines()]
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def log_to(file: Path | None) -> None:
 
 
 def start_rank() -> None:
-    """How a rank of a stage begins that runs a model: before the slow imports."""
+    """Set up a rank of a stage that runs a model, before the slow imports."""
     quiet_libraries()
     log_to(None)
     bind(Ranks.of_environment())

@@ -1,7 +1,7 @@
 """Which of the training's processes this one is, from what the launcher left in the environment.
 
-torchrun's names are always read; those of other launchers only where `compute.launcher` is `env`: a job script under SLURM,
-for example, sees SLURM's names as well, and is none of the processes.
+torchrun's names are always read; those of other launchers only if `compute.launcher` is `env`: a job script under SLURM, for
+example, sees SLURM's names as well, but is not one of the processes.
 """
 
 import os
@@ -26,7 +26,7 @@ OTHERS: tuple[Names, ...] = (
 class Ranks:
     rank: int = 0
     world_size: int = 1
-    local: int | None = 0  # unknown to some launchers
+    local: int | None = 0  # some launchers do not set it
     on_this_machine: int = 1
 
     @classmethod
@@ -45,7 +45,7 @@ class Ranks:
 
     @classmethod
     def _of(cls, known: tuple[Names, ...], rank: int, world_size: int) -> "Ranks":
-        """Several layers of a launcher may tell, each a part; but not those that speak of another process, such as the job's script."""
+        """Combines what several layers of launchers have set, except those that describe another process, such as the job's script."""
         own = [names for names in known if os.environ.get(names[0], str(rank)) == str(rank)]
         local, beside = (
             next((int(os.environ[name]) for names in own for name in names[place] if name in os.environ), None) for place in (2, 3)
@@ -58,7 +58,7 @@ class Ranks:
         if self.local is None:
             known = ", ".join(name for names in OTHERS for name in names[2])
             raise SystemExit(
-                f"compute.launcher: process {self.rank} of {self.world_size} cannot tell which GPU of its machine it is to take: none of {known} "
+                f"compute.launcher: process {self.rank} of {self.world_size} does not know which GPU of its machine to use: none of {known} "
                 "is set. Let compute.launch_command set LOCAL_RANK in each process."
             )
         return self.local
@@ -69,7 +69,7 @@ class Ranks:
         os.environ.update({name: str(value) for name, value in names.items() if value is not None})
         if "MASTER_ADDR" not in os.environ:
             os.environ["MASTER_ADDR"] = self._first_host()
-        # a rank alone takes any port: a fixed one may be another training's, or another evaluation's
+        # a single process takes any free port: a fixed one may be in use by another training or evaluation
         os.environ.setdefault("MASTER_PORT", "0" if self.world_size == 1 else "29500")
 
     def _first_host(self) -> str:
@@ -81,6 +81,6 @@ class Ranks:
         if "SLURM_JOB_NODELIST" in os.environ:
             return Slurm().hosts(os.environ["SLURM_JOB_NODELIST"])[0]
         raise SystemExit(
-            f"compute.launcher: {self.on_this_machine or 'an unknown number'} of {self.world_size} processes are on this machine, and it is not known "
-            "where the first one is. Say it before the start: export MASTER_ADDR=<its host name>"
+            f"compute.launcher: {self.on_this_machine or 'an unknown number'} of {self.world_size} processes are on this machine, and the host of "
+            "rank 0 is unknown. Before the start: export MASTER_ADDR=<its host name>"
         )

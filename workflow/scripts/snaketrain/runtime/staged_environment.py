@@ -35,7 +35,7 @@ def digest() -> str:
 def pack(report: Callable[[str], None]) -> Path:
     """The archive of the environment, made unless it is there."""
     if sys.prefix == sys.base_prefix:
-        raise CannotStage(f"{sys.executable} is in no virtual environment; `make .venv/installed` makes one")
+        raise CannotStage(f"{sys.executable} is not in a virtual environment; `make .venv/installed` makes one")
     archive = ARCHIVES / f"{digest()}.tar"
     if not archive.exists():
         report(f"compute.stage_environment: packing {sys.prefix} for the nodes")
@@ -48,7 +48,7 @@ def pack(report: Callable[[str], None]) -> Path:
 
 
 def python_in_copy(target: str, archives: Path) -> Path:
-    """The Python of this node's copy, which is made unless it is there. The copy stays locked while this process lives, whatever it executes."""
+    """The Python of this node's copy, which is made if it is missing. The copy stays locked while this process lives, whatever it executes."""
     name = digest()
     folder = own_folder(target)
     remove_unused(folder, name)
@@ -65,14 +65,14 @@ def python_in_copy(target: str, archives: Path) -> Path:
 
 
 def own_folder(target: str) -> Path:
-    """For this user alone, in a folder that all may share."""
+    """A folder for this user alone, in one that all users may share."""
     expanded = os.path.expandvars(target)
     if not expanded.startswith("/") or "$" in expanded:
-        raise CannotStage(f"{target} is no absolute path here, but {expanded!r}")
+        raise CannotStage(f"{target} is not an absolute path on this node: it expands to {expanded!r}")
     folder = Path(expanded, f"snaketrain-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise CannotStage(f"{folder} belongs to somebody else")
+        raise CannotStage(f"{folder} belongs to another user")
     return folder
 
 
@@ -85,7 +85,7 @@ def lock(path: Path, kind: int) -> int:
 
 def extract(archive: Path, copy: Path) -> None:
     if not archive.exists():
-        raise CannotStage(f"{archive} is not there: the environment was changed after snakemake had been started")
+        raise CannotStage(f"{archive} is missing: the environment was changed after snakemake was started")
     needed, free = archive.stat().st_size, shutil.disk_usage(copy.parent).free
     if free < needed:
         raise CannotStage(f"{copy.parent} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} are needed")
@@ -104,7 +104,7 @@ def remove_unused(folder: Path, name: str) -> None:
     for path in folder.glob("*.lock"):
         if path.stem == name or time.time() - path.stat().st_mtime < UNUSED_SECONDS:
             continue
-        with contextlib.suppress(BlockingIOError):  # somebody runs from it
+        with contextlib.suppress(BlockingIOError):  # in use
             unused = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder / path.stem, ignore_errors=True)
             os.close(unused)

@@ -107,7 +107,7 @@ def run(
 ) -> None:
     """Call a stage's `main` and exit with its exit code, or, if it raises, `report` the error and exit with that error's code.
 
-    Every exit of a stage goes through here: if one of several ranks hung at its end, the others would wait for it.
+    Every exit of a stage goes through here: if one rank hung at its end, its peers would wait for it.
     """
     try:
         code = main() or 0

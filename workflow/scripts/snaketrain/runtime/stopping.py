@@ -2,7 +2,7 @@
 
 import signal
 
-# What a launcher passes on to its processes, instead of dying of them; and how long it waits before it kills them
+# signals that a launcher passes on to its processes instead of dying from them, and how long it waits before it kills the processes
 LAUNCHER_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 SECONDS_TO_SAVE = 600
 

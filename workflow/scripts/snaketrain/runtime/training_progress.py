@@ -1,9 +1,9 @@
-"""Where a training is, in one line, from the events of its journal: for its own log, and for the console of the workflow."""
+"""The progress of a training in one line, from the events of its journal: for its own log and the console of the workflow."""
 
 from snaketrain.runtime.journal import Event
 
 NEWEST = 0.3  # the weight of the newest steps in the moving average of the speed
-WORKING = ("steps", "data_wait")  # the activities that every step takes part in; the others come now and then
+WORKING = ("steps", "data_wait")  # the activities of every step; the others occur now and then
 
 
 class TrainingProgress:
@@ -37,7 +37,7 @@ class TrainingProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the remaining steps take at the present speed, with as much evaluating and saving as so far."""
+        """For the remaining steps at the current speed, with as much evaluating and saving as so far."""
         if self.pace is None or not self.steps:
             return None
         return (self.steps - self.step) * (self.pace + self._besides / max(1, self.step - self._first))
