@@ -307,7 +307,7 @@ def test_a_server_that_fails(tmp_path, status):
         threading.Thread(target=failing.serve_forever, daemon=True).start()
         warning = once(make_workspace(tmp_path, {"first": {}}), f"http://127.0.0.1:{failing.server_port}")
         failing.shutdown()
-    assert f"the server fails (HTTP {status}). Its own log says why; then: " in warning and "does not answer" not in warning
+    assert f"the server fails (HTTP {status}). See the log of the server; then: " in warning and "does not answer" not in warning
 
 
 def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
@@ -331,5 +331,5 @@ def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
     finally:
         workflow.kill()
         workflow.wait()
-    assert "starting again with everything" in follower.communicate(timeout=limits.seconds(60))[1] and follower.returncode == 0
+    assert "starting again, and sending all" in follower.communicate(timeout=limits.seconds(60))[1] and follower.returncode == 0
     assert losses(uri) == [*range(5, 65, 5), *range(61, 100)]

@@ -12,7 +12,7 @@ def other(value: float, **changes) -> Contender:
 
 
 @pytest.mark.parametrize(
-    ("new", "registered", "champion", "registers", "crowns", "reason"),
+    ("new", "registered", "champion", "registers", "moves_alias", "reason"),
     [
         (FIRST, [], None, True, True, "the first model"),
         (other(0.9), [FIRST], FIRST, True, True, "better than 0.8 of first"),
@@ -25,6 +25,6 @@ def other(value: float, **changes) -> Contender:
         (other(0.9), [], other(float("nan"), metric="unknown", data="unknown"), True, False, "by hand"),
     ],
 )  # fmt: skip
-def test_decisions(new, registered, champion, registers, crowns, reason):
+def test_decisions(new, registered, champion, registers, moves_alias, reason):
     found = decide(new, registered, champion)
-    assert (found.registers, found.crowns) == (registers, crowns) and reason in found.reason
+    assert (found.registers, found.moves_alias) == (registers, moves_alias) and reason in found.reason

@@ -756,16 +756,16 @@ def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_da
     follower = Follower(results, Store(uri))
     for training in follower.runs():
         follower.update(training)
-    assert not follower.has_lost_its_runs(look_now=True)
+    assert not follower.has_lost_its_runs(check_now=True)
     before = history(follower.store, training_run(follower.store), "train/loss")
     with sqlite3.connect(empty_database) as empty, sqlite3.connect(tmp_path / "mlflow.db") as database:
         empty.backup(database)
-    assert follower.has_lost_its_runs(look_now=True)
+    assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
     for training in follower.runs():
         follower.update(training)
     assert history(follower.store, training_run(follower.store), "train/loss") == before
-    assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(look_now=True)
+    assert training_run(follower.store).info.status == "FINISHED" and not follower.has_lost_its_runs(check_now=True)
 
 
 @pytest.mark.parametrize("deleted", ["tests", "tests-data"])
@@ -785,7 +785,7 @@ def test_an_experiment_that_is_deleted_under_a_living_follower(tmp_path, uri):
     follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
     follower.update(results / "runs/first/training")
     follower.store.client.delete_experiment(follower.store.experiment("tests"))
-    assert follower.has_lost_its_runs(look_now=True)
+    assert follower.has_lost_its_runs(check_now=True)
     follower.forget()
     with pytest.raises(ExperimentDeleted, match="'tests' was deleted"):
         follower.update(results / "runs/first/training")

@@ -183,7 +183,7 @@ def test_advice_for_a_network_file_system(tmp_path, monkeypatch):
     folder, warning = folder_for(tmp_path / "mlflow.db", None)
     assert folder is None and f"{tmp_path}/mlflow.db: its file system (nfs4)" in warning and "tracking.local_store" in warning
     folder, warning = folder_for(tmp_path / "mlflow.db", tmp_path / "scratch")
-    assert folder == tmp_path / "scratch" and "name one on a local disk" in warning
+    assert folder == tmp_path / "scratch" and "Name a folder on a local disk" in warning
 
 
 LOOK = """

@@ -25,9 +25,9 @@ def end(results, state="finished", reason="", attempts=1, ended=START + 1, await
 def test_it_is_told_of_each_end_once(results):
     for _ in range(2):
         teller = OnEnd(TELL, START, results)
-        teller.tell(end(results), last=False)
+        teller.notify(end(results), last=False)
         assert teller.finish() == []
-    teller.tell(end(results, "failed", "failed: $(touch PWNED) `touch PWNED`", 2), last=False)
+    teller.notify(end(results, "failed", "failed: $(touch PWNED) `touch PWNED`", 2), last=False)
     assert teller.finish() == []
     finished, failed = (results.parent / "told").read_text().splitlines()
     assert finished == f"first|finished||0.9|{json.dumps({'test/accuracy': 0.9})}"
@@ -36,33 +36,33 @@ def test_it_is_told_of_each_end_once(results):
 
 def test_ends_before_the_workflow_are_not_told_nor_stops_that_are_resumed(results):
     teller = OnEnd(TELL, START + 10, results)
-    teller.tell(end(results), last=True)
-    teller.tell(end(results, "stopped", ended=START + 20), last=False)
+    teller.notify(end(results), last=True)
+    teller.notify(end(results, "stopped", ended=START + 20), last=False)
     assert teller.running == [] and not (results.parent / "told").exists()
-    teller.tell(end(results, "stopped", "stopped by SIGTERM", ended=START + 20), last=True)
+    teller.notify(end(results, "stopped", "stopped by SIGTERM", ended=START + 20), last=True)
     assert teller.finish() == [] and (results.parent / "told").read_text().startswith("first|stopped|stopped by SIGTERM")
 
 
 def test_a_run_that_is_still_evaluated_on_a_set_is_told_afterwards_or_at_the_end_of_the_workflow(results):
     teller = OnEnd(TELL, START, results)
-    teller.tell(end(results, awaited_since=START + 0.5), last=False)
+    teller.notify(end(results, awaited_since=START + 0.5), last=False)
     assert teller.running == []
-    teller.tell(end(results, awaited_since=START - 9), last=False)  # planned by an earlier workflow
+    teller.notify(end(results, awaited_since=START - 9), last=False)  # planned by an earlier workflow
     assert len(teller.running) == 1 and teller.finish() == []
     other = OnEnd(TELL, START, results)
-    other.tell(end(results, ended=START + 2, awaited_since=START + 0.5), last=True)
+    other.notify(end(results, ended=START + 2, awaited_since=START + 0.5), last=True)
     assert len(other.running) == 1 and other.finish() == []
 
 
 def test_a_command_that_fails_or_hangs_is_a_warning(results, monkeypatch):
     monkeypatch.setattr(on_end, "LONGEST_SECONDS", 0.5)
     teller = OnEnd("echo no such user; exit 3", START, results)
-    teller.tell(end(results), last=False)
+    teller.notify(end(results), last=False)
     assert teller.finish() == [
         f"tracking.on_end: the command for first failed with exit code 3. Its output is in {results / '.on_end.log'}"
     ]
     assert (results / ".on_end.log").read_text() == "no such user\n"
     began, teller = time.monotonic(), OnEnd("sleep 600", START, results)
-    teller.tell(end(results, attempts=2), last=False)
+    teller.notify(end(results, attempts=2), last=False)
     (warning,) = teller.finish()
-    assert "was ended after 0.5 seconds" in warning and time.monotonic() - began < 60
+    assert "was killed after 0.5 seconds" in warning and time.monotonic() - began < 60

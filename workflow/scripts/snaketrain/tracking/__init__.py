@@ -1,1 +1,1 @@
-"""Keeps MLflow up to date from the files of the runs. Nothing else in the project knows MLflow."""
+"""Keeps MLflow up to date with the files of the runs. Nothing else in the project knows MLflow."""

@@ -1,4 +1,4 @@
-"""What every address of MLflow's pages needs.
+"""Addresses of MLflow's pages.
 
 MLflow 3.17 opens every experiment in its mode for traces and prompts unless the address says otherwise: no tag of the experiment and no
 option of the server changes that.

@@ -26,7 +26,7 @@ class Contender:
 @dataclass(frozen=True)
 class Decision:
     registers: bool
-    crowns: bool
+    moves_alias: bool
     reason: str
 
 

@@ -17,7 +17,7 @@ SEED = "train.seed"
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A training, and the metric that selected its checkpoint, once one is selected."""
+    """A training and, once its checkpoint is selected, the metric that selected it."""
 
     name: str
     run_id: str
@@ -40,7 +40,7 @@ def sweep_and_values(run: str) -> tuple[str | None, list[str]]:
 
 
 def short_name(run: str) -> str:
-    """`lr=1e-5-seed=0`: MLflow cuts long names, and the tag `sweep` has the rest."""
+    """`lr=1e-5-seed=0`: MLflow truncates long names, and the tag `sweep` has the rest."""
     return "-".join(map(_short, sweep_and_values(run)[1]))
 
 
@@ -60,7 +60,7 @@ def _without_seed(run: str) -> str:
 
 
 def configurations(rows: Iterable[TrainingRow]) -> dict[str, list[TrainingRow]]:
-    """The runs of each configuration by its name, those with the best runs first; equal names are told apart by a digest."""
+    """The runs of each configuration by its name, best first; a digest distinguishes configurations of the same name."""
     groups: dict[str, list[TrainingRow]] = {}
     for row in sorted(rows, key=_rank):
         groups.setdefault(row.identity, []).append(row)

@@ -30,9 +30,9 @@ from snaketrain.tracking.shared_runs import SharedRuns
 from snaketrain.tracking.slurm_jobs import SlurmJobs
 from snaketrain.tracking.stage_results import Evaluated, StageResults
 
-LOOK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
-MOST_REPORTS = 10  # of failed ranks are sent
-DUE = "due"  # what is sent again with all that came before
+CHECK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
+MOST_REPORTS = 10  # of failed ranks that are sent
+DUE = "due"  # a table that must be sent again, as a whole
 FEW = 5  # up to this many runs are listed one by one
 
 
@@ -46,7 +46,7 @@ class Follower:
         self._views: dict[str, dict[str, str]] = {}
         self._labels: dict[str, dict[str, str]] = {}  # by run id
         self.ends: dict[Path, RunEnd] = {}  # of the runs that have ended
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
 
     def forget(self) -> None:
         """Look everything up in MLflow again."""
@@ -56,25 +56,25 @@ class Follower:
         self._views.clear()
         self._labels.clear()
 
-    def has_lost_its_runs(self, look_now: bool = False) -> bool:
-        """Whether somebody has emptied the store or deleted experiments. Checked every LOOK_EVERY_SECONDS, and at the end."""
-        if not look_now and time.monotonic() - self._looked < LOOK_EVERY_SECONDS:
+    def has_lost_its_runs(self, check_now: bool = False) -> bool:
+        """Whether the store was emptied or experiments were deleted. Checked every CHECK_EVERY_SECONDS, and at the end."""
+        if not check_now and time.monotonic() - self._checked < CHECK_EVERY_SECONDS:
             return False
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         return not self.store.still_holds(next(iter(rows.values())).run_id for rows in self.rows.values())
 
     def runs(self) -> list[Path]:
         return sorted(path.parent for kind in ("trunks", "runs") for path in self.results.glob(f"{kind}/*/training/run.json"))
 
     def update(self, training: Path) -> None:
-        """Update one run, given the folder of its training."""
+        """Update one run; `training`: the folder of its training."""
         run = tracked.read_json(training / "run.json")
         if run is None:
             return
         experiment = run.get("experiment") or "snaketrain"
         prepared, data_run_id = self.shared.data(run, f"{experiment}-data")
         run_id = training_run(self.results, run, self.store)
-        if run_id is None:  # deleted in MLflow on purpose: it is not created again
+        if run_id is None:  # a user has deleted it in MLflow: it is not created again
             return
         found = Evaluated.read(training.parent)
         row = row_of(run, run_id, found)
@@ -97,7 +97,7 @@ class Follower:
                 sent.write(training)
 
     def label(self) -> None:
-        """What depends on all runs of an experiment: its views, and the configuration, name and colour of each run."""
+        """Update what depends on all runs of an experiment: its views, and the configuration, name and colour of each run."""
         for experiment, by_name in self.rows.items():
             rows = list(by_name.values())
             if self._views.get(experiment) != (tags := views.tags(rows)):
@@ -112,7 +112,7 @@ class Follower:
                     self._labels[run_id] = labelled
 
     def addresses(self, ui: str) -> list[str]:
-        """Of views, comparisons and, if they are few, single runs; of several experiments, of the view of each."""
+        """Of the views, the comparison and, if there are few, each run; with several experiments, of the view of each experiment."""
         experiments = {name: (self.store.experiment(name), list(rows.values())) for name, rows in list(self.rows.items())[:FEW]}
         if len(self.rows) > 1:
             more = [f"{len(self.rows) - FEW} more experiments   {ui}/#/experiments?{MODE}"] if len(self.rows) > FEW else []
@@ -130,7 +130,7 @@ class Follower:
         return {job for training in running if (job := job_of(training))}
 
     def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
-        """Sent again for each attempt, which may run on another machine. `data`: the experiment and the run of its preparation."""
+        """Send params, tags and files; again for each attempt, which may run on another machine. `data`: experiment and run of the data."""
         reasons = read_reasons(training.parent / "reasons.json")
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
             return
@@ -140,7 +140,7 @@ class Follower:
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        if not self.store.get(sent.run_id).data.tags.get(NOTE):  # otherwise somebody may have edited it
+        if not self.store.get(sent.run_id).data.tags.get(NOTE):  # otherwise a user may have edited it
             experiment_id = self.store.experiment(experiment) if data_run_id else None
             tags[NOTE] = tracked.note(run, experiment_id, data_run_id)
         self.store.tags(sent.run_id, tags)
@@ -186,7 +186,7 @@ class Follower:
 
 
 def is_trunk(training: Path) -> bool:
-    """Whether this is not a run, but the first steps of several."""
+    """Whether it trains the first steps of several runs, rather than a run."""
     return training.parents[1].name == "trunks"
 
 
@@ -199,7 +199,7 @@ def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow
 
 
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:
-    """None while the run goes on; a trained one has ended when it is evaluated, on the sets of `evaluation_sets` as well."""
+    """How the run ended; None before that. A trained run ends with its evaluation, including the one on its `evaluation_sets`."""
     state, status = sent.standing or {}, (sent.status or "RUNNING").split()[0]
     if status == "RUNNING":
         return None

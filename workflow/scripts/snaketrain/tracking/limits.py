@@ -1,4 +1,4 @@
-"""What MLflow accepts: names, and texts of a limited length, without passwords; and numbers as they are worth reading."""
+"""What MLflow accepts: names and texts of limited length, here without passwords, and numbers with as many digits as one reads."""
 
 import re
 
@@ -31,7 +31,7 @@ def allowed_model_name(name: str) -> str:
 
 
 def folder_name(experiment: str) -> str:
-    """A folder name for an experiment, whose own name may hold what a path must not."""
+    """A folder name for an experiment, whose own name may contain characters that a path must not."""
     plain = re.sub(r"[^A-Za-z0-9._=+-]", "-", experiment).lstrip(".")[:80]
     return plain if plain and plain == experiment else f"{plain}-{digest(experiment)[:8]}"
 

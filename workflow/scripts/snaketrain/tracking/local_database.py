@@ -2,7 +2,7 @@
 lack or get wrong.
 
 Nothing depends on the local file. If it is lost, everything since the last copy is sent again from the journals: a local database has an
-id in its path, the runs' `.mlflow.json` files name that path, and what they say of another one does not count.
+id in its path, the runs' `.mlflow.json` files name that path, and a file that names another one is ignored.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from snaketrain.runtime.manifests import digest, write_json
 from snaketrain.tracking.tracked import read_json
 
 SQLITE = "sqlite:///"
-RECORD = ".mlflow_copy.json"  # in the results: the copy as we left it
+RECORD = ".mlflow_copy.json"  # in the results: the state of the copy when it was made
 BESIDE = ("-journal", "-wal", "-shm")  # SQLite's own files
 COPY_EVERY_SECONDS = 60.0
 MOST_TIME = 0.05  # the share of time that may be spent on copying a large database
@@ -56,11 +56,11 @@ class LocalDatabase:
         return self.database.parent / "mlartifacts"
 
     def copy_when_due(self) -> str | None:
-        """A warning, if there is one."""
+        """Copy it if the last copy is old; returns a warning, if there is one."""
         return self.copy() if time.monotonic() >= self._copy_at else None
 
     def copy(self, complete: bool = False) -> str | None:
-        """Replace the database at its place; `complete` if nothing more is sent to the local one. A warning, if there is one."""
+        """Replace the database at its place; `complete`: nothing more is sent to the local one. Returns a warning, if there is one."""
         began, warning = time.monotonic(), None
         state = stamp_of(self.path)
         if changed := state != self._copied or not self.database.exists():
@@ -80,7 +80,7 @@ class LocalDatabase:
         return warning
 
     def remove(self) -> None:
-        """After the last copy, if there was one; otherwise the next follower on this machine continues with the local one."""
+        """Remove the local database if it was copied completely; otherwise the next follower on this machine continues with it."""
         if self._is_complete:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -94,7 +94,7 @@ class LocalDatabase:
                 replace(Path(f"{self.database}{ending}"), Path(f"{self.path}{ending}"))
 
     def _set_aside_changes(self) -> str | None:
-        """What somebody else wrote into the copy, as MLflow's pages do, would be lost."""
+        """Keep a copy that was changed meanwhile, such as in MLflow's pages, instead of overwriting it; returns a warning."""
         current = stamp_of(self.database)
         if current is None or current == (read_json(self.record) or {}).get("stamp"):
             return None
@@ -131,10 +131,10 @@ def replace(source: Path, target: Path) -> None:
 
 
 def folder_for(database: Path, given: Path | None) -> tuple[Path | None, str | None]:
-    """The folder of a local database, None if it may stay at its place; and a warning, if there is one."""
+    """The folder for a local database, None if none is needed; and a warning, if there is one."""
     if given:
         known = kind(given)
-        return given, f"tracking.local_store: {given} is on a network file system ({known}); name one on a local disk" if is_network(
+        return given, f"tracking.local_store: {given} is on a network file system ({known}). Name a folder on a local disk" if is_network(
             known
         ) else None
     system = kind(database.parent)
@@ -164,5 +164,5 @@ def readable(uri: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="snaketrain-mlflow-") as folder:
         copy = Path(folder, "mlflow.db")
         replace(database, copy)
-        print(f"{database}: {why}, so this is a copy of now; changes to it are lost at the end.", flush=True)
+        print(f"{database}: {why}, so you see a copy that is made now; changes to it are lost at the end.", flush=True)
         yield f"{SQLITE}{copy}"

@@ -1,4 +1,4 @@
-"""The follower's loop: passes over the runs until the workflow has ended, whatever MLflow does meanwhile."""
+"""The follower's loop: passes over the runs until the workflow has ended, even if MLflow fails meanwhile."""
 
 import contextlib
 import os
@@ -74,20 +74,20 @@ class Loop:
                 longest = max(LONGEST_PAUSE_SECONDS, self.options.interval)
                 self._pause(min(self.options.interval * 2 ** min(failures, 10), longest))
         if self.follower and not problem and (self.options.once or self.follower.runs()):
-            self._say_where_to_look(self.follower)
+            self._print_addresses(self.follower)
         for warning in self.on_end.finish():
             warn(warning)
         if self.local:
             self.local.remove()
 
     def _pass(self, last: bool) -> Problem | None:
-        """Whatever goes wrong must not affect the runs."""
+        """Update all runs once; no error here may affect the runs themselves."""
         try:
             self.lease.check()
             follower = self.follower = self.follower or self._connect()
             if follower.store.is_replaced():
                 self._start_again(last)
-            if follower.has_lost_its_runs(look_now=last):
+            if follower.has_lost_its_runs(check_now=last):
                 follower.forget()
                 self.registrar.forget()
             problem = self._update(follower, last)
@@ -110,7 +110,7 @@ class Loop:
         self.postponed = Postponed() if last or self.postponed is None else self.postponed
         problem = full_pass(follower, self._note if last else lambda text: None, self.postponed)
         for end in follower.ends.values():
-            self.on_end.tell(end, last)
+            self.on_end.notify(end, last)
         due = follower.unregistered if self.options.models else set()
         if not last:
             self.registrar.start(due)
@@ -136,8 +136,8 @@ class Loop:
         return folder_for(Path(self.options.uri.removeprefix(SQLITE)), self.options.local_store)
 
     def _start_again(self, last: bool) -> None:
-        """The database was deleted or replaced. MLflow keeps connections to the old one and has no way to drop them."""
-        warn("the database was deleted or replaced: starting again with everything that is in the files")
+        """The database was deleted or replaced. MLflow keeps its connections to the old one, and cannot be made to drop them."""
+        warn("the database was deleted or replaced: starting again, and sending all that the files contain")
         self.lease.release()
         os.execv(sys.executable, [*sys.orig_argv, *(["--once"] if last else [])])
 
@@ -147,11 +147,11 @@ class Loop:
             time.sleep(min(left, 0.5))
 
     def _note(self, text: str) -> None:
-        """Note what the follower is doing, so that the workflow can say what it waits for."""
+        """Note what the follower is doing, so that a waiting workflow can print it."""
         with contextlib.suppress(OSError):
             (self.options.results / NOTE).write_text(text, encoding="utf-8")
 
-    def _say_where_to_look(self, follower: "Follower") -> None:
+    def _print_addresses(self, follower: "Follower") -> None:
         uri = self.options.uri
         look = uri if uri.startswith("http") else f"make ui, or {shlex.join(['python', str(SHOW_RUNS), '--uri', uri])}"
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines for every run
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would print two lines for every run
 
 import mlflow
 from mlflow import MlflowClient
@@ -50,7 +50,7 @@ TAIL_BYTES = 100_000
 
 
 class OfModel(NamedTuple):
-    """The model that a metric belongs to, and the data on which it was measured; none for most."""
+    """The model that a metric belongs to, and the data on which it was measured; most metrics belong to none."""
 
     model_id: str | None = None
     dataset: str | None = None
@@ -61,7 +61,7 @@ NO_MODEL = OfModel()
 
 
 class ExperimentDeleted(Exception):
-    """MLflow only marks an experiment as deleted: until it is collected, nothing can be written to it and its name is taken."""
+    """MLflow only marks an experiment as deleted: until it is garbage-collected, it cannot be written to and its name is taken."""
 
     def __init__(self, name: str, experiment_id: str, uri: str):
         super().__init__(f"MLflow at {uri}: its experiment {name!r} was deleted, so its runs are not recorded")
@@ -77,7 +77,7 @@ class Store:
         self.uri, self.check = uri, check
         self.artifacts = artifacts or Path(uri.removeprefix(SQLITE)).parent / "mlartifacts"
         mlflow.set_tracking_uri(uri)  # functions of the module `mlflow` use it as well
-        with alone(uri):
+        with exclusive(uri):
             if uri.startswith(SQLITE):
                 create(Path(uri.removeprefix(SQLITE)))
             self._client = MlflowClient(uri)
@@ -93,7 +93,7 @@ class Store:
         return self._client
 
     def forget(self) -> None:
-        """Look up all ids again: somebody may have deleted what they refer to, or restored a database."""
+        """Look up all ids again: what they refer to may have been deleted, or a database restored."""
         self._experiments.clear()
         self._runs.clear()
 
@@ -136,7 +136,7 @@ class Store:
         return key in self._runs
 
     def run(self, experiment: str, key: str, name: str, started: float, tags: dict[str, str], former: str | None = None) -> str | None:
-        """The id of the run with this key, created if there is none; None if somebody has deleted it, which is respected.
+        """The id of the run with this key, created if there is none; None if a user has deleted it, which is respected.
 
         `former`: the key it had in an earlier version.
         """
@@ -151,7 +151,7 @@ class Store:
         return self._runs[key]
 
     def with_key(self, experiment: str, key: str) -> list[Run]:
-        """Deleted ones too."""
+        """The runs with this key, deleted ones included."""
         where = [self.experiment(experiment)]
         return list(self.client.search_runs(where, f"tags.`{RUN_KEY}` = '{key}'", ViewType.ALL, order_by=["attributes.start_time ASC"]))
 
@@ -174,7 +174,7 @@ class Store:
             self.client.log_batch(run_id, params=new[start : start + PARAMS_AT_ONCE])
 
     def rename(self, run_id: str, name: str, shorter: str) -> None:
-        """Unless somebody has given it another name."""
+        """Shorten its name, unless a user has given it another one."""
         if name != shorter and self.get(run_id).info.run_name == hidden(name):
             self.client.update_run(run_id, name=hidden(shorter))
 
@@ -182,7 +182,7 @@ class Store:
         self.client.log_batch(run_id, tags=[RunTag(k[:LONGEST_KEY], cut(v, LONGEST_TAG)) for k, v in tags.items()])
 
     def points(self, run_id: str, points: list[Point], model: OfModel = NO_MODEL) -> None:
-        """(name, value, time, step); MLflow keeps identical points once. With a model, they belong to the model too."""
+        """Points are (name, value, time, step); MLflow stores identical ones once. With a model, they belong to the model too."""
         metrics = [
             Metric(allowed(name), rounded(name, value), milliseconds(time), step, model.model_id, model.dataset, model.digest)
             for name, value, time, step in points
@@ -191,7 +191,7 @@ class Store:
             self.client.log_batch(run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
 
     def model(self, experiment: str, run_id: str, name: str, params: dict[str, str], tags: dict[str, str]) -> LoggedModel:
-        """A run's model, created if there is none with these tags; it is not ready until its files are there."""
+        """A run's model, created if there is none with these tags; its status becomes ready when its files are uploaded."""
         where = self.experiment(experiment)
         tags, params = ({k: cut(v, LONGEST_PARAM) for k, v in each.items()} for each in (tags, params))
         found = self.client.search_logged_models([where], f"source_run_id = '{run_id}' AND name = '{name}'")
@@ -234,13 +234,13 @@ class Store:
 
 
 def location(folder: Path) -> str:
-    """Of artifacts. MLflow takes a plain path for part of an address, in which these characters have a meaning."""
+    """The location of artifacts. MLflow reads a plain path as part of an address, in which these characters are special."""
     return folder.absolute().as_uri() if set(str(folder)) & set("%#?") else str(folder)
 
 
 @contextlib.contextmanager
-def alone(uri: str) -> Iterator[None]:
-    """MLflow creates the tables when a database is first opened; two processes that do so at once break it."""
+def exclusive(uri: str) -> Iterator[None]:
+    """One process at a time: MLflow creates the tables when a database is first opened, and two processes at once would break it."""
     if not uri.startswith(SQLITE):
         yield
         return
@@ -249,11 +249,11 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def create(database: Path) -> None:
-    """Make the tables beside its place: MLflow cannot open a database whose creation was interrupted."""
+    """Create the tables in another file, then rename it: MLflow cannot open a database whose creation was interrupted."""
     if database.exists():
         return
     beside = database.with_name(f".{database.name}.new")
     beside.unlink(missing_ok=True)  # of a process that was killed
-    place = Path(ARTIFACTS).absolute().as_uri()  # without quotes, since MLflow makes a statement of SQL of it
+    place = Path(ARTIFACTS).absolute().as_uri()  # contains no quotes: MLflow pastes it into an SQL statement
     SqlAlchemyStore(f"{SQLITE}{beside}", place).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
     os.replace(beside, database)

@@ -1,4 +1,4 @@
-"""Runs the user's command `tracking.on_end` when a run ends, to send a mail or a message; whatever it does, the workflow goes on."""
+"""Runs the user's command `tracking.on_end` when a run ends, for example to send a mail. Its failure does not affect the workflow."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ class RunEnd:
     time: float
     attempts: int
     run_id: str  # in MLflow
-    awaited_since: float = 0.0  # when a workflow began that has still to evaluate the run on a set; 0: there is none
+    awaited_since: float = 0.0  # when the workflow began that is still to evaluate the run on a set; 0: none is
     figures: Callable[[], dict[str, float]] = dict  # the metrics of a finished run
 
     @property
@@ -37,7 +37,7 @@ class RunEnd:
         return f"{self.state} {self.attempts} {self.time}"
 
     def environment(self) -> dict[str, str]:
-        """What the command is told: nothing of it is part of the command, so that no text is executed."""
+        """What the command learns about the run. It is not part of the command, so no text in it is executed."""
         about = {"RUN": self.run, "STATE": self.state, "REASON": hidden(self.reason), "FOLDER": str(self.training.parent)}
         figures = self.figures()
         about |= {"RUN_ID": self.run_id, "FIGURES": json.dumps(figures)}
@@ -47,7 +47,7 @@ class RunEnd:
 
 class OnEnd:
     def __init__(self, command: str | None, since: float, results: Path):
-        """`since`: runs that ended before are not told, which were there when the workflow started."""
+        """`since`: when the workflow started; runs that ended before are not announced."""
         self.command, self.since, self.log = command, since, results / LOG
         self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
 
@@ -55,8 +55,8 @@ class OnEnd:
     def of_environment(cls, results: Path) -> "OnEnd":
         return cls(os.environ.get(ON_END), float(os.environ.get(ON_END_SINCE, "inf")), results)
 
-    def tell(self, end: RunEnd, last: bool) -> None:
-        """Once for each end. If the workflow still resumes or evaluates the run, it is told after that, or when the workflow ends before."""
+    def notify(self, end: RunEnd, last: bool) -> None:
+        """Run the command once for each end. If the workflow will still resume or evaluate the run, wait for that, or for the workflow's end."""
         goes_on = end.state == "stopped" or end.awaited_since >= self.since
         if not self.command or end.time < self.since or (goes_on and not last):
             return
@@ -71,7 +71,7 @@ class OnEnd:
         self.running.append((end.run, time.monotonic(), process))
 
     def finish(self) -> list[str]:
-        """Wait for the commands, each for a minute at most. Warnings about those that failed."""
+        """Wait for the commands, each for a minute at most; returns warnings about those that failed."""
         return [warning for each in self.running if (warning := self._outcome(*each))]
 
     def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
@@ -81,5 +81,5 @@ class OnEnd:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"tracking.on_end: the command for {run} was ended after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
+            return f"tracking.on_end: the command for {run} was killed after {LONGEST_SECONDS:g} seconds. Its output is in {self.log}"
         return f"tracking.on_end: the command for {run} failed with exit code {code}. Its output is in {self.log}" if code else None

@@ -42,7 +42,7 @@ class Postponed:
 
 
 def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postponed | None = None) -> Problem | None:
-    """Update all runs but those that are postponed; one with damaged files does not stop the others. Returns what went wrong."""
+    """Update all runs but the postponed ones; a run with damaged files does not stop the others. Returns what went wrong."""
     follower.shared.deleted, postponed = None, postponed or Postponed()
     for training in filter(postponed.is_due, follower.runs()):
         note(f"updating {training.parent.name}")
@@ -62,7 +62,7 @@ def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postpo
 
 
 def update(follower: Follower, training: Path) -> Problem | None:
-    """Why a single run could not be recorded."""
+    """Update one run; returns why it could not be recorded."""
     try:
         follower.update(training)
     except ExperimentDeleted as error:

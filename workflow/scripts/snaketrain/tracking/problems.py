@@ -14,7 +14,7 @@ class Problem:
 def problem_with(uri: str, error: Exception) -> Problem:
     text = str(error)
     if status := re.search(r"too many (5\d\d) error responses|(?:error|status) code (5\d\d)", text):
-        return Problem(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "Its own log says why")
+        return Problem(f"MLflow at {uri}: the server fails (HTTP {status[1] or status[2]})", "See the log of the server")
     if "Max retries exceeded" in text:
         return Problem(f"MLflow at {uri}: it does not answer", "Start it, or correct tracking.uri")
     if re.search(r"(error|status) code 40[13]", text):
@@ -24,7 +24,7 @@ def problem_with(uri: str, error: Exception) -> Problem:
     if re.search(r"table \S+ already exists", text):
         return Problem(
             f"MLflow at {uri}: the database is incomplete, since its creation was interrupted",
-            "Delete that file: it is made again from the files of the runs",
+            "Delete its file: it is made again from the files of the runs",
         )
     return Problem(f"MLflow at {uri}: {first_line(error)}", "Start it, or correct tracking.uri")
 

@@ -1,4 +1,4 @@
-"""Registers the best model of a run with MLflow, from where it can be served, if it beats those registered before."""
+"""Registers the best model of a run with MLflow, which can serve it, if it beats the models registered before."""
 
 import json
 import tempfile
@@ -26,7 +26,7 @@ ALIAS = "champion"
 
 
 def register_best(folders: list[Path], store: Store) -> dict[str, str]:
-    """The decision for each run. The best run comes first, so that worse ones are not registered on the way."""
+    """The decision for each run. The best run comes first, so that worse ones are not registered before it."""
     return {folder.name: register(folder, store).reason for folder in sorted(folders, key=lambda folder: -contender_of(folder).rank)}
 
 
@@ -35,14 +35,14 @@ def register(folder: Path, store: Store) -> Decision:
     run, new = tracked.finished_json(folder / "training/run.json"), contender_of(folder)
     run_id = training_run(folder.resolve().parents[1], run, store)
     if run_id is None:
-        return Decision(False, False, "somebody has deleted its run in MLflow")
+        return Decision(False, False, "its run was deleted in MLflow")
     name = registry_name(run)
     decision = decide(new, *registered(store, name))
     if decision.registers:
         version = register_model(log_model(folder, run, run_id, store), name, run_id, decision.reason, store)
         for key, value in (asdict(new) | {"reason": decision.reason}).items():
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
-        if decision.crowns:
+        if decision.moves_alias:
             store.client.set_registered_model_alias(name, ALIAS, version)
     write_json(folder / "selection/.registered.json", decided_on(folder, store.uri, run_id) | {"model": name, "decision": decision.reason})
     return decision
@@ -60,7 +60,7 @@ def decided_on(folder: Path, uri: str, run_id: str) -> dict[str, str]:
 
 
 def is_due(folder: Path, uri: str, run_id: str) -> bool:
-    """Whether there is a model that can be served, was selected by a metric, and has not been decided about."""
+    """Whether there is a model that can be served and was selected by a metric, and about which nothing was decided yet."""
     selection = tracked.read_json(folder / "selection/selection.json") or {}
     if (selection.get("winner") or {}).get("value") is None:
         return False
@@ -102,7 +102,7 @@ def registered(store: Store, name: str) -> tuple[list[Contender], Contender | No
 
 
 def contender(tags: dict[str, str]) -> Contender | None:
-    """None for a version that was registered by hand, or not completely."""
+    """None for a version that was registered by hand, or whose registration was interrupted."""
     try:
         run, value, metric, mode, data = (tags[f"pipeline.{name}"] for name in ("run", "value", "metric", "mode", "data"))
     except KeyError:

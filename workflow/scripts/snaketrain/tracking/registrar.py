@@ -21,7 +21,7 @@ class Registrar:
         self.asked.clear()
 
     def start(self, due: set[Path]) -> None:
-        """Register these runs unless others are being registered. The same follower tries a run only once."""
+        """Register these runs, unless others are being registered. A follower tries each run only once."""
         if self.process and self.process.poll() is None:
             return
         if new := sorted(due - self.asked):
@@ -32,7 +32,7 @@ class Registrar:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:
-        """Register the rest and wait. Returns what went wrong, if anything did."""
+        """Register the rest and wait; returns what went wrong, if anything did."""
         self._wait(note)
         self.start(due)
         if self._wait(note):

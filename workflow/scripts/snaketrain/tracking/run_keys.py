@@ -18,7 +18,7 @@ WORKSPACE = ".workspace.json"
 
 
 def workspace_id(results: Path) -> str:
-    """Drawn once and kept with the results, so that it survives moving or mounting them elsewhere."""
+    """A random id, kept with the results, so that it stays when they are moved or mounted elsewhere."""
     path = results / WORKSPACE
     if not path.exists():
         drawn = results / f"{WORKSPACE}.{os.getpid()}"
@@ -39,7 +39,7 @@ def former_key(stage: str, identity: str) -> str:
 
 
 def training_run(results: Path, run: JsonObject, store: Store) -> str | None:
-    """The id of a training's row, created if there is none; None if somebody has deleted it."""
+    """The id of a training's run in MLflow, created if there is none; None if a user has deleted it."""
     key, experiment = run_key(results, "train", run["identity"], run["run"]), run.get("experiment") or "snaketrain"
     former: str | None = former_key("train", run["identity"])
     if not store.knows(key) and len(sharing := of_equal_identity(results, run)) > 1:

@@ -23,7 +23,7 @@ class Sent:
 
     @classmethod
     def read(cls, training: Path, uri: str, run_id: str) -> "Sent":
-        """Nothing, if the file is about another run or database, or was written by another version of this code."""
+        """Empty if the file is about another run or database, or was written by another version of this code."""
         try:
             sent = cls(**(read_json(training / FILE) or {}))
         except TypeError:

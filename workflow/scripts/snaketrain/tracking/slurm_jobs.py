@@ -1,4 +1,4 @@
-"""Which SLURM jobs have ended: one query for all of them, rarely enough not to burden a busy cluster."""
+"""Which SLURM jobs have ended: one query for all of them, so rarely that it does not burden a busy cluster."""
 
 import contextlib
 import time
@@ -18,13 +18,13 @@ class SlurmJobs:
         self.asked_at: float | None = None
 
     def is_over(self, job: str) -> bool:
-        """False until SLURM reports it."""
+        """False until SLURM reports that it has ended."""
         if self.asked_at is None or time.monotonic() - self.asked_at >= ASK_EVERY_SECONDS:
             self.ask()
         return job in self.over
 
     def doubt(self, job: str) -> None:
-        """Query this job again: its training has written something, and a requeued job keeps its ID."""
+        """Query this job again: its training has written to its journal, and a requeued job keeps its ID."""
         self.doubtful.add(job)
 
     def ask(self) -> None:

@@ -1,4 +1,4 @@
-"""The results of selection and evaluation: on the training's row, and as a child run of each."""
+"""The results of selection and evaluation: on the training's run, and as a child run for each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Evaluated:
 
     @property
     def value(self) -> float | None:
-        """The metric that decided, of what is selected; of an average of checkpoints as soon as it is evaluated."""
+        """The selection metric of the selected checkpoint; for an average of checkpoints None before its evaluation."""
         found: float | None = self.selection["winner"].get("value")
         if self.selection.get("averaged"):
             dev = self.by_split(self.evaluated)["dev"] if self.evaluated else {}
@@ -56,7 +56,7 @@ class Evaluated:
         return found
 
     def points_on(self, name: str) -> list[tracked.Point]:
-        """The metrics of the selected checkpoint on an evaluation set, and of all that are kept, if they were evaluated."""
+        """The metrics of the selected checkpoint on an evaluation set, and of all kept checkpoints, if they were evaluated."""
         made = self.sets[name]
         results = tracked.read_json(made.folder / f"{name}_results.json") or {}
         found = tracked.scores(f"test.{name}", results, self.selection, made.finished)

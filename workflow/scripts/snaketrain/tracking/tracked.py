@@ -14,7 +14,7 @@ from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking.addresses import run_address
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
-SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is considered killed
+SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is taken to be killed
 END = "pipeline.end"  # a tag: how the last attempt ended
 INTERVAL = "interval"  # a tag: the uncertainty of the accuracy on the test set
 TIME = "training/time.json"  # an artifact: what the wall time was spent on
@@ -79,7 +79,7 @@ def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) ->
 
 
 def with_ending(note: str, before: str, now: str) -> str:
-    """The description of a run, which begins with how it ended unless it finished. `before`: how it had ended when that was last written."""
+    """The description of a run; unless the run finished, it begins with how it ended. `before`: the ending that the description has now."""
     return ending(now) + note.removeprefix(ending(before))
 
 
@@ -109,7 +109,7 @@ def time_table(seconds: dict[str, float]) -> JsonObject:
 
 
 def samples_table(events: Iterable[Event]) -> JsonObject | None:
-    """The samples of all evaluations of a training, in which the later attempt counts where a step was repeated; None if there are none."""
+    """The samples of all evaluations of a training, of the last attempt where a step was repeated; None if there are none."""
     by_step = {event["step"]: event["samples"] for event in events}
     rows = [{"step": step, **sample} for step in sorted(by_step) for sample in by_step[step]][-MOST_SAMPLES:]
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -126,13 +126,13 @@ def numbers(prefix: str, content: JsonObject, time: float) -> list[Point]:
 
 
 def selected(selection: JsonObject, time: float) -> list[Point]:
-    """The metrics of the selected checkpoint, which are those on the development set. An average of checkpoints has none before its evaluation."""
+    """The development metrics of the selected checkpoint. An average of checkpoints has none before its evaluation."""
     winner, averaged = selection["winner"], selection.get("averaged")
     return [("selected_step", float(winner["step"]), time, 0), *numbers("dev", {} if averaged else winner["metrics"], time)]
 
 
 def scores(split: str, results: JsonObject, selection: JsonObject, time: float) -> list[Point]:
-    """The metrics of an evaluation, each once: those of a checkpoint on the development set are already there from the selection."""
+    """The metrics of an evaluation, without the development metrics of a checkpoint, which the selection has already sent."""
     metrics, chosen_by = results.get("metrics", {}), selection["metric"]
     found = metrics | {key: value for key, value in results.items() if key not in (*REPEATED, *metrics)}
     if (constant := baseline(results.get("baselines", {}), chosen_by, selection["mode"])) is not None:
@@ -150,7 +150,7 @@ def by_step(prefix: str, checkpoints: list[JsonObject], time: float) -> list[Poi
 
 
 def interval(results: JsonObject) -> dict[str, str]:
-    """As a tag, which is one column instead of two."""
+    """The interval as one tag, which takes one column instead of two."""
     low, high = results.get("interval") or (None, None)
     return {} if low is None else {INTERVAL: f"[{low:.3f}, {high:.3f}]"}
 
@@ -195,7 +195,7 @@ def follows(later: Manifest, earlier: Manifest) -> bool:
 
 
 def status(standing: JsonObject, now: float, gone: str | None) -> tuple[str, str]:
-    """The status in MLflow's words and the reason in ours; `gone`: why nobody writes to the journal any more."""
+    """MLflow's status and our reason; `gone`: why nothing writes to the journal any more."""
     found = STATUSES.get(standing["status"], "FAILED")
     if found != "RUNNING":
         return found, standing["why"]

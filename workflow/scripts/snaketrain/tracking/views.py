@@ -51,7 +51,7 @@ def shown_settings(rows: Sequence[TrainingRow]) -> list[str]:
 
 
 def grouped(rows: Sequence[TrainingRow]) -> dict[str, object]:
-    """The same with a line for each configuration: its mean over the seeds, and in the curves the band between their extremes."""
+    """The same with a line for each configuration: the mean over its seeds, and in the curves a band from the lowest to the highest."""
     by_configuration = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": CONFIGURATION}]}
     return view(rows) | {"groupBy": by_configuration, "useGroupedValuesInCharts": True}
 
