@@ -128,7 +128,10 @@ def test_data_without_a_test_set_of_its_own_keeps_its_folder():
         ({"more": {"path": "test.csv", "text": ["text", "label"]}}, "evaluation_sets.more.text names 2 columns, but data.text names 1"),
         ({"more": {"path": "test.csv", "text": "review"}}, "test.csv has no column 'review'. It has: text, label"),
         ({"more": {"path": "test.csv", "target": "text"}}, "evaluation_sets.more.target names a column, but data.target is null"),
-        ({"more": {"use": "torch.utils.data.TensorDataset"}}, "evaluation_sets.more is a dataset class, but the training data is files of text"),
+        (
+            {"more": {"use": "torch.utils.data.TensorDataset"}},
+            "evaluation_sets.more is a dataset class, but the training data is files of text",
+        ),
         ({"more": {"path": "test.csv", "chekpoints": "all"}}, "chekpoints"),
     ],
 )

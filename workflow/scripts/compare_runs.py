@@ -1,6 +1,6 @@
-"""Compares all runs: a table, learning curves, and one page with a verdict and what the models get wrong, without network or server.
+"""Compares all runs: a table, learning curves, and one page, without network or server, with a verdict and what the models get wrong.
 
-Where some have no result, it compares the others and says why; it then leaves no manifest, so that all are compared again later.
+If some runs have no result, it compares the others and says why; it then writes no manifest, so that the comparison runs again later.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Compares finished runs of any tasks: a row for each, the settings in which they differ, and groups that differ only in the seed."""
+"""Compares finished runs of any task: a row for each, and groups of runs that differ only in the seed."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def _read(path: Path) -> JsonObject:
 
 
 def results_of(run: FinishedRun) -> dict[str, JsonObject]:
-    """By the beginning of a column in the table, or of a metric in MLflow."""
+    """Results by the prefix of their columns in the table, which is also that of their metrics in MLflow."""
     return {"dev": run["dev"], "test": run["test"]} | {f"test.{name}": results for name, results in run["sets"].items()}
 
 
@@ -84,7 +84,7 @@ def row(run: FinishedRun) -> Row:
 
 
 def row_without_result(unfinished: tuple[str, str]) -> Row:
-    """The row of a run that did not finish, from its name and the reason, `train_model failed: <message in its log>`."""
+    """The row of a run that did not finish, from its name and a reason such as `train_model failed: <message in its log>`."""
     run, why = unfinished
     status, _, error = why.partition(": ")
     return {"run": run, "status": status, "error": error}
@@ -113,7 +113,7 @@ def sets_of(runs: list[FinishedRun]) -> list[str]:
 
 
 def checkpoint_rows(runs: list[FinishedRun]) -> list[Row]:
-    """A row for each kept checkpoint on each set that all of them were evaluated on."""
+    """A row for each kept checkpoint on each set on which all checkpoints were evaluated."""
     return [
         {"run": run["run"], "set": name, "step": each["step"], "selected": each["step"] in selected_steps(run["selection"])}
         | each["metrics"]
@@ -124,7 +124,7 @@ def checkpoint_rows(runs: list[FinishedRun]) -> list[Row]:
 
 
 def selected_steps(selection: JsonObject) -> list[int]:
-    """One, or those of the checkpoints whose weights are averaged."""
+    """The step of the selected checkpoint, or the steps of the checkpoints whose weights are averaged."""
     return selection.get("averaged") or [selection["winner"]["step"]]
 
 
@@ -145,7 +145,7 @@ def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
 
 
 def ranked(rows: list[Row]) -> list[Row]:
-    """Best first, by the metric that checkpoints were selected by; sets of runs that cannot be compared follow each other."""
+    """Best first, by the metric that checkpoints were selected by; runs that cannot be compared are in groups one after the other."""
     return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
 
 
@@ -158,12 +158,12 @@ def best_first(lines: list[Row], metric: str, mode: str) -> list[Row]:
 
 
 def dev_value(line: Row, metric: str) -> Json:
-    """On the development set; of the selected checkpoint, if that is the metric it was selected by."""
+    """The metric on the development set; if checkpoints were selected by it, that of the selected one."""
     return line["selected_value"] if line["selected_by"] == metric else line[f"dev_{metric}"]
 
 
 def table(rows: list[Row]) -> pd.DataFrame:
-    """Of type object, since pandas would turn a whole column of integers into floats for one missing value."""
+    """With dtype object: pandas would turn a column of integers with a missing value into floats."""
     columns = list(dict.fromkeys(key for line in rows for key in line))
     cells = [[json.dumps(v, ensure_ascii=False) if isinstance(v, dict | list) else v for v in map(line.get, columns)] for line in rows]
     return pd.DataFrame(cells, columns=columns, dtype=object)

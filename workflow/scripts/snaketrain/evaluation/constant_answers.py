@@ -1,4 +1,4 @@
-"""Baselines: what constant answers reach by the metrics of a task, those that the configuration names included."""
+"""Baselines: the metrics of constant answers, including those that the configuration adds to the task's."""
 
 import math
 
@@ -15,17 +15,17 @@ ROWS_AT_ONCE = 10_000
 
 
 def baselines(task: Task, rows: Rows, table: Table, facts: JsonObject) -> dict[str, JsonObject]:
-    """By name; none, with a warning, where a metric is undefined for constant answers: the model's own results stand."""
+    """The metrics of each constant answer by its name. If a metric fails on constant answers: a warning and none, and the model's results stand."""
     try:
         found = task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
         return found | (of_labels(task, rows, table, facts) if isinstance(task, TextClassification) else {})
-    except Exception as error:  # of the code of a metric, which may be a user's
-        print(f"warning: no baseline, since constant answers give {type(error).__name__}: {error}", flush=True)
+    except Exception as error:  # in the code of a metric, which may be a user's
+        print(f"warning: no baseline: a metric of the constant answers failed with {type(error).__name__}: {error}", flush=True)
         return {}
 
 
 def of_labels(task: TextClassification, rows: Rows, table: Table, facts: JsonObject) -> dict[str, JsonObject]:
-    """Of the constant answers of the label kind, which reports some metrics of them by itself."""
+    """The metrics of the label kind's constant answers; its report adds others of its own."""
     report = report_for(rows, table, facts)
     if report is None:
         return {}

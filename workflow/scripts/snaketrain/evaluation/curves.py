@@ -11,8 +11,8 @@ Curves = dict[str, list[tuple[int, float]]]  # steps and values by name
 def points(events: Iterable[Event], high_water: dict[str, int]) -> list[tuple[str, float, float, int]]:
     """New points as (name, value, time, step). `high_water`, the last step seen by name, is updated.
 
-    Steps repeat if a training resumed from an earlier checkpoint. For training metrics the first attempt's point is kept; for
-    evaluations the later attempt's, since earlier ones after the checkpoint belong to weights that were lost.
+    Steps are repeated if a training resumes from an earlier checkpoint. For training metrics the first attempt's point is kept; for
+    evaluations the later attempt's, since those before it, after the checkpoint, are of weights that were lost.
     """
     found: list[tuple[str, float, float, int]] = []
     for event in events:
@@ -42,7 +42,7 @@ def seconds_training(events: Iterable[Event]) -> float:
     """Time spent in all attempts together, without the pauses between them."""
     spans: dict[object, tuple[float, float]] = {}
     for event in events:
-        if "time" in event and event.get("attempt", 1) > 0:  # not what was reused of another training
+        if "time" in event and event.get("attempt", 1) > 0:  # attempt 0: reused from another training
             first, last = spans.get(event.get("attempt"), (event["time"], event["time"]))
             spans[event.get("attempt")] = min(first, event["time"]), max(last, event["time"])
     return sum(last - first for first, last in spans.values())

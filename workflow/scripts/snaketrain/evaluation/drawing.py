@@ -1,4 +1,4 @@
-"""Matplotlib for all plots: without a display, with names shown as they are, and for pages in a light and a dark version."""
+"""Matplotlib's configuration for all plots: no display, names drawn literally, and light and dark versions for pages."""
 
 import base64
 import io

@@ -16,7 +16,7 @@ from snaketrain.labels.base import drawable
 
 LINES = ("-", "--", ":", "-.")
 FEW = 30  # points that are marked one by one
-MANY = 20_000  # points of a panel, of which the page would become large: they are drawn as pixels
+MANY = 20_000  # points in a panel; more are drawn as pixels, so that the page stays small
 
 
 def panels_of(metrics: Sequence[str]) -> dict[str, str]:

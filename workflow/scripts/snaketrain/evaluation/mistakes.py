@@ -38,7 +38,7 @@ class Mistakes:
 
 
 def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) -> Mistakes | None:
-    """None if nothing is known beyond the metrics."""
+    """None if there is nothing to show beyond the metrics."""
     classes, confusion = results.get("classes") or {}, results.get("confusion")
     most = sorted(classes.items(), key=lambda item: -item[1]["examples"])[:MOST_CLASSES]
     fits = confusion is not None and len(confusion) <= MOST_IN_MATRIX
@@ -85,7 +85,7 @@ def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
 
 
 def how_wrong(predictions: Predictions) -> tuple[np.ndarray, str, str]:
-    """How wrong each example is, 0 if it is right; the name of that, and of the order that it gives."""
+    """How wrong each prediction is, 0 if it is right; what that number is called; and the order of the examples, in words."""
     table = predictions.table
     if predictions.form == "class":
         wrong = table["label"] != table["predicted"]

@@ -1,8 +1,8 @@
 """Tests whether two configurations differ by more than chance: on the same examples, and over their seeds.
 
 One seed each: McNemar's test for a metric that is right or wrong on each example, otherwise a paired bootstrap. They tell whether these
-two models differ. More seeds: an interval like Welch's, whose variance is that between the seeds and, added to it, that of the examples,
-which all seeds share.
+two models differ. Several seeds: an interval like Welch's, whose variance is the sum of the variance over the seeds and of the variance
+over the examples, which all seeds share.
 """
 
 import math
@@ -18,7 +18,7 @@ from snaketrain.evaluation.weighted_metrics import Metric, metric_of, right
 
 ERROR_RATE = 0.05  # how often equal configurations may be called different
 RIGHT_OR_WRONG = ("accuracy", "exact_match")
-DRAWS, MOST_DRAWN = 1000, 200_000_000  # resamples, and the examples of all of them together
+DRAWS, MOST_DRAWN = 1000, 200_000_000  # resamples, and examples in all resamples together
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rows:
-    """Values with a column for each run, whose variance is, up to a factor, that of the metric over other examples."""
+    """A column of values for each run; their variance times `scale` is the variance of the metric over samples of examples."""
 
     values: np.ndarray
     scale: float
@@ -49,10 +49,10 @@ class Rows:
 
 
 def difference(metric: str, ours: Contender, theirs: Contender) -> Difference | None:
-    """The first one's metric minus the second one's; None if there is nothing to test it by."""
-    everyone = [*ours.predictions, *theirs.predictions]
-    rows = rows_of(metric, [each for each in everyone if each is not None]) if None not in everyone else None
-    if len(everyone) > 2:
+    """Our metric minus theirs; None if nothing was saved that it can be tested with."""
+    predictions = [*ours.predictions, *theirs.predictions]
+    rows = rows_of(metric, [each for each in predictions if each is not None]) if None not in predictions else None
+    if len(predictions) > 2:
         return over_seeds(ours.values, theirs.values, rows)
     if rows is None:
         return None
@@ -60,7 +60,7 @@ def difference(metric: str, ours: Contender, theirs: Contender) -> Difference | 
 
 
 def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
-    """The examples' own values, or where the metric is not right or wrong on each, its values on resampled examples."""
+    """Whether each example is right, or, for a metric that is not right or wrong on each, its values on resampled examples."""
     metrics = [found for each in predictions if (found := metric_of(metric, each)) is not None]
     if len(metrics) < len(predictions) or not of_the_same_examples(predictions):
         return None
@@ -94,7 +94,7 @@ def bootstrap(drawn: np.ndarray) -> Difference:
 
 
 def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None) -> Difference:
-    """An interval for the gap between the means; a single run is taken to vary over seeds as much as the other configuration."""
+    """An interval for the gap between the means; a configuration with a single run is taken to vary over seeds as much as the other."""
     gap = float(np.mean(ours) - np.mean(theirs))
     several = [values for values in (ours, theirs) if len(values) > 1]
     if len(several) == 2:
@@ -112,7 +112,7 @@ def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None
 
 
 def variance_over_examples(rows: Rows, ours: int) -> float:
-    """What other examples would change in the gap, without what differs between seeds, which the variance over seeds contains."""
+    """The variance of the gap over samples of examples, without the interaction with the seeds, which the variance over seeds contains."""
     groups = [rows.values[:, :ours], rows.values[:, ours:]]
     total = rows.variance((groups[0].mean(1) - groups[1].mean(1))[:, None])
     of_seeds = [

@@ -1,4 +1,4 @@
-"""The figure for a run's predictions on one split, for any task: panels that show the model's errors, or its metrics."""
+"""The figure of a run's predictions on one split, for any task: panels that show the model's errors, or a list of its metrics."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def title(results: JsonObject) -> str:
 
 
 def draw_metrics(path: Path, results: JsonObject) -> None:
-    """The workflow expects a figure; without panels it lists the metrics, or why there are none."""
+    """A figure that lists the metrics, or says why there are none: the workflow expects a file."""
     constant = results["baselines"].get("constant", {})
     lines = [
         f"{drawable(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {constant[name]:.4g})" if name in constant else "")

@@ -27,7 +27,7 @@ def write_predictions(folder: Path, name: str, ids: list[str], table: pyarrow.Ta
 
 
 def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, list[Json]]:
-    """What the task predicted, as texts and numbers; `missing`: the labels, of which there are none."""
+    """What the task predicted, as texts and numbers; `missing`: the column of labels, which is empty."""
     report = report_for(rows, {"label": missing}, facts)
     columns: dict[str, list[Json]] = {}
     if report:

@@ -13,7 +13,7 @@ from snaketrain.runtime.json_types import JsonObject
 class Predictions:
     """The labelled examples of a split, in their order."""
 
-    form: str | None  # of its columns: `class`, `classes` or `number`; None: they are the task's own
+    form: str | None  # what the columns contain: `class`, `classes` or `number`; None: the task's own columns
     classes: list[str]
     metrics: dict[str, float]  # as the evaluation computed them
     table: pd.DataFrame  # of text
@@ -23,7 +23,7 @@ class Predictions:
 
 
 def read_predictions(folder: Path, split: str, results: JsonObject) -> Predictions | None:
-    """Those in the folder of an evaluation. None if the task predicts nothing for single examples, or the split has no labels."""
+    """The predictions in the folder of an evaluation. None if the task predicts nothing for single examples, or the split has no labels."""
     path = Path(folder) / f"{split}_predictions.csv"
     if not results["metrics"] or not path.is_file():
         return None
@@ -37,14 +37,14 @@ def read_predictions(folder: Path, split: str, results: JsonObject) -> Predictio
 
 
 def form_of(results: JsonObject) -> str | None:
-    """By what the report of the label kind found: label kinds of a user's own derive from one of these."""
+    """Derived from what the label kind's report contains, since a user's own label kind has another name."""
     if results["kind"] is None:
         return None
     return "class" if "confusion" in results else "classes" if "classes" in results else "number"
 
 
 def of_the_same_examples(several: Sequence[Predictions]) -> bool:
-    """Whether their rows belong together: equal texts and labels, as far as these were saved."""
+    """Whether their rows belong together: texts and labels are equal, as far as they were saved."""
     first, *others = (each.table for each in several)
     columns = [column for column in ("text", "text_pair", "label") if column in first]
     return all(

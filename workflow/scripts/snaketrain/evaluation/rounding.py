@@ -10,7 +10,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def rounded(value: object, digits: int = 3) -> str:
-    """A dash for what is no number. Small values keep two significant digits, and no halves are lost: 319 of 400, 0.7975, is 0.798."""
+    """A dash if it is not a number. Small values keep two significant digits, and halves are rounded up: 319 of 400, 0.7975, is 0.798."""
     if not is_number(value):
         return "–"
     if digits and 0 < abs(value) < 0.5 * 10**-digits:

@@ -1,4 +1,4 @@
-"""Draws which trainings share their first steps: a line for each training, from the step at which it leaves another one to its end."""
+"""Draws which trainings share their first steps: a line for each training, from the step at which it branches off another one to its end."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

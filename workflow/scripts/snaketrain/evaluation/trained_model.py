@@ -1,4 +1,4 @@
-"""What is needed to use a trained model besides its weights: a file in the folder of the selected checkpoint, so that it can be copied elsewhere."""
+"""What a prediction needs besides the weights: a file in the folder of the selected checkpoint, so that the folder can be copied elsewhere."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -45,7 +45,7 @@ class Predictor:
         """`pretrained`: the folder that the model is built from, before it gets the weights in `folder`."""
         task = make_task(trained.train)
         if isinstance(task, TokenPrediction):
-            task.generate = None  # the inputs say what is generated, and how
+            task.generate = None  # the inputs decide what is generated, and how
         state = load_trained(task, trained.train, trained.model, pretrained, facts_of(trained, folder), folder, strategy)
         return cls(trained, folder, state, batch_size, threads, beat)
 
@@ -67,7 +67,7 @@ class Predictor:
         return names
 
     def _answering(self, inputs: ReadInputs) -> TrainState:
-        """The model as it answers prompts; as it is, where its task does not generate and the data does not require it."""
+        """The state with a task that answers prompts; the same state if its task does not generate and the data does not require it."""
         task, data = self.state.task, self.trained.data
         if not isinstance(task, TokenPrediction):
             if not (data.target or data.messages or inputs.generate):

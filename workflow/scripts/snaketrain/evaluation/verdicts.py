@@ -15,9 +15,9 @@ def verdict(groups: list[SeedGroup], predicted: Predicted) -> str:
     """One or two sentences for each set of runs that can be compared."""
     found = {by: gap_between_the_best(here, *by[1:], predicted) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
-        return "There is one configuration only: nothing to compare it with."
+        return "There is only one configuration: nothing to compare it with."
     if not found:
-        return "Each configuration has data or a metric of its own: nothing to compare it with."
+        return "Each configuration has its own data or metric: there is nothing to compare it with."
     if len(comparable(groups)) == 1:
         return next(iter(found.values()))
     return " ".join(f"On {data}, by {spoken(metric)}: {words}" for (data, metric, _), words in found.items())
@@ -28,7 +28,7 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
     split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, second)) else "dev"
     ours, theirs = best.get(f"{split}_{metric}"), second.get(f"{split}_{metric}")
     if not (is_number(ours) and is_number(theirs)):
-        return f"{best['run']} is best on the development set; without its {spoken(metric)} it cannot be said by how much."
+        return f"{best['run']} is best on the development set, but its {spoken(metric)} is missing, so it is unknown by how much."
     figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of(best, second)}"
     contenders = [contender(group, split, metric, predicted) for group in (best, second)]
     higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage

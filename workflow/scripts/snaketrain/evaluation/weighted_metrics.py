@@ -13,7 +13,7 @@ Metric = Callable[[np.ndarray], float]  # of the examples' weights
 
 
 def metric_of(name: str, predictions: Predictions) -> Metric | None:
-    """None if it cannot be computed from what was saved, or comes out differently: a task may define another metric of this name."""
+    """None if it cannot be computed from the saved predictions, or differs from the reported value: a task may define another metric of this name."""
     make = METRICS.get((predictions.form, name))
     metric = make(predictions) if make else own_column(name, predictions)
     reported = predictions.metrics.get(name)
@@ -35,7 +35,7 @@ def mean(values: np.ndarray) -> Metric:
 
 
 def own_column(name: str, predictions: Predictions) -> Metric | None:
-    """The mean of a column called like the metric; of language models weighted by the `tokens` of each text."""
+    """The mean of the column that is named after the metric; for language models, weighted by the `tokens` of each text."""
     column = "loss" if name == "perplexity" else name
     if column not in predictions.table:
         return None
@@ -84,7 +84,7 @@ def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predi
 
 
 def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], Metric | None]:
-    """A score of its probability, if there are two classes."""
+    """A score of the second class's probability, if there are two classes."""
 
     def make(predictions: Predictions) -> Metric | None:
         if len(predictions.classes) != 2:
@@ -109,7 +109,7 @@ def micro_f1(predictions: Predictions) -> Metric:
 
 
 def named(predictions: Predictions, column: str) -> np.ndarray:
-    """Whether each class is among those that a cell names: a row for each example."""
+    """Whether each class is among those in a cell: a row for each example, a column for each class."""
     cells = [set(cell.split("|")) for cell in predictions.table[column]]
     return np.array([[name in cell for name in predictions.classes] for cell in cells], float)
 
