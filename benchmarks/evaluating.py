@@ -4,7 +4,6 @@ A pretrained MiniLM, half sentences and half long reviews of the package movie-r
 The Trainer takes the texts as they come and pads each batch to its longest, as it does by itself.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -12,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import Stopwatch, command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
@@ -47,16 +48,10 @@ def write_examples(path: Path, tokenizer: Any, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("evaluating", __doc__)
     parser.add_argument("--examples", type=int, default=400, help="texts to evaluate (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="turns of each of the two (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/evaluating.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     weights = next(
@@ -83,8 +78,7 @@ def main() -> None:
     found = {"date": time.strftime("%Y-%m-%d"), "examples": args.examples, "threads": args.threads, "turns": args.turns} | found
     print(json.dumps(found, indent=2))
     print(f"goal {GOAL}: {'met' if found['ratio'] <= GOAL else 'missed'}")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 def timed(ways: dict[str, Any], turns: int) -> dict[str, Any]:
@@ -93,10 +87,11 @@ def timed(ways: dict[str, Any], turns: int) -> dict[str, Any]:
     losses = {}
     for number in range(turns):
         for name in list(ways) if number % 2 else [*reversed(ways)]:
-            started, cpu_started = time.perf_counter(), time.process_time()
+            watch = Stopwatch()
             losses[name] = ways[name]()
-            seconds[name].append(time.perf_counter() - started)
-            cpu_seconds[name].append(time.process_time() - cpu_started)
+            wall, cpu = watch.read()
+            seconds[name].append(wall)
+            cpu_seconds[name].append(cpu)
     if abs(losses["ours"] - losses["Trainer"]) > 1e-3:
         raise SystemExit(f"not the same was evaluated: {losses}")
     ratio, cpu_ratio = (statistics.median(o / t for o, t in zip(*of.values(), strict=True)) for of in (seconds, cpu_seconds))

@@ -3,7 +3,6 @@
 The journals are written here; the follower is the one that a workflow starts, and the database a real one (sqlite).
 """
 
-import argparse
 import json
 import os
 import platform
@@ -15,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import add_figures, command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts")]
@@ -169,13 +170,10 @@ def machine() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line("follower", __doc__)
     parser.add_argument("--points", type=int, default=1_000_000, help="steps in the long journal; 0: none (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=50, help="trials in which the follower is killed; 0: none (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments at which it is killed (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "benchmarks/results/follower.json", help="what is in it stays (%(default)s)"
-    )
     args = parser.parse_args()
     found = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
     with tempfile.TemporaryDirectory(prefix="follower-") as folder:
@@ -191,9 +189,7 @@ def main() -> None:
             found[f"killed, seed {args.seed}"] = {"trials": args.trials, "killed at work": hits, "another content": len(problems)}
             print(*problems, sep="\n")
     print(json.dumps(found, indent=2))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
-    args.output.write_text(json.dumps(before | found, indent=2) + "\n")
+    add_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Nothing is trained and no GPU is used: these are predictions. `planning.py` compares the planner with real trainings, on CPUs.
 """
 
-import argparse
 import json
 import logging
 import sys
@@ -13,6 +12,8 @@ import warnings
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
@@ -66,13 +67,7 @@ def settings(size: str, gpus: int, strategy: object, train: dict[str, Any], toke
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/how_large.json",
-        help="JSON file that the figures are written to (%(default)s)",
-    )
+    parser = command_line("how_large", __doc__)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
@@ -91,7 +86,7 @@ def main() -> None:
             row["seconds"] = round(time.process_time() - began, 1)
             rows.append(row)
             print(json.dumps(row), flush=True)
-    args.output.write_text(json.dumps({"date": date.today().isoformat(), "memory of a GPU, GiB": GPU_GIB, "rows": rows}, indent=2) + "\n")
+    write_figures(args.output, {"date": date.today().isoformat(), "memory of a GPU, GiB": GPU_GIB, "rows": rows})
 
 
 if __name__ == "__main__":

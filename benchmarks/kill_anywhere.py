@@ -10,7 +10,6 @@ counted separately and replaced. Small models on the CPU, with dropout; one proc
 """
 
 import argparse
-import json
 import random
 import shutil
 import sys
@@ -23,6 +22,8 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from harness import write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
@@ -229,8 +230,7 @@ def main() -> None:
     }
     figures |= {"resumed from steps": dict(sorted(Counter(found.resumed_from).items())), "problems": found.problems}
     output = args.output or REPOSITORY / f"benchmarks/results/kill_anywhere{f'_{args.strategy}' if args.strategy else ''}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(figures, indent=2) + "\n")
+    write_figures(output, figures)
     if found.problems:  # whose logs are in the folder
         sys.exit(1)
     shutil.rmtree(folder)

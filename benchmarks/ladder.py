@@ -9,7 +9,6 @@ Made for a GPU: `--size 1b --peak-teraflops 790` on an H200, with bf16. `--size 
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
@@ -136,9 +136,7 @@ def main() -> None:
                 torch.cuda.empty_cache()
     about = {"date": time.strftime("%Y-%m-%d"), "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
     about |= {key: value for key, value in vars(args).items() if key not in ("output", "rungs")}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(about | {"rungs": found}, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, about | {"rungs": found})
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ they are, with steps as short as `--text-step`; what a thread that loads ahead c
 left out where it is not installed. On a busy machine all shares are too large.
 """
 
-import argparse
 import datetime
-import json
 import os
 import statistics
 import sys
@@ -17,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "workflow/scripts")]
@@ -146,7 +146,7 @@ def text_ways(folder: Path, texts: int) -> Ways:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("loading", __doc__)
     parser.add_argument("--milliseconds", type=float, nargs="+", default=[1, 5], help="that an image takes (default: %(default)s)")
     parser.add_argument("--step", type=float, default=60, help="milliseconds of a step on images (default: %(default)s)")
     parser.add_argument("--text-step", type=float, default=20, help="milliseconds of a step on texts (default: %(default)s)")
@@ -154,12 +154,6 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=20_000, help="texts that are loaded (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="measured steps of each way in a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each way (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/loading.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, dict[str, float]] = {}
@@ -178,10 +172,7 @@ def main() -> None:
         print(f"{what}: waiting {share:.1%}, goal at most {GOAL:.0%}: {'met' if share <= GOAL else 'missed'}")
     about = {"date": f"{datetime.date.today():%Y-%m-%d}", "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     settings = {name: value for name, value in vars(args).items() if name != "output"}
-    args.output.write_text(
-        json.dumps(about | settings | {"goal": GOAL, "waiting": found, "CPU ms of a batch of texts": cpu}, indent=2) + "\n"
-    )
-    print(f"written to {args.output}")
+    write_figures(args.output, about | settings | {"goal": GOAL, "waiting": found, "CPU ms of a batch of texts": cpu})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness import command_line, write_figures
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
@@ -115,14 +117,8 @@ def figures(name: str, arguments: dict[str, Any], processes: int, found: dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("mesh", __doc__)
     parser.add_argument("--work", type=int, choices=POINTS, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/mesh.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     if args.work:
         work(args.work, args.output)
@@ -137,7 +133,7 @@ def main() -> None:
     }
     print("met" if all(each["met"] for each in points.values()) else "missed")
     about = {"date": time.strftime("%Y-%m-%d"), "rows": ROWS, "length": LENGTH, "vocabulary": VOCABULARY}
-    args.output.write_text(json.dumps(about | {"points": points}, indent=2) + "\n")
+    write_figures(args.output, about | {"points": points})
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@
 2. A dry run of a sweep of 200 runs, and of 1,000: goals 6 and 15 seconds of CPU time.
 """
 
-import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import statistics
@@ -15,6 +13,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -70,15 +70,9 @@ def machine() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("overhead", __doc__)
     parser.add_argument("--pairs", type=int, default=5, help="repetitions of the first comparison (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions of the dry run (%(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/overhead.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         found = nothing_to_do(Path(folder), args.pairs)
@@ -87,10 +81,8 @@ def main() -> None:
     for name, value in found.items():
         goal = f"   goal {GOALS[name]:g}: {'met' if value <= GOALS[name] else 'missed'}" if name in GOALS else ""
         print(f"{name:28} {value:6.2f}{goal}")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     when = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "pairs": args.pairs, "repeats": args.repeats}
-    args.output.write_text(json.dumps(when | {name: round(value, 3) for name, value in found.items()}, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, when | {name: round(value, 3) for name, value in found.items()})
 
 
 if __name__ == "__main__":

@@ -4,13 +4,10 @@ The layouts take turns in one run, so that a busy machine slows all of them down
 and wall-clock seconds. Every batch except those of "any order" has at most `--tokens` tokens, padding included.
 """
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+from harness import Stopwatch, command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
@@ -69,14 +67,15 @@ def measure(state: TrainState, source: Iterator, steps: int) -> dict[str, float]
     work = [next(source) for _ in range(steps)]
     learnt = sum(state.task.count(batch) for _, batch in work)
     cells = sum(batch["input_ids"].numel() for _, batch in work)
-    clock, cpu = time.perf_counter(), time.process_time()
+    watch = Stopwatch()
     for piece, batch in work:
         take_step(state, [(piece, batch)], state.task.count(batch), 1e-3)[1].item()
-    return {"tokens": learnt, "cells": cells, "clock": time.perf_counter() - clock, "cpu": time.process_time() - cpu}
+    clock, cpu = watch.read()
+    return {"tokens": learnt, "cells": cells, "clock": clock, "cpu": cpu}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("packing", __doc__)
     parser.add_argument("--texts", type=int, default=4000, help="texts to train on (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch (default: %(default)s)")
     parser.add_argument("--block", type=int, default=512, help="tokens of a block (%(default)s)")
@@ -85,12 +84,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="turns of each way (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="device to train on: auto, cpu or cuda (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/packing.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     state = make(LLAMA, Train(task="causal_lm", learning_rate=1e-3), args.vocabulary, args.device)
@@ -112,9 +105,7 @@ def main() -> None:
         "cores": os.cpu_count(),
         "threads": args.threads,
     }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(about | {"layouts": found}, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, about | {"layouts": found})
 
 
 def figures(rounds: list[dict[str, float]]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
@@ -145,7 +146,7 @@ def show(table: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("peers", __doc__)
     parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="folder with the files of SST-2 named above")
     parser.add_argument("--examples", type=int, default=1000, help="sentences to train on (default: %(default)s)")
     parser.add_argument("--dev-examples", type=int, default=400, help="for evaluations (%(default)s)")
@@ -157,12 +158,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="turns of all contenders, in another order each time (default: %(default)s)")
     parser.add_argument(
         "--contenders", nargs="+", default=[OURS, *GOALS], choices=[OURS, *GOALS], help="contenders to compare (default: all)"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/peers.json",
-        help="where to write the figures (default: %(default)s)",
     )
     args = parser.parse_args()
     environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -185,8 +180,7 @@ def main() -> None:
     versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers", "accelerate", "lightning")}
     about = {"date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "versions": versions}
     about |= {key: value for key, value in vars(args).items() if key not in ("folder", "output", "contenders")}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(about | {"contenders": table, "runs": rounds}, indent=2) + "\n")
+    write_figures(args.output, about | {"contenders": table, "runs": rounds})
 
 
 if __name__ == "__main__":

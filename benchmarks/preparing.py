@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from harness import add_figures, command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -161,13 +162,10 @@ def compared(file: Path, folder: Path, tokenizer: Path, rounds: int) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("preparing", __doc__)
     parser.add_argument("--short", type=int, default=1_000_000, help="number of short texts; 0: none (%(default)s)")
     parser.add_argument("--long-megabytes", type=float, default=200, help="megabytes of long texts; 0: none (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "benchmarks/results/preparing.json", help="what is in it stays (%(default)s)"
-    )
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)  # in the process of one
     for name in ("--file", "--folder", "--tokenizer"):
         parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
@@ -195,9 +193,7 @@ def main() -> None:
             print(title)
             for what, value in figures.items():
                 print(f"  {what:40}{value:>10}" + (f"   goal {GOALS[what]}" if what in GOALS else ""))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
-    args.output.write_text(json.dumps(before | found, indent=2) + "\n")
+    add_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ agent hosts one: each connects to all others when it starts (gloo's default), or
 torchrun starts fresh ones, whose imports are counted. Lines are fitted through the numbers of open files, and drawn out to 1,024.
 """
 
-import argparse
 import json
 import os
 import re
@@ -20,6 +19,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 opened = 0  # files, by imports alone
 
@@ -205,16 +206,10 @@ def law(ranks: list[int], found: list[float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("ranks", __doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="numbers of ranks to start (default: %(default)s)")
     parser.add_argument(
         "--fresh-ranks", type=int, nargs="*", default=[2, 4, 8], help="with imports of their own, which take memory; %(default)s"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/ranks.json",
-        help="where to write the figures (default: %(default)s)",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -228,8 +223,7 @@ def main() -> None:
     found["fresh"] = {ranks: fresh(ranks) for ranks in args.fresh_ranks}
     found["file system calls of imports"] = file_calls()
     print(json.dumps(found, indent=2))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ One training runs all the while. By turns its journal writes or does not; then t
 starts it, works or is stopped (SIGSTOP). Turns are short, so that what else the machine does disturbs both; by the clock, and in CPU time of the training. Goal: at most 1.01.
 """
 
-import argparse
 import contextlib
 import itertools
-import json
 import os
 import random
 import signal
@@ -19,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from harness import Stopwatch, command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests/unit"), str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmarks")]
@@ -50,11 +50,11 @@ def compared(switch: Callable[[bool], None], steps: Iterator[Callable[[], None]]
     for number in range(turns):
         for on in (True, False) if number % 2 else (False, True):
             switch(on)
-            started, cpu_started = time.perf_counter(), time.process_time()
+            watch = Stopwatch()
             for step in itertools.islice(steps, turn):
                 step()
-            seconds["clock"][on].append((time.perf_counter() - started) / turn)
-            seconds["CPU"][on].append((time.process_time() - cpu_started) / turn)
+            for clock, spent in zip(seconds, watch.read(), strict=True):
+                seconds[clock][on].append(spent / turn)
     found: dict[str, object] = {"ms of a step": round(1000 * statistics.mean(seconds["clock"][False]), 2)}
     for kind, each in seconds.items():
         ratio, between = ratio_of_sums(each[True], each[False])
@@ -84,15 +84,9 @@ def follower(results: Path, uri: str) -> Iterator[Callable[[bool], None]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("recording", __doc__)
     parser.add_argument("--turns", type=int, default=600, help="with and without each (%(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="steps of each turn (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/recording.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, object] = {"date": time.strftime("%Y-%m-%d"), "turns": args.turns}
@@ -117,8 +111,7 @@ def main() -> None:
             with follower(results, uri) as switch:
                 found[name] = compared(switch, steps, args.steps, args.turns)
             print(name, found[name], flush=True)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

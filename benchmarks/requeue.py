@@ -5,7 +5,6 @@ with the same training without interruptions: the weights, the steps in the jour
 Needs root and the packages that `make test-slurm` needs.
 """
 
-import argparse
 import json
 import shutil
 import sqlite3
@@ -17,6 +16,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
@@ -68,14 +69,8 @@ def figures(folder: Path, alone: Path, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("requeue", __doc__)
     parser.add_argument("--times", type=int, default=20, help="how often it is requeued (%(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/requeue.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
@@ -94,8 +89,7 @@ def main() -> None:
         cluster.act("stop")
     shutil.rmtree(folder)
     print(json.dumps(found, indent=2))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
     if not (found["same weights to the bit"] and found["each step once in MLflow"] and found["MLflow runs"] == 1):
         sys.exit("It made a difference.")
 

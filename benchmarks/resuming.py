@@ -5,7 +5,6 @@ extended accordingly. Both resume, in turn with a process that only imports what
 builds the same model. Goal: less than a second more, at any step.
 """
 
-import argparse
 import ast
 import json
 import os
@@ -17,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -95,15 +96,9 @@ def bare(data: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("resuming", __doc__)
     parser.add_argument("--far", type=int, default=1_000_000, help="step from which the longer training resumes (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5, help="turns of each of the two (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/resuming.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     runs: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="resuming-") as name:
@@ -122,8 +117,7 @@ def main() -> None:
         found[f"{which} beyond bare, s"] = round(statistics.median(run[which] - run["bare"] for run in runs), 2)
     print(json.dumps(found, indent=2))
     print(f"goal {GOAL_SECONDS:g} s: {'met' if found['far beyond bare, s'] <= GOAL_SECONDS else 'missed'}")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import time
 from datetime import date
 from pathlib import Path
 
+from harness import command_line, write_figures
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
@@ -81,15 +83,9 @@ def measure(path: Path, files: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("scaling_data", __doc__)
     parser.add_argument("--examples", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="sizes, growing (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the data is for a while; a temporary folder by default")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/scaling_data.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--files", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -113,7 +109,7 @@ def main() -> int:
     }
     print(*(f"{goal}: {'met' if met else 'missed'}" for goal, met in goals.items()), sep="\n")
     found = {"date": date.today().isoformat(), "sizes": rows, "growth, MB": round(growth, 1)}
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
     return int(not all(goals.values()))
 
 

@@ -4,14 +4,14 @@ Both are real workflows of a tiny BERT that learns which words are kind. The win
 well: their spread is how much the winner of the search may be worse. Goals: at most 40 % of the steps, a winner within the spread.
 """
 
-import argparse
-import json
 import platform
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "workflow/scripts")]
@@ -76,15 +76,12 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "benchmarks/results/searching.json", help="file for the figures (default: %(default)s)"
-    )
+    parser = command_line("searching", __doc__)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder))
     content = {"date": time.strftime("%Y-%m-%d"), "machine": platform.machine(), "python": platform.python_version()} | found
-    args.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_figures(args.output, content)
     share, by_seed = found["steps"]["search"] / found["steps"]["sweep"], found["best"]["dev loss by seed"]
     winner, best = found["winner"], found["best"]
     print(

@@ -8,7 +8,6 @@ reported relative to the size of the model's parameters (fp32), minus what the s
 The optimizer's state is twice as large as the parameters.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -20,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -156,15 +157,9 @@ def own_bytes(process: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("sharing_memory", __doc__)
     parser.add_argument("--width", type=int, default=512, help="hidden size of the model (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=16, help="layers of the model (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/sharing_memory.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     parser.add_argument("--way", choices=WAYS, action="append", help="measure these alone, and leave the other figures as they are")
     args = parser.parse_args()
     found: dict[str, Any] = json.loads(args.output.read_text()) if args.way else {}
@@ -194,8 +189,7 @@ def main() -> None:
                 print(f"{title}, {case}: {found[title][case]}", file=sys.stderr, flush=True)
             shutil.rmtree(place)
     print(json.dumps(found, indent=2))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 DATA_FOLDER holds sentiment-train, sentiment-dev and sentiment-test, with `sentence<TAB>label` on each line.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LABELS = {0: "negative", 1: "positive"}
@@ -62,17 +62,11 @@ def figures(folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("sst2_bart", __doc__)
     parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="folder with the files of SST-2 named above")
     parser.add_argument("--examples", type=int, help="use only so many training examples (all)")
     parser.add_argument("--epochs", type=float, default=3.0, help="passes over them (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU cores of the training (%(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/sst2_bart.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     missing = [name for name in ("train", "dev", "test") if not (args.folder / f"sentiment-{name}").is_file()]
     if missing:
@@ -87,9 +81,7 @@ def main() -> None:
         )
     print(f"{found['examples']} training examples, {args.epochs:g} epochs: {found['examples_per_second']:.0f} examples/s,")
     print(f"{found['training_minutes']} minutes of training, {found['minutes']} minutes in all")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"written to {args.output}")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

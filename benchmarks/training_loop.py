@@ -6,16 +6,16 @@ step of about a millisecond on this machine, one of MiniLM's size. The median of
 two that wait for each other would measure what else the machine does.
 """
 
-import argparse
 import copy
 import itertools
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from harness import Stopwatch, command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
@@ -134,12 +134,13 @@ def measured(module: nn.Module, inputs: torch.Tensor, batch: int, turn: int, tur
         cpu_seconds: list[list[float]] = [[], []]
         for number in range(turns + 1):
             for which in (0, 1) if number % 2 else (1, 0):
-                started, cpu_started = time.perf_counter(), time.process_time()
+                watch = Stopwatch()
                 for take in itertools.islice(both[which], turn):
                     take()
+                wall, cpu = watch.read()
                 if number:  # the first turn warms up
-                    seconds[which].append((time.perf_counter() - started) / turn)
-                    cpu_seconds[which].append((time.process_time() - cpu_started) / turn)
+                    seconds[which].append(wall / turn)
+                    cpu_seconds[which].append(cpu / turn)
     each = {name: round(1000 * statistics.median(values), 3) for name, values in zip(("ours, ms", "plain, ms"), seconds, strict=True)}
     return each | {"ratio": ratio(*seconds), "ratio of CPU time": ratio(*cpu_seconds), "turns": turns}
 
@@ -154,14 +155,8 @@ def ratio(ours: list[float], plain: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("training_loop", __doc__)
     parser.add_argument("--turns", type=int, default=20, help="turns of each loop (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/training_loop.json",
-        help="where to write the figures (default: %(default)s)",
-    )
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -175,8 +170,7 @@ def main() -> None:
     for name, figures in found.items():
         goal = f"   goal {GOALS[name]:.2f}" if name in GOALS else ""
         print(f"{name:8}{figures}{goal}")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ A workflow trains the sweep with trunks, one process each, deterministic, on a C
 at most 0.35 of the steps, and weights that are equal to the last bit. Ends with `met` or `missed` for each, and draws the tree.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -13,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -62,13 +63,7 @@ def weights(training: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/trajectories.json",
-        help="where to write the figures (default: %(default)s)",
-    )
+    parser = command_line("trajectories", __doc__)
     parser.add_argument(
         "--picture",
         type=Path,
@@ -100,8 +95,7 @@ def main() -> None:
     print(json.dumps(found, indent=2))
     print(f"goal: at most {MOST_STEPS} of the steps: {'met' if shared <= MOST_STEPS * unshared else 'missed'}")
     print(f"goal: weights equal to the last bit: {'met' if equal == len(runs) else 'missed'}")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(found, indent=2) + "\n")
+    write_figures(args.output, found)
     args.picture.write_text(picture)
 
 

@@ -4,8 +4,6 @@ Examples are easy or hard for all models; seeds make a model better or worse as 
 predictions as on the page. `power`: how often it finds a difference that is there.
 """
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from harness import command_line, write_figures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
@@ -86,12 +85,9 @@ def cases() -> dict[str, tuple[Population, tuple[int, ...]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("verdicts", __doc__)
     parser.add_argument(
         "--repeats", type=int, default=1000, help="draws of each case (default: %(default)s); their standard error is 0.7 points at 1,000"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "benchmarks/results/verdicts.json", help="file for the rates (default: %(default)s)"
     )
     args = parser.parse_args()
     rates: dict[str, dict[str, float]] = {}
@@ -103,7 +99,7 @@ def main() -> None:
     print(f"{'one seed each, equal models':32} {models:6.1%} are said to differ by more than chance")
     rates["one seed each, equal models"] = {"1": models}
     content = {"date": time.strftime("%Y-%m-%d"), "repeats": args.repeats, "population": asdict(Population()), "rates": rates}
-    args.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_figures(args.output, content)
     worst = max(share for name, found in rates.items() if name.startswith("equal") for share in found.values())
     print(f"Of equal configurations at most {worst:.1%} are called better; the promise is {GOAL:.0%}.")
     sys.exit(worst > GOAL)

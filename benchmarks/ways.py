@@ -9,7 +9,6 @@ The throughput is that of whole trainings by their journals: examples of all pro
 and saving; the median of the stretches between two lines of the journal, without the first, which warms up.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 import yaml
+from harness import add_figures, command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -68,14 +68,11 @@ def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("ways", __doc__)
     parser.add_argument("pair", choices=PAIRS, help="the two settings to compare: see above")
     parser.add_argument("--steps", type=int, default=60, help="steps of each training (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batch of all processes together (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="turns of each of the two settings (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=REPOSITORY / "benchmarks/results/ways.json", help="what is in it stays (%(default)s)"
-    )
     args = parser.parse_args()
     speeds: dict[str, list[float]] = {name: [] for name in PAIRS[args.pair]}
     losses: dict[str, float] = {}
@@ -96,8 +93,7 @@ def main() -> None:
         "ratio": round(ratio, 3),
     }
     print(json.dumps(results, indent=2))
-    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
-    args.output.write_text(json.dumps(before | {f"{args.pair}, batches of {args.batch_size}": results}, indent=2) + "\n")
+    add_figures(args.output, {f"{args.pair}, batches of {args.batch_size}": results})
 
 
 if __name__ == "__main__":

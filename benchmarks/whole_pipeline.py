@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from harness import add_figures, command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
@@ -91,17 +92,11 @@ def seconds(command: list[str], log: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line("whole_pipeline", __doc__)
     parser.add_argument(
         "--times", type=float, default=1, help="as many epochs as by default (%(default)s); what is added hardly depends on it"
     )
     parser.add_argument("--rounds", type=int, default=1, help="turns of each of the two (default: %(default)s)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=REPOSITORY / "benchmarks/results/whole_pipeline.json",
-        help="where to add the figures; what is in it stays (default: %(default)s)",
-    )
     parser.add_argument("--stages-in", type=Path, help=argparse.SUPPRESS)  # the one script, in a process of its own
     args = parser.parse_args()
     if args.stages_in:
@@ -124,8 +119,7 @@ def main() -> None:
             f"ratio of {kind}": round(statistics.median(a / b for a, b in zip(mine, others, strict=True)), 3),
         }
     print(json.dumps(found, indent=2))
-    before = json.loads(args.output.read_text()) if args.output.is_file() else {}
-    args.output.write_text(json.dumps(before | {f"{args.times:g} times the epochs": found}, indent=2) + "\n")
+    add_figures(args.output, {f"{args.times:g} times the epochs": found})
 
 
 if __name__ == "__main__":
