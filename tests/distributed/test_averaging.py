@@ -54,7 +54,7 @@ def alone(data, tmp_path_factory) -> Path:
     return folder
 
 
-def test_an_average_of_shards_that_was_stopped_is_that_of_one_process(data, alone, tmp_path):
+def test_a_resumed_average_of_shards_equals_that_of_one_process(data, alone, tmp_path):
     """The metrics are the average's in the training, and of what is selected; the losses are those without an average."""
     pids = start(data, tmp_path / "training", 2, strategy="fsdp", **AVERAGED)
     assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "training")) >= 15) == [75, 75]

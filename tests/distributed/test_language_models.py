@@ -70,7 +70,7 @@ def evaluations(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_same_losses_on_one_process_and_on_two_in_pieces(data, tmp_path, layout):
+def test_losses_are_equal_on_one_process_and_on_two_with_microbatches(data, tmp_path, layout):
     settings = LAYOUTS[layout]
     expected = language(data, tmp_path / "one", **settings)
     found = language(data, tmp_path / "two", 2, accumulate=2, **settings)
@@ -91,7 +91,7 @@ def test_packed_texts_train_the_same_model_as_padded_ones(data, tmp_path):
 
 
 @pytest.mark.parametrize(("strategy", "arguments"), [("fsdp", {"build_once": True}), ("mesh", {"pipeline": 2})])
-def test_a_model_of_which_each_process_has_a_part(data, tmp_path, strategy, arguments):
+def test_a_sharded_model_has_the_losses_of_a_whole_one(data, tmp_path, strategy, arguments):
     """When it is trained and when it is evaluated."""
     packed = {
         "packing": True,
@@ -114,7 +114,7 @@ def test_a_model_of_which_each_process_has_a_part(data, tmp_path, strategy, argu
     assert found == pytest.approx(selection["winner"]["metrics"], rel=1e-5)
 
 
-def test_training_and_evaluation_without_a_whole_model(data, pretrained, tmp_path):
+def test_training_and_evaluation_never_hold_a_whole_model(data, pretrained, tmp_path):
     model = Model(use="transformers.AutoModelForCausalLM", source={"path": "base"})
     settings = {"model": model, "pretrained": pretrained, "task": "causal_lm", "packing": True, "batch_size": 12}
     expected = train(data, tmp_path / "one", **settings)

@@ -57,7 +57,7 @@ def test_mpiexec_trains_as_one_process_does(data, tmp_path):
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
-def test_a_launcher_that_starts_nothing_is_told(data, tmp_path):
+def test_a_launch_command_that_starts_no_processes_is_reported(data, tmp_path):
     done = start(Compute(processes=2, launcher="env", launch_command="env", device="cpu"), data, tmp_path)
     assert done.returncode == 1
     assert "none of OMPI_COMM_WORLD_RANK, PMI_RANK" in done.stderr
@@ -105,7 +105,7 @@ def test_a_gpu_is_not_guessed():
         _ = Ranks(5, 8, None).gpu
 
 
-def test_the_first_host_is_found_or_asked_for(monkeypatch, tmp_path):
+def test_the_host_of_rank_0_is_found_or_requested(monkeypatch, tmp_path):
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     assert Ranks(1, 2, 1, 2)._first_host() == "127.0.0.1"
     (tmp_path / "nodes").write_text("first\nfirst\nsecond\n")

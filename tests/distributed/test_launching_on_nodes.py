@@ -119,7 +119,7 @@ HANGS = (
 @pytest.mark.parametrize(
     ("nodes", "had", "then"), [("2+1", 3, ["srun a1,a2", "srun a1,a3"]), ("1-2", 2, ["srun a1,a2", "srun a1"])], ids=["spare", "fewer"]
 )
-def test_a_dead_node_is_given_up_and_the_rest_trains_on(tmp_path, nodes, had, then):
+def test_a_dead_node_is_given_up_and_the_others_continue(tmp_path, nodes, had, then):
     """It is cut off: nothing fails by itself, but there is no sign of life, and it starts no program."""
     found = job(tmp_path, HANGS, "--nodes", nodes, "--silence", "3", nodes=had)
     try:

@@ -27,7 +27,7 @@ def alone(data, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_learn_and_measure_what_one_does(data, alone, tmp_path, strategy):
+def test_two_processes_train_and_measure_like_one(data, alone, tmp_path, strategy):
     found = train(data, tmp_path, 2, strategy=strategy, **SETTINGS)
     assert found == pytest.approx(losses(alone), rel=1e-4)
     measured, expected = events(tmp_path, "eval"), events(alone, "eval")
@@ -39,7 +39,7 @@ def test_two_processes_learn_and_measure_what_one_does(data, alone, tmp_path, st
     assert rates[0] == pytest.approx(rates[1]) and min(rates[1][2:]) < max(rates[1]), "the plateau has lowered it"
 
 
-def test_a_training_that_was_stopped_goes_on_at_the_lowered_rate(data, alone, tmp_path):
+def test_a_stopped_training_resumes_at_the_lowered_rate(data, alone, tmp_path):
     pids = start(data, tmp_path, **SETTINGS)
     assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path)) >= 17) == [75]
     stopped = max(losses(tmp_path))

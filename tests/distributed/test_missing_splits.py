@@ -52,7 +52,7 @@ def run_all(folder: Path, name: str, data: Data, train: Train, model: Model, fet
     return {split: json.loads((evaluation / f"{split}_results.json").read_text()) for split in ("dev", "test")}
 
 
-def test_a_training_without_a_test_set_and_its_model_on_a_test_set_alone(folder):
+def test_a_model_trained_without_a_test_set_is_evaluated_on_one_alone(folder):
     file = Examples(path="sentences.csv")
     results = run_all(
         folder,

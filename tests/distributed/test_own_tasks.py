@@ -148,7 +148,7 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2)])
-def test_two_modules_learn_the_same_on_any_number_of_processes(tmp_path, processes, accumulate):
+def test_two_modules_train_equally_on_any_number_of_processes(tmp_path, processes, accumulate):
     """Each learns from its own loss only: under DDP the other one is handed over unwrapped, and its gradients are dropped."""
     data = prepared(tmp_path, use=f"{EXAMPLES}/gan_task.py:Ring", arguments={"count": 500})
     settings = {"task": f"{EXAMPLES}/gan_task.py:Gan", "model": Model(use="torch.nn.Sequential", arguments={"width": 16}), "batch_size": 16}
@@ -166,7 +166,7 @@ def test_two_modules_learn_the_same_on_any_number_of_processes(tmp_path, process
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_a_module_from_the_configuration_learns_the_same(digits, tmp_path, processes):
+def test_a_configured_module_trains_equally_on_any_number_of_processes(digits, tmp_path, processes):
     """What the dataset draws for an item is the same on any number of processes, and torchmetrics counts each example once."""
     train(digits, tmp_path / "alone", model=CNN, task=DIGITS)
     train(digits, tmp_path / "several", processes, model=CNN, task=DIGITS)
@@ -193,7 +193,7 @@ def test_a_task_with_hooks_and_state_resumes(digits, tmp_path, averaging):
     assert not all((learnt[name] == tensor.numpy()).all() for name, tensor in expected["average"].items())
 
 
-def test_a_task_that_wraps_by_itself_and_is_evaluated_with_its_state(digits, tmp_path, averaging):
+def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_path, averaging):
     settings = {"model": CNN, "task": averaging}
     train(digits, tmp_path / "alone", **settings)
     train(digits, tmp_path / "training", 2, **settings)

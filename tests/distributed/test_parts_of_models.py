@@ -70,13 +70,13 @@ def on_four(folder, found) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "model", "resumes"), CASES)
-def test_losses_norms_and_examples_are_those_of_single(found, name, model, resumes):
+def test_losses_norms_and_examples_equal_those_of_single(found, name, model, resumes):
     compare(found[name], found[model], 6 if resumes else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "resumes"), CASES_ON_FOUR)
-def test_beside_other_dimensions_they_are_those_of_single(on_four, name, model, resumes):
+def test_combined_with_other_dimensions_they_equal_those_of_single(on_four, name, model, resumes):
     compare(on_four[name], on_four[model], 6)
     assert on_four[name]["placed"] == pytest.approx(on_four[name]["metrics"], rel=1e-5)
 
@@ -96,6 +96,6 @@ def test_saved_weights_are_evaluated_as_in_training(found, name):
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)
-def test_what_overflows_in_one_process_is_skipped_by_all(found, name):
+def test_an_overflow_in_one_process_is_skipped_by_all(found, name):
     assert found[name]["unchanged"]
     assert set(found[name]["scales"]) == {2.0**15}  # lowered from 2 ** 16, in every process

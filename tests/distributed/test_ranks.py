@@ -88,7 +88,7 @@ def test_a_failing_rank_says_why_and_its_peers_do_not_repeat_it(data, tmp_path):
     assert [path.name for path in sorted((tmp_path / "run/logs").glob("rank-*"))] == ["rank-0.jsonl", "rank-0.log"]
 
 
-def test_of_ranks_that_fail_in_the_same_place_one_says_why(data, tmp_path):
+def test_only_one_of_the_ranks_that_fail_in_the_same_place_reports_why(data, tmp_path):
     log, error = failed(data, tmp_path, "all", [1, 1, 1])
     assert log.count("Traceback") == 1 and "no such number" in error
     assert len(reports(tmp_path)) == 1

@@ -52,7 +52,7 @@ def training(data: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_each_loss_with_as_many_processes_as_there_are_gpus(data, tmp_path):
+def test_it_restarts_after_each_loss_with_as_many_processes_as_gpus_answer(data, tmp_path):
     """The driver's list of GPUs is ours; the processes, their number and what they do are real."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "gpus").write_text("GPU 0: A\nGPU 1: A\n")
@@ -89,7 +89,7 @@ def script(folder: Path, text: str) -> list[str]:
     ],
     ids=["an error of the script", "stopped", "killed each time", "another start"],
 )  # fmt: skip
-def test_what_is_started_again(tmp_path, text, options, code, starts, told):
+def test_which_endings_are_restarted(tmp_path, text, options, code, starts, told):
     started = Started(tmp_path / "log", ["--cpu", "--processes", "1", *options], script(tmp_path, text.replace("HERE", str(tmp_path))))
     assert (started.wait(), len((tmp_path / "starts").read_text())) == (code, starts)
     assert told in started.told()

@@ -36,7 +36,7 @@ def alone(data, tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_stream_is_learnt_the_same_on_two_processes(data, alone, tmp_path):
+def test_a_stream_trains_equally_on_two_processes(data, alone, tmp_path):
     found = train(data, tmp_path / "several", 2, accumulate=2, **SETTINGS)
     assert found == pytest.approx(losses(alone), rel=1e-5)
     assert curves(tmp_path / "several", "eval") == pytest.approx(curves(alone, "eval"), rel=1e-5)

@@ -114,7 +114,7 @@ def test_early_stopping_ends_where_it_would_have(data, finished, tmp_path, patie
     assert_same(training, tmp_path / "fresh")
 
 
-def test_another_run_begins_where_the_first_one_parts_from_it(data, finished, tmp_path):
+def test_another_run_begins_where_it_branches_off_the_first(data, finished, tmp_path):
     """Also on two ranks, and while the first one's last checkpoint is damaged."""
     shutil.copytree(finished, tmp_path / "workspace")
     runs = tmp_path / "workspace/results/runs"
@@ -145,7 +145,7 @@ def test_with_deterministic_operations_the_number_of_processes_counts(data, tmp_
     assert (attempts(runs / "two/training"), attempts(runs / "again/training")) == ([0], [22])
 
 
-def test_a_take_over_that_was_killed_begins_anew(data, finished, tmp_path):
+def test_reusing_steps_starts_over_after_a_kill(data, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "workspace")
     runs = tmp_path / "workspace/results/runs"
     half = runs / "second/training"
@@ -157,7 +157,7 @@ def test_a_take_over_that_was_killed_begins_anew(data, finished, tmp_path):
     assert attempts(half) == [22] and sorted(losses(half)) == list(range(1, 34))
 
 
-def test_a_trunk_and_its_branches_end_as_trainings_from_the_start(data, tmp_path):
+def test_branches_of_a_trunk_equal_trainings_from_the_start(data, tmp_path):
     """Each is killed and resumed once."""
     decay = {"use": "warmup_stable_decay", "arguments": {"decay": 4}}
     settings: dict[str, Any] = {"warmup": 3, "schedule": decay, "evaluate_every": 5}

@@ -182,7 +182,7 @@ ALL_CASES = [(processes, *case) for processes in (1, 2, 4) for case in cases(pro
 
 
 @pytest.mark.parametrize(("processes", "strategy", "model", "arguments"), ALL_CASES, ids=lambda value: str(value).replace(" ", ""))
-def test_losses_norms_and_examples_are_those_of_single(one, two, four, processes, strategy, model, arguments):
+def test_losses_norms_and_examples_equal_those_of_single(one, two, four, processes, strategy, model, arguments):
     found = {1: one, 2: two, 4: four}[processes][name_of(strategy, model, arguments)]
     expected = one[f"single {model}"]
     assert len(found["losses"]) == 12
@@ -192,14 +192,14 @@ def test_losses_norms_and_examples_are_those_of_single(one, two, four, processes
     assert found["ids"] == expected["ids"]  # of each step, in whatever order
 
 
-def test_each_epoch_has_each_example_once(one):
+def test_each_epoch_contains_each_example_once(one):
     ids = one["single bert"]["ids"]
     for epoch in (ids[:6], ids[6:]):
         assert sorted(i for step in epoch for i in step) == list(range(90))
         assert sorted(len(step) for step in epoch) == [10] + [16] * 5  # one batch is smaller
 
 
-def test_something_is_learnt(one):
+def test_the_loss_falls(one):
     for model in MODELS:
         losses = one[f"single {model}"]["losses"]
         assert sum(losses[-4:]) < 0.95 * sum(losses[:4])
@@ -226,7 +226,7 @@ def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processe
     assert found["placed"] == pytest.approx(found["metrics"], rel=1e-5)
 
 
-def test_saved_files_are_alike(folder, four):
+def test_saved_files_have_equal_names_and_shapes(folder, four):
     """The same names, tied weights once, and groups of parameters in which nothing is lost; in either format."""
     import torch
 
@@ -262,7 +262,7 @@ def in_shards(checkpoint: Path):
 
 
 @pytest.mark.parametrize("strategy", EVERYWHERE)
-def test_half_precision_learns_alike(one, two, strategy):
+def test_half_precision_trains_alike(one, two, strategy):
     found, expected = two[f"fp16 {strategy}"]["losses"], one["six steps"]["losses"]
     assert found == pytest.approx(expected, rel=2e-3)
     assert found != pytest.approx(expected, rel=1e-6)  # it is half precision
@@ -270,7 +270,7 @@ def test_half_precision_learns_alike(one, two, strategy):
 
 @pytest.mark.parametrize("strategy", SHARED_OUT)
 @pytest.mark.parametrize("model", ["bert", "joint"])
-def test_what_overflows_in_one_process_is_skipped_by_all(two, strategy, model):
+def test_an_overflow_in_one_process_is_skipped_by_all(two, strategy, model):
     """And in one of two modules, by both."""
     found = two[f"overflow {strategy} {model}"]
     assert found["unchanged"]

@@ -140,7 +140,7 @@ def test_resumes_with_another_number_of_processes(data, tmp_path, before, after)
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGUSR1))]
 )
-def test_torchrun_that_gets_a_signal_lets_them_save(data, tmp_path, number):
+def test_torchrun_passes_a_signal_on_and_waits_until_all_have_saved(data, tmp_path, number):
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--shutdown-timeout", "600"]
     torchrun += ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", str(forking.SCRIPT)]
     words = kill_anywhere.arguments(data, tmp_path, 1, epochs=40)
@@ -189,7 +189,7 @@ def test_a_full_disk_is_reported_and_loses_nothing_that_was_saved(data, tmp_path
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_steps_without_numbers_are_left_out_and_written_down(data, tmp_path, alone):
+def test_nonfinite_steps_are_skipped_and_recorded(data, tmp_path, alone):
     words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20, 21]))
     assert forking.run(words, 1, tmp_path / "log") == [0]
     bad = events(tmp_path / "run", "bad_step")
@@ -203,13 +203,13 @@ def test_steps_without_numbers_are_left_out_and_written_down(data, tmp_path, alo
     assert all(map(finite, (metrics["loss"] for metrics in told.values())))
 
 
-def test_a_bad_number_on_one_process_is_known_to_all(data, tmp_path):
+def test_a_nonfinite_loss_on_one_process_is_skipped_by_all(data, tmp_path):
     words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20], everywhere=False))
     assert forking.run(words, 2, tmp_path / "log") == [0, 0]
     assert [(event["step"], event["processes"]) for event in events(tmp_path / "run", "bad_step")] == [(20, [1])]
 
 
-def test_too_many_bad_steps_go_back_and_on_behind_them(data, tmp_path):
+def test_too_many_nonfinite_steps_roll_back_and_are_then_skipped(data, tmp_path):
     words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", bad=[20, 21, 22]), bad_steps_allowed=2)
     assert forking.run(words, 1, tmp_path / "log") == [0]
     (rollback,) = events(tmp_path / "run", "rollback")
@@ -273,7 +273,7 @@ def selected(data, tmp_path_factory) -> list[str]:
     ],
     ids=["exit", "error", "stuck"],
 )
-def test_an_evaluation_ends_where_one_of_its_processes_does_not_go_on(selected, tmp_path, happens, codes, told):
+def test_an_evaluation_ends_if_one_of_its_processes_hangs(selected, tmp_path, happens, codes, told):
     task = Path(selected[selected.index("--training") + 1]).parents[1] / "predict"
     task.write_text(happens)
     stall_seconds = limits.whole_seconds(4)
@@ -292,7 +292,7 @@ def test_out_of_memory_is_explained(data, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
+def test_out_of_memory_is_answered_with_smaller_microbatches(data, tmp_path, processes):
     """One process continues by itself; with several, each attempt ends, and the next has smaller microbatches."""
     words = kill_anywhere.arguments(data, tmp_path / "run", 1, task=odd(tmp_path / "run", rows=4))
     words.insert(0, "--reduce-batch-on-oom")
@@ -306,7 +306,7 @@ def test_out_of_memory_ends_in_smaller_pieces(data, tmp_path, processes):
 
 
 @pytest.mark.parametrize(("processes", "stop_at", "evaluated"), [(1, 7, 8), (1, 8, 8), (2, 11, 11), (1, 43, 44)])
-def test_a_stop_at_an_evaluation_saves_first_and_evaluates_when_it_goes_on(data, tmp_path, processes, stop_at, evaluated):
+def test_a_stop_at_an_evaluation_saves_first_and_evaluates_after_the_resume(data, tmp_path, processes, stop_at, evaluated):
     """The signal comes in the step before the one that is evaluated, or in that one; within an epoch, at its end, in the last one."""
     for name, when in (("whole", None), ("parts", stop_at)):
         words = kill_anywhere.arguments(data, tmp_path / name / "run", 1, task=odd(tmp_path / name / "run", stop_at=when))
@@ -340,7 +340,7 @@ def test_a_stop_in_the_first_evaluation_leaves_nothing_to_save(data, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_out_of_memory_after_the_first_of_two_updates_makes_neither_twice(data, tmp_path, processes):
+def test_out_of_memory_after_the_first_of_two_updates_repeats_neither(data, tmp_path, processes):
     """Against a training with enough memory; without dropout, which draws other masks for smaller microbatches."""
     without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for name, rows in (("enough", None), ("little", 4)):

@@ -30,7 +30,7 @@ def alone(data, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), [(1, 3), (2, 1), (2, 2), (4, 1)])
-def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes, accumulate):
+def test_losses_are_equal_on_any_number_of_processes(data, alone, tmp_path, processes, accumulate):
     run = launch if (processes, accumulate) == (2, 1) else train  # once with torchrun
     found, expected = run(data, tmp_path, processes, accumulate=accumulate), losses(alone)
     assert len(expected) > 20
@@ -41,7 +41,7 @@ def test_same_losses_on_any_number_of_processes(data, alone, tmp_path, processes
             assert last[0][step] == pytest.approx(metrics, rel=1e-4)
 
 
-def test_the_journal_says_what_transformers_finds_on_the_development_set(data, tmp_path):
+def test_the_journal_has_the_development_metrics_that_transformers_computes(data, tmp_path):
     """Of the saved weights, text by text, in a plain loop; with dropout, which an evaluation must not have."""
     dropout = MODEL.arguments | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     train(data, tmp_path, model=Model(use=MODEL.use, arguments=dropout), epochs=3)
@@ -69,7 +69,7 @@ def test_save_every_minutes_saves_at_the_same_steps_on_all_ranks(data, tmp_path)
     assert between > (len(saved) - 3) * seconds / 2
 
 
-def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
+def test_a_training_stopped_by_a_signal_resumes_bit_for_bit(data, tmp_path):
     """With dropout, which a resumed training must draw as an uninterrupted one would have."""
     model = Model(use=MODEL.use, arguments=MODEL.arguments | {"hidden_dropout_prob": 0.1})
     longer = {"epochs": 12, "evaluations_per_epoch": 1, "model": model}
@@ -83,7 +83,7 @@ def test_stopped_by_a_signal_and_resumed_is_the_same_to_the_bit(data, tmp_path):
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_killed_and_resumed_is_the_same_to_the_bit(data, tmp_path):
+def test_a_killed_training_resumes_bit_for_bit(data, tmp_path):
     longer = {"epochs": 12, "evaluations_per_epoch": 1}
     train(data, tmp_path / "whole", **longer)
     pids = start(data, tmp_path / "parts", **longer)
@@ -146,7 +146,7 @@ def test_a_failure_is_the_last_line_of_the_journal(data, tmp_path):
     assert "the training failed" in (tmp_path / "logs/rank-0.log").read_text()
 
 
-def test_stops_early_when_it_gets_no_better(data, tmp_path):
+def test_it_stops_early_when_the_metric_no_longer_improves(data, tmp_path):
     train(data, tmp_path, epochs=10, learning_rate=1e-9, early_stopping={"patience": 2, "min_change": 0.01})
     done = json.loads((tmp_path / "manifest.json").read_text())["facts"]["steps"]
     evaluated = [line["step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"]

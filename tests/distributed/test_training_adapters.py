@@ -108,7 +108,7 @@ def test_a_checkpoint_holds_the_adapters_and_the_new_head_alone(alone, pretraine
     assert set(optimizer["state"]) == set(weights)
 
 
-def test_ddp_and_an_average_of_the_adapters(data, pretrained, alone, tmp_path):
+def test_ddp_trains_adapters_and_averages_them(data, pretrained, alone, tmp_path):
     average = {"use": "snaketrain.training.weight_average.Ema", "arguments": {"decay": 0.8}}
     found = adapt(data, pretrained, tmp_path / "training", 2, strategy="ddp", callbacks=[average])
     assert found == pytest.approx(losses(alone), rel=1e-5)

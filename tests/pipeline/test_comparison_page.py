@@ -35,7 +35,7 @@ def test_a_screen_reader_finds_its_way(text):
     assert reliability["alt"].startswith("Reliability plot of ")
 
 
-def test_it_needs_no_network(text):
+def test_the_page_needs_no_network(text):
     page = Page(text)
     assert page.all("script") == page.all("link") == []
     assert all(each["src"].startswith("data:") for each in page.all("img"))

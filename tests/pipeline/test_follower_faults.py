@@ -143,7 +143,7 @@ def test_down_at_the_start_then_killed_and_started_again(tmp_path, server):
     assert losses(server.uri) == [*range(5, 65, 5), *range(61, 300)]
 
 
-def test_all_arrives_at_a_server_as_in_a_database(tmp_path, server):
+def test_a_server_receives_all_that_a_database_does(tmp_path, server):
     """Files too; and again changes nothing."""
     server.start()
     results = make_workspace(tmp_path)
@@ -310,7 +310,7 @@ def test_a_server_that_fails(tmp_path, status):
     assert f"the server fails (HTTP {status}). See the log of the server; then: " in warning and "does not answer" not in warning
 
 
-def test_a_database_that_is_deleted_under_a_living_follower(tmp_path):
+def test_a_database_is_deleted_while_a_follower_runs(tmp_path):
     """It makes another, with all in it that was in the first, and goes on."""
     results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
     workflow = subprocess.Popen(["sleep", "infinity"])

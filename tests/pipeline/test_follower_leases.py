@@ -71,7 +71,7 @@ def suspended_between_transactions(follower: subprocess.Popen, folder: Path) -> 
             return False
 
 
-def test_a_suspended_follower_loses_its_place_and_writes_no_more(tmp_path):
+def test_a_suspended_follower_loses_its_lease_and_stops_writing(tmp_path):
     results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
     workflow = subprocess.Popen(["sleep", "infinity"])
     words = command(results, uri, "--while-pid", str(workflow.pid))

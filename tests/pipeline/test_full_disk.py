@@ -33,7 +33,7 @@ def full_disk(tmp_path):
         ("compare_runs", ["--runs-root", "results/runs", "--runs", "small", "other"]),
     ],
 )
-def test_one_line_and_no_manifest(workspace, full_disk, stage, arguments):
+def test_a_full_disk_is_one_line_and_leaves_no_manifest(workspace, full_disk, stage, arguments):
     places = {name: next((workspace / "results").glob(f"{folder}/*")) for name, folder in
               {"raw": "raw", "data": "data", "tokenizer": "models"}.items()}  # fmt: skip
     settings = [*json.loads((workspace / RUN / "training/run.json").read_text())["settings"], 'select.metric="accuracy"']

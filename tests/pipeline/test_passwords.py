@@ -86,7 +86,7 @@ def guarded(workspace, tmp_path_factory) -> Path:
         return folder
 
 
-def test_they_are_nowhere(guarded):
+def test_passwords_are_nowhere(guarded):
     planted = secrets(ARGUMENTS, ENVIRONMENT, OWN_CODE)
     assert len(planted) >= 24
     written = [path for path in guarded.rglob("*") if path.is_file() and path.relative_to(guarded).parts[0] not in ("config", "own")]

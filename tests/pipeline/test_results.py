@@ -23,7 +23,7 @@ def predictions(workspace):
         return list(csv.DictReader(file))
 
 
-def test_figures_are_those_of_the_predictions(workspace, predictions):
+def test_metrics_follow_from_the_predictions(workspace, predictions):
     results = json.loads((workspace / RUN / "evaluation/test_results.json").read_text())
     labels, predicted = [row["label"] for row in predictions], [row["predicted"] for row in predictions]
     assert results["examples"] == len(predictions) == len({row["id"] for row in predictions})
@@ -32,7 +32,7 @@ def test_figures_are_those_of_the_predictions(workspace, predictions):
     assert results["majority_accuracy"] == pytest.approx(max(map(labels.count, set(labels))) / len(labels))
 
 
-def test_dev_figures_are_those_that_were_logged_in_training(workspace):
+def test_development_metrics_equal_those_logged_in_training(workspace):
     winner = json.loads((workspace / RUN / "selection/selection.json").read_text())["winner"]
     results = json.loads((workspace / RUN / "evaluation/dev_results.json").read_text())
     for name in ("accuracy", "macro_f1", "loss"):
@@ -65,7 +65,7 @@ def test_the_model_card_has_the_results_and_says_how_to_load_it(workspace, monke
 
 
 @pytest.mark.parametrize(("processes", "launcher"), [(2, "torchrun"), (3, "forked")])
-def test_evaluated_by_several_processes_every_example_counts_once(workspace, tmp_path, processes, launcher):
+def test_every_example_counts_once_on_several_processes(workspace, tmp_path, processes, launcher):
     """The splits divide evenly neither by the processes nor by the batch size."""
     run = workspace / RUN
     data = next((workspace / "results/data").glob("*/manifest.json"))

@@ -21,7 +21,7 @@ def command(folder: Path) -> list[str]:
     return [warm_python(), str(SNAKEMAKE), "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(folder), "--cores", "2"]
 
 
-def test_batches_are_proposed_trained_and_told(tmp_path, monkeypatch):
+def test_batches_of_runs_are_proposed_trained_and_reported_to_the_study(tmp_path, monkeypatch):
     folder = make_workspace(tmp_path / "project", runs=None, search={"tuned": SAMPLING}, select={"metric": "loss"})
     monkeypatch.chdir(folder)
     search = SampledSearch("tuned", Sampling.model_validate(SAMPLING), "min", "basis")

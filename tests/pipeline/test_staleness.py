@@ -87,7 +87,7 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_finished_means_nothing_to_do(finished):
+def test_a_finished_workflow_has_nothing_to_do(finished):
     assert planned(finished) == set()
 
 
@@ -130,7 +130,7 @@ def test_metric_code_reruns_evaluation(finished):
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
 
 
-def test_select_reruns_selection_and_after(finished):
+def test_select_reruns_the_selection_and_later_stages(finished):
     configure(finished, select__metric="loss")
     assert planned(finished) == of({"select_checkpoint", "evaluate_model"}, *BOTH)
 
@@ -167,12 +167,12 @@ def test_trainer_code_reruns_training(finished, file, old, new):
     assert "prepare_data" not in planned(finished)
 
 
-def test_data_settings_prepare_again_and_all_after(finished):
+def test_data_settings_rerun_the_preparation_and_all_later_stages(finished):
     configure(finished, data__max_length=9)
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
 
 
-def test_raw_file_prepares_again_and_all_after(finished):
+def test_a_raw_file_reruns_the_preparation_and_all_later_stages(finished):
     raw = finished / yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
     raw.write_text(raw.read_text() + raw.read_text().splitlines()[-1] + "\n")
     assert planned(finished) == of(TRAINS, *BOTH) | {"fetch_data", "prepare_data"}
@@ -315,7 +315,7 @@ def test_settings_from_the_command_line(finished):
     assert planned(finished, "--config", "train={seed: 7}") >= {"train_model small"}
 
 
-def test_a_users_own_task_from_outside(finished):
+def test_a_users_own_task_makes_its_stages_stale(finished):
     (finished / "my_task.py").write_text(
         "from snaketrain.tasks.text_classification import TextClassification\n\n\n"
         "class MyTask(TextClassification):\n    metrics = {'loss': 'min', 'accuracy': 'max', 'errors': 'min'}\n\n"

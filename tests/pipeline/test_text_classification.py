@@ -143,7 +143,7 @@ def test_several_classes_at_once(finished):
     assert not all(row["label"] for row in rows), "a text may be of no class"
 
 
-def test_numbers_are_predicted(finished):
+def test_a_regression_predicts_numbers(finished):
     results, rows = results_of(finished, "grades")
     labels, predicted = (np.array([float(row[key]) for row in rows]) for key in ("label", "predicted"))
     assert results["metrics"] == pytest.approx(
@@ -183,7 +183,7 @@ def test_constant_answers_are_measured_by_the_metrics_of_the_configuration(finis
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_users_command_is_told_of_each_run_and_its_failure_changes_nothing(finished, run):
+def test_on_end_runs_for_each_run_and_its_failure_changes_nothing(finished, run):
     told = dict(line.partition("=")[::2] for line in (finished / f"told-{run}.txt").read_text().splitlines())
     results, _ = results_of(finished, run)
     assert (told["SNAKETRAIN_RUN"], told["SNAKETRAIN_STATE"], told["SNAKETRAIN_REASON"]) == (run, "finished", "")
@@ -219,7 +219,7 @@ def test_transformers_loads_the_selected_models(finished):
 
 
 @pytest.mark.parametrize(("run", "processes"), [("topics", 2), ("grades", 3)])
-def test_several_processes_compute_the_same(finished, tmp_path, monkeypatch, run, processes):
+def test_several_processes_compute_equal_results(finished, tmp_path, monkeypatch, run, processes):
     """The splits divide evenly neither by the processes nor by the batch size; AUROC and Spearman's correlation need all rows at once."""
     before = finished / "results/runs" / run
     data = next((finished / "results/data").glob(f"{run}-*/manifest.json"))

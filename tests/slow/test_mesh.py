@@ -49,7 +49,7 @@ def done(tmp_path_factory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("model", "arguments", "train"), CASES, ids=str)
-def test_losses_norms_and_examples_are_those_of_single(done, model, arguments, train):
+def test_losses_norms_and_examples_equal_those_of_single(done, model, arguments, train):
     found, expected = done[name_of("mesh", model, arguments)], done["single saves " if model == "lm" else f"single {model}"]
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4)

@@ -38,7 +38,7 @@ CHOICES: dict[str, list[Any]] = {
 }
 
 
-def test_reused_trainings_are_those_from_the_start(tmp_path):
+def test_reused_trainings_equal_those_from_the_start(tmp_path):
     """Pairs in which something was reused are counted: few of them would mean that nothing is shown."""
     data, draw, fresh = prepared(tmp_path / "prepared"), random.Random(0), dict[str, Path]()
     reused = 0

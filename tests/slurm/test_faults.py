@@ -105,7 +105,7 @@ def test_preempted(training):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["first", "second"])
-def test_node_crashes(cluster, training, which):
+def test_a_node_crashes(cluster, training, which):
     job, node = job_of(training.folder), nodes_of(job_of(training.folder))[which]
     with lost(cluster, "crash", node), started_again(training):
         pass  # elsewhere
@@ -125,7 +125,7 @@ def lost(cluster, how: str, node: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("which", [1, 0], ids=["second", "first"])
-def test_node_is_cut_off(cluster, training, which):
+def test_a_node_is_cut_off(cluster, training, which):
     """Its processes live on, and must neither write any more, nor harm the others when it is back.
 
     When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
@@ -148,7 +148,7 @@ def test_a_node_that_fails_the_training_is_left_out(cluster, training):
     assert job_of(training.folder) == job
 
 
-def test_step_is_killed(training):
+def test_a_step_is_killed(training):
     """Its processes are restarted within the job."""
     job = job_of(training.folder)
     before, steps = restarts(job), slurm("squeue", "--steps", "--noheader", "--jobs", job, "--format", "%i").split()
@@ -162,7 +162,7 @@ def restarts(job: str) -> str:
     return re.search(r"Restarts=(\d+)", slurm("scontrol", "show", "job", job))[1]
 
 
-def test_after_all_this_it_comes_to_what_comes_of_it_undisturbed(training, undisturbed):
+def test_after_all_faults_it_equals_an_undisturbed_training(training, undisturbed):
     finished(training)
     starts = attempts(training.folder)
     assert starts in (9, 10)  # one more where the first node was cut off
@@ -193,7 +193,7 @@ def seconds_to_start(folder: Path) -> int:
     return int(events(folder, "attempt")[0]["time"] - started)
 
 
-def test_goes_on_with_fewer_nodes(cluster, workspace, tmp_path):
+def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
     """The cluster has no more than two nodes, then one. Other numbers of processes add up in another order."""
     configured(workspace, compute={"nodes": "1-2"}, model={"arguments": {"drop": 0.0}})
     alone = configured(Path(shutil.copytree(workspace, tmp_path / "alone")), compute={"processes": 1})
@@ -291,7 +291,7 @@ def test_snakemake_is_killed(workflow, undisturbed):
     assert_as_undisturbed(workflow.folder, undisturbed, starts=2)
 
 
-def test_what_is_done_while_no_snakemake_runs(workspace):
+def test_jobs_that_finish_while_no_snakemake_runs_count(workspace):
     """Counts, whatever Snakemake's own record says, which is of other settings."""
     workflow = Workflow(configured(workspace, train={"learning_rate": 2e-3}), f"{TRAINING}/manifest.json")
     well_on_its_way(workflow)

@@ -23,7 +23,7 @@ from slurm.lab import REPOSITORY, TRAINING, Workflow, configured, events, slurm,
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_slurm_would_refuse_is_told_before_any_job(workspace, compute, expected):
+def test_what_slurm_would_refuse_is_reported_before_any_job(workspace, compute, expected):
     workflow = Workflow(configured(workspace, compute=compute), f"{TRAINING}/manifest.json")
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     assert workflow.process.returncode == 1
@@ -42,7 +42,7 @@ def test_why_a_job_waits(workspace):
     workflow.end()
 
 
-def test_several_nodes_without_slurm_are_told_before_any_job(workspace):
+def test_several_nodes_without_slurm_are_refused_before_any_job(workspace):
     command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", workspace, "--cores", "2"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=workspace)
     assert done.returncode == 1

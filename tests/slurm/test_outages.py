@@ -28,7 +28,7 @@ def sbatch_that_meets_an_outage(cluster, tmp_path, monkeypatch) -> None:
     return tmp_path / "met"
 
 
-def test_workflow_outlasts_them(cluster, undisturbed, workspace, sbatch_that_meets_an_outage):
+def test_the_workflow_survives_outages(cluster, undisturbed, workspace, sbatch_that_meets_an_outage):
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json", "--retries", "0")
     try:
         until(sbatch_that_meets_an_outage.exists, "the job is submitted", workflow=workflow)

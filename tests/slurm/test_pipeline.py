@@ -39,12 +39,12 @@ def test_processes_on_whole_nodes_see_their_gpus(undisturbed):
     assert re.findall(r"GPUs of this process: (\S+)", log.read_text()) == ["0,1"] * 4
 
 
-def test_logs_hold_no_noise_of_connections(undisturbed):
+def test_logs_contain_no_noise_about_connections(undisturbed):
     for log in undisturbed.glob("logs/slurm/rule_train_model/*/*.log"):
         assert "[c10d]" not in log.read_text()
 
 
-def test_a_second_time_there_is_nothing_to_do(undisturbed):
+def test_a_second_start_has_nothing_to_do(undisturbed):
     assert "Nothing to be done" in Workflow(undisturbed).finish()
 
 

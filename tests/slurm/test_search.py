@@ -13,7 +13,7 @@ RATES = [1e-3, 1e-2, 1e-4, 1e-5]
 RUNG, LAST = 12, 40  # steps
 
 
-def test_a_killed_search_goes_on_with_its_jobs(cluster, tmp_path):
+def test_a_killed_search_continues_with_its_jobs(cluster, tmp_path):
     folder = lab.make(tmp_path / "search", pace=0.3, steps=LAST, nodes="1", processes=1, threads=1)
     config = read_configuration(folder) | {"runs": None, "sweeps": {"rate": {"train.learning_rate": RATES}}}
     write_configuration(folder, config | {"search": {"rate": {"rungs": [0.3], "keep": 0.25, "keep_tied": 0.25}}})

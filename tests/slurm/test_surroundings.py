@@ -58,7 +58,7 @@ def runtimes(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
 
-def test_runs_from_staged_environments_and_in_containers_come_to_their_end(cluster, environment, runtimes, tmp_path, monkeypatch):
+def test_runs_finish_in_staged_environments_and_in_containers(cluster, environment, runtimes, tmp_path, monkeypatch):
     monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
     monkeypatch.setenv("DISK", str(tmp_path))
     (tmp_path / "local").mkdir()

@@ -49,7 +49,7 @@ def test_names_that_match_no_module_are_reported_before_any_job(monkeypatch):
     assert second.startswith("model.adapters.modules_to_save: the model has no module 'pooling'")
 
 
-def test_defaults_of_settings_that_were_added_make_no_result_stale():
+def test_defaults_of_new_settings_make_no_result_stale():
     assert not [string for string in strings("model", Model()) if "adapters" in string]
     assert not [string for string in strings("select", Select()) if "average" in string]
     assert 'model.adapters.target_modules=["query"]' in strings("model", Model(**ADAPTED))

@@ -371,7 +371,7 @@ def test_an_error_hides_no_other(folder):
     assert len(found) <= len(places) + 1, found  # and what only follows is not reported
 
 
-def test_the_description_of_a_model_is_the_one_beside_its_weights():
+def test_the_configuration_of_a_model_is_the_one_beside_its_weights():
     """A sentence transformer has others below, of its pooling and the like."""
     names = ["1_Pooling/config.json", "config.json", "2_Normalize/config.json", "model.safetensors"]
     assert model_config({name: Path("model") / name for name in names}) == Path("model/config.json")

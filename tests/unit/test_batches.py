@@ -24,7 +24,7 @@ def plan_of(train: Train, examples: int) -> Plan:
 
 
 @pytest.mark.parametrize(("examples", "size"), SIZES)
-def test_every_example_comes_once_an_epoch(examples, size):
+def test_every_example_occurs_once_in_an_epoch(examples, size):
     for batches in (epoch_batches(lengths(examples), size, 42, 0), in_order(lengths(examples), size)):
         assert sorted(np.concatenate(batches)) == list(range(examples))
         assert sorted(map(len, batches), reverse=True) == [size] * (examples // size) + [examples % size] * (examples % size > 0)
@@ -40,7 +40,7 @@ def test_epochs_and_seeds_differ_and_repeat():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("pieces", [1, 2, 3])
-def test_a_batch_is_dealt_out_exactly(world_size, pieces):
+def test_a_batch_is_split_among_ranks_exactly(world_size, pieces):
     known = lengths(103)
     for batch in epoch_batches(known, 12, 42, 0):
         dealt = [shard_batch(batch, pieces, rank, world_size) for rank in range(world_size)]
@@ -49,13 +49,13 @@ def test_a_batch_is_dealt_out_exactly(world_size, pieces):
         assert all(piece.ids and set(piece.ids) <= set(batch) for share in dealt for piece in share)
 
 
-def test_a_batch_smaller_than_the_processes_is_filled_up():
+def test_a_batch_with_fewer_examples_than_processes_is_padded():
     dealt = [shard_batch(np.array([5, 2]), 2, rank, 3) for rank in range(3)]
     assert [[piece.filler for piece in share] for share in dealt] == [[False, True], [False, True], [True, True]]
 
 
 @pytest.mark.parametrize("first", [0, 1, 12, 13, 14, 30])
-def test_a_resumed_training_goes_on_with_the_same_batches(first):
+def test_a_resumed_training_continues_with_the_same_batches(first):
     batches = Batches(lengths(103), 42, 8)
     whole, rest = ([pair for _, steps in batches.after(start, 40) for pair in steps] for start in (0, first))
     assert [step for step, _ in rest] == list(range(first + 1, 41))
@@ -64,7 +64,7 @@ def test_a_resumed_training_goes_on_with_the_same_batches(first):
 
 @pytest.mark.parametrize("per_epoch_evaluations", [1, 2, 3, 5])
 @pytest.mark.parametrize("examples", [8, 50, 103])
-def test_evaluations_come_as_often_as_asked_for_and_at_the_end(per_epoch_evaluations, examples):
+def test_evaluations_occur_as_often_as_configured_and_at_the_end(per_epoch_evaluations, examples):
     train = Train(batch_size=8, epochs=3, evaluations_per_epoch=per_epoch_evaluations)
     plan = plan_of(train, examples)
     at = [step for step in range(1, plan.steps + 1) if plan.evaluates_at(step)]
@@ -81,7 +81,7 @@ def test_parts_of_epochs_end_with_an_evaluation(epochs, steps_expected):
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
-def test_linear_is_the_schedule_of_transformers(warmup):
+def test_linear_equals_the_schedule_of_transformers(warmup):
     plan = plan_of(Train(batch_size=8, epochs=4, warmup=warmup, learning_rate=0.01), 103)
     total, rising = plan.steps, round(52 * warmup)
     assert (total, plan.warmup_steps) == (52, rising)
@@ -91,7 +91,7 @@ def test_linear_is_the_schedule_of_transformers(warmup):
         assert plan.learning_rate_at(step) == pytest.approx(0.01 * share)
 
 
-def test_warmup_counts_steps_from_one_on():
+def test_warmup_counts_steps_from_one():
     assert plan_of(Train(batch_size=8, epochs=4, warmup=7), 103).warmup_steps == 7
 
 
@@ -108,7 +108,7 @@ def test_a_number_of_steps_instead_of_epochs():
     assert plan.epochs_done(13) == 1 and plan.epochs_done(20) == pytest.approx(1 + 7 / 13)
 
 
-def test_evaluations_every_so_many_steps():
+def test_evaluate_every_counts_steps():
     plan = plan_of(Train(batch_size=8, steps=30, evaluate_every=7), 103)
     assert [step for step in range(1, 31) if plan.evaluates_at(step)] == [7, 14, 21, 28, 30]
     assert [step for step in range(1, 31) if plan.saves_at(step)] == [7, 14, 21, 28, 30]
@@ -121,7 +121,7 @@ def test_saves_have_a_cadence_of_their_own(cadence, saved):
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_batches_of_so_many_tokens(padded):
+def test_batch_tokens_limits_the_tokens_of_a_batch(padded):
     known = lengths(1000)
     batches = Batches(known, 42, 1, tokens=400, padded=padded).of(0)
     assert sorted(np.concatenate(batches)) == list(range(1000))
@@ -131,7 +131,7 @@ def test_batches_of_so_many_tokens(padded):
 
 
 @pytest.mark.parametrize("size", [1, 16, 1000])
-def test_evaluations_keep_to_the_tokens_too(size):
+def test_evaluations_respect_batch_tokens(size):
     known = lengths(1000)
     batches = in_order(known, size, tokens=400)
     assert sorted(np.concatenate(batches)) == list(range(1000))

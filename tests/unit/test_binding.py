@@ -51,7 +51,7 @@ def test_only_allowed_cores_are_taken(machine):
     assert shares(machine, 2, allowed=[1, 2], gpus=[1, 1]) == [[1], [2]], "none of node 1 is allowed"
 
 
-def test_a_gpu_whose_node_is_not_known_is_near_no_core(machine):
+def test_a_gpu_without_a_known_node_is_near_no_core(machine):
     assert machine.node_of_gpu("00000000:D8:00.0") is None and machine.node_of_gpu("00000000:99:00.0") is None
     assert shares(machine, 2, gpus=[None, None]) == shares(machine, 2)
 
@@ -73,7 +73,7 @@ def test_a_process_sees_its_own_gpus_in_its_own_order(tmp_path, monkeypatch, vis
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_threads_of_torch_are_bound_for_real():
+def test_threads_of_torch_are_really_bound():
     code = (
         "from snaketrain.runtime.binding import bind; from snaketrain.runtime.ranks import Ranks; import os\n"
         "bind(Ranks.of_environment()); import torch; torch.rand(2000, 2000) @ torch.rand(2000, 2000)\n"
@@ -90,6 +90,6 @@ def test_threads_of_torch_are_bound_for_real():
 
 
 @pytest.mark.parametrize("compute", [{}, {"processes": 2}, {"processes": 2, "launcher": "srun"}, {"launcher": "env"}])
-def test_it_is_off_unless_asked_for_and_every_launcher_passes_it_on(compute):
+def test_it_is_off_by_default_and_every_launcher_passes_it_on(compute):
     assert "SNAKETRAIN_BIND" not in launching.launch(Compute(**compute), in_slurm_job=False)
     assert " SNAKETRAIN_BIND=numa " in launching.launch(Compute(**compute, bind="numa"), in_slurm_job=False)

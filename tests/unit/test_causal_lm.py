@@ -93,7 +93,7 @@ def test_packed_texts_do_not_attend_to_each_other(task, modules, texts, examples
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed", "one row"])
-def test_loss_and_count_are_those_of_the_texts_alone(task, modules, texts, examples, layout):
+def test_loss_and_count_equal_those_of_single_texts(task, modules, texts, examples, layout):
     task.one_row = layout == "one row"  # as FlashAttention needs it
     data = examples() if layout == "padded" else Packed(examples())
     batch = data.batch(range(len(texts)))
@@ -107,7 +107,7 @@ def test_loss_and_count_are_those_of_the_texts_alone(task, modules, texts, examp
     assert list(found) == list(task.metrics)
 
 
-def test_accuracy_is_the_share_of_next_tokens_that_are_the_likeliest(task, modules, texts, examples):
+def test_accuracy_is_the_share_of_tokens_predicted_as_most_likely(task, modules, texts, examples):
     right = [(modules["model"](torch.tensor([t])).logits[0, :-1].argmax(-1) == torch.tensor(t[1:])) for t in texts if len(t) > 1]
     found = evaluate(state(task, modules), examples(), 3)
     assert found["accuracy"] == pytest.approx(torch.cat(right).float().mean().item())
@@ -167,7 +167,7 @@ def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, e
     assert len(asked) == len(examples())
 
 
-def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
+def test_layouts_evaluate_and_train_alike(task, modules, texts, examples):
     """Padded or packed, in one batch or in pieces: the same loss, and the same weights after a step."""
     before = {name: value.clone() for name, value in modules["model"].state_dict().items()}
     found = []
@@ -183,7 +183,7 @@ def test_layouts_evaluate_and_learn_alike(task, modules, texts, examples):
     assert all(each == pytest.approx(found[0], rel=1e-5) for each in found)
 
 
-def test_blocks_learn_every_token_from_those_before_it_in_the_block(task, modules, texts, examples):
+def test_blocks_predict_every_token_from_the_tokens_before_it(task, modules, texts, examples):
     running = [token for text in texts for token in text]
     expected = torch.cat([alone(modules["model"], running[start : start + 11]) for start in range(0, len(running) - 1, 10)])
     found = evaluate(state(task, modules), Blocks(examples(), 10), 3)
@@ -192,7 +192,7 @@ def test_blocks_learn_every_token_from_those_before_it_in_the_block(task, module
 
 
 @pytest.mark.parametrize("layout", [lambda data: data, Packed])
-def test_only_answers_are_learnt_unless_prompts_are_wanted(task, modules, texts, examples, layout):
+def test_only_answers_are_trained_on_unless_learn_prompts_is_set(task, modules, texts, examples, layout):
     types = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts]
     batch = layout(examples(types)).batch(range(len(texts)))
     losses = [alone(modules["model"], text)[max(0, len(text) // 2 - 1) :] for text in texts if len(text) > 1]
@@ -205,7 +205,7 @@ def test_only_answers_are_learnt_unless_prompts_are_wanted(task, modules, texts,
 
 @pytest.mark.parametrize("chunk", [2**24, 4 * VOCABULARY, 1])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_losses_in_chunks_are_those_of_pytorch(monkeypatch, chunk, kind):
+def test_losses_in_chunks_equal_those_of_pytorch(monkeypatch, chunk, kind):
     torch.manual_seed(2)
     monkeypatch.setattr(token_losses, "CHUNK", chunk)
     logits, targets = torch.randn(3, 7, VOCABULARY).to(kind).requires_grad_(), torch.randint(0, VOCABULARY, (3, 7))
@@ -220,7 +220,7 @@ def test_losses_in_chunks_are_those_of_pytorch(monkeypatch, chunk, kind):
     assert losses[0, 3:].eq(0).all() and gradients[0][0, 3:].eq(0).all()
 
 
-def test_a_row_for_each_text_where_a_row_is_a_text(task, modules, texts, examples):
+def test_predictions_have_a_row_for_each_text(task, modules, texts, examples):
     def rows_of(batch):
         return task.predict(task.outputs(modules, batch), batch)
 

@@ -71,7 +71,7 @@ def test_models_that_are_refused(changes, message):
 
 
 @pytest.mark.parametrize("use", ["LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM", "GPTNeoXForCausalLM"])
-def test_usual_models_are_causal_and_can_be_packed(examples, use):
+def test_common_models_are_causal_and_can_be_packed(examples, use):
     task = CausalLm()
     known = getattr(transformers, use).config_class()
     arguments = {name: value for name, value in (SIZE | {"num_key_value_heads": 2}).items() if hasattr(known, name)}

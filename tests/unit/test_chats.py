@@ -86,7 +86,7 @@ def answers(examples: TextExamples, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED], ids=["plain", "marked"])
-def test_only_what_the_assistant_says_is_learnt_in_every_turn(prepared, template):
+def test_only_the_assistants_messages_are_trained_on(prepared, template):
     examples, facts, _ = prepared([CHAT, SHORT], template, end_token="<|im_end|>")
     assert answers(examples, 0) == ["a animal <|im_end|>", "dog is a animal <|im_end|>"]
     assert answers(examples, 1) == ["dog <|im_end|>"]
@@ -144,7 +144,7 @@ def test_templates_that_cannot_be_used(prepared, template, settings, message):
 
 
 @pytest.mark.parametrize("cell", ["hello", ["hello"], [{"role": "user"}, {"content": "x"}], [{"role": "user", "content": 3}]])
-def test_what_is_no_list_of_messages_is_refused_with_its_place(tmp_path, cell):
+def test_a_cell_that_is_not_a_list_of_messages_is_refused_with_its_place(tmp_path, cell):
     (tmp_path / "chats.jsonl").write_text(json.dumps({"chat": cell}) + "\n")
     (problem,) = check(Data.model_validate(SETTINGS), {"train": [tmp_path / "chats.jsonl"]})
     assert problem.startswith("data.messages: ") and "line 1 has in column 'chat'" in problem and "a text as its `role`" in problem

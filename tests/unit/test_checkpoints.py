@@ -82,7 +82,7 @@ def test_the_lowest_loss_is_kept_and_selected(tmp_path, task, metric):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_checkpoint_has_the_values_of_the_moment_it_was_saved(tmp_path, monkeypatch, format):
+def test_a_checkpoint_has_the_values_at_the_time_of_saving(tmp_path, monkeypatch, format):
     """The training continues before a byte is written, both the first time and when the memory of a copy is reused."""
     ours, checkpoints, writes = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 9, make_format(format, SINGLE)), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
@@ -165,7 +165,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format
     assert f"{step} is damaged" in capsys.readouterr().err
 
 
-def test_a_pickle_that_is_not_ours_is_never_read(tmp_path):
+def test_a_foreign_pickle_is_never_loaded(tmp_path):
     """`.metadata` is one, and its digest is checked before."""
     train_and_save(tmp_path, 1, "sharded")
     planted = tmp_path / "planted"
@@ -183,7 +183,7 @@ class Planted:
 
 
 @pytest.mark.parametrize("saved", FORMATS)
-def test_a_training_goes_on_in_the_other_format(tmp_path, saved):
+def test_a_training_resumes_in_the_other_format(tmp_path, saved):
     weights = train_and_save(tmp_path, 2, saved)
     ours = learner(SINGLE)
     other = Checkpoints(tmp_path, BY_LOSS, 3, make_format(*(format for format in FORMATS if format != saved), SINGLE))
@@ -196,7 +196,7 @@ def test_a_training_goes_on_in_the_other_format(tmp_path, saved):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_folder_that_was_taken_over_is_left_as_it_is(tmp_path, format):
+def test_a_folder_that_was_taken_over_is_not_touched(tmp_path, format):
     """Its new owner may be writing the checkpoint of the same step."""
 
     def taken_over() -> None:

@@ -96,7 +96,7 @@ def test_status_of_runs_in_the_queue(slurm, monkeypatch, capsys):
     assert found["words"].startswith("prepare_data 6 RUNNING n3")
 
 
-def test_status_of_runs_that_nothing_works_on(slurm, monkeypatch, capsys):
+def test_status_of_idle_runs(slurm, monkeypatch, capsys):
     trained("stopped", 40, {"status": "STOPPED", "signals": ["SIGTERM"]})
     trained("failed", 7, {"status": "FAILED", "error": "no"})
     trained("killed", 8)
@@ -136,7 +136,7 @@ def test_status_while_slurm_does_not_answer(slurm, monkeypatch, capsys):
     assert "train_model  4    unknown  40 of 100" in printed.out
 
 
-def test_a_run_that_is_not_there(slurm, monkeypatch):
+def test_an_unknown_run_is_reported(slurm, monkeypatch):
     trained("large", 40)
     for words in (["status", "huge"], ["log", "huge"], ["cancel", "large", "huge"]):
         with pytest.raises(SystemExit, match="no run huge here. There are: large"):

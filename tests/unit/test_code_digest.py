@@ -52,11 +52,11 @@ def test_a_change_of_meaning_changes_it(tmp_path, old, new):
     assert digest_of(tmp_path / "a.py", ORIGINAL) != digest_of(tmp_path / "a.py", ORIGINAL.replace(old, new))
 
 
-def test_a_function_of_nothing_but_a_docstring_can_be_read(tmp_path):
+def test_a_function_that_is_only_a_docstring_can_be_read(tmp_path):
     assert digest_of(tmp_path / "a.py", 'def f():\n    """Words."""\n') == digest_of(tmp_path / "a.py", "def f():\n    pass\n")
 
 
-def test_all_project_modules_that_are_imported_count_wherever_the_import_stands():
+def test_imported_project_modules_count_wherever_the_import_is():
     found = digests(SCRIPTS / "train_model.py")
     assert {
         "train_model",
@@ -78,7 +78,7 @@ def test_imports_for_the_type_checker_alone_do_not_count(tmp_path):
     assert digest_of(tmp_path / "a.py", checked) == digest_of(tmp_path / "a.py", checked.replace("tasks.base", "journal"))
 
 
-def test_packages_without_effect_exist():
+def test_packages_listed_as_without_effect_exist():
     modules = {code_digest.module_name(path) for path in SCRIPTS.rglob("*.py")}
     assert modules >= set(WITHOUT_EFFECT_ON_RESULTS)
 
@@ -124,7 +124,7 @@ KINDS = ["one_class", "several_classes", "number"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stage_depends_on_what_it_uses_of_a_kind_of_label(kind, tmp_path, monkeypatch):
+def test_a_stage_depends_on_the_parts_of_a_label_kind_that_it_uses(kind, tmp_path, monkeypatch):
     """Another picture prepares and trains nothing again, another metric prepares nothing again."""
     file = tmp_path / f"{kind}.py"
     shutil.copy(SCRIPTS / f"snaketrain/labels/{kind}.py", file)
@@ -149,6 +149,6 @@ def test_a_stage_depends_on_what_it_uses_of_a_kind_of_label(kind, tmp_path, monk
 
 
 @pytest.mark.parametrize("file", sorted((SCRIPTS / "snaketrain/labels").glob("*.py")), ids=lambda file: file.stem)
-def test_classes_of_labels_say_in_their_names_which_stages_use_them(file):
+def test_the_names_of_label_classes_say_which_stages_use_them(file):
     names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
     assert all(name == "LabelKind" or name.endswith(code_digest.LABEL_CLASSES) for name in names)

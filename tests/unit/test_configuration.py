@@ -15,7 +15,7 @@ def read(**config) -> dict[str, Settings]:
     return read_runs({"data": DATA} | config)
 
 
-def test_without_runs_there_is_one():
+def test_without_runs_there_is_a_default_run():
     assert list(read()) == ["default"]
 
 
@@ -81,14 +81,14 @@ def test_a_data_set_picked_by_name_can_be_changed():
         {"schön": "ü", '"': "'", "$(x)": "\n"},
     ],
 )
-def test_settings_survive_the_way_through_strings(labels):
+def test_settings_survive_conversion_to_strings(labels):
     data = Data.model_validate(DATA | {"labels": labels, "where": {"source": "x=y.z"}, "columns": ["a b", "c.d"]})
     items = strings("data", data)
     assert Data.model_validate(from_strings(items)["data"]) == data
     assert all("\n" not in item for item in items)
 
 
-def test_arguments_survive_too():
+def test_arguments_survive_conversion_to_strings():
     given = {"eps": 1e-8, "betas": [0.9, 0.999], "inner": {"deep": {"a": None}, "odd key": True}, "empty": {}}
     train = Train.model_validate({"optimizer": {"use": "torch.optim.AdamW", "arguments": given}})
     assert Train.model_validate(from_strings(strings("train", train))["train"]) == train
@@ -101,14 +101,14 @@ def test_numbers_that_yaml_reads_as_text_are_numbers_in_arguments():
     assert found == {"eps": 1e-8, "betas": [0.9, 1000.0], "deep": {"big": -500.0}, "word": "1e-8th", "version": "1.10"}
 
 
-def test_swapped_values_are_other_strings():
+def test_swapped_values_change_the_strings():
     # Snakemake compares params as a set, so that each value must hold its name
     one, other = (strings("train", Train(batch_size=a, seed=b)) for a, b in ((8, 16), (16, 8)))
     assert set(one) != set(other)
     assert "train.seed=16" in one and "train.seed=8" in other
 
 
-def test_key_order_and_ways_of_writing_a_number_change_no_string():
+def test_key_order_and_notation_of_numbers_change_no_string():
     one, other = (Train.model_validate(given) for given in ({"seed": 1, "epochs": 2}, {"epochs": 2.0, "seed": 1}))
     assert strings("train", one) == strings("train", other)
 

@@ -128,7 +128,7 @@ def test_where_a_training_is(console, stream, monkeypatch):
     ]
 
 
-def test_an_error_is_told_once_with_its_traceback_and_the_log(console, stream):
+def test_an_error_is_reported_once_with_its_traceback_and_log(console, stream):
     report(console, "run_info", stats=STATS)
     log = begin(console)
     log.write_text(
@@ -156,7 +156,7 @@ def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):
     ]
 
 
-def test_of_a_group_the_job_that_ran_last_has_failed(console, stream):
+def test_the_last_job_of_a_group_is_the_one_that_failed(console, stream):
     for number, stage in enumerate(("train_model", "evaluate_model", "select_checkpoint")):
         log = begin(console, number, stage=stage)
         if stage != "evaluate_model":
@@ -180,7 +180,7 @@ def test_of_a_group_the_job_that_ran_last_has_failed(console, stream):
          "No rule makes smal. Ask for a file, such as results/runs/<run>/selection/manifest.json, or for a rule such as `all`."),
     ],
 )  # fmt: skip
-def test_an_error_of_the_workflow_without_the_places_it_passed_through(text, plain):
+def test_an_error_of_the_workflow_is_shown_without_its_stack(text, plain):
     assert messages.plain_error(text) == plain
 
 
@@ -191,7 +191,7 @@ def test_a_dry_run_is_shown_by_snakemake_itself(stream):
     assert lines(stream) == ["Rule: train_model", "This was a dry-run"]
 
 
-def test_live_lines_stay_below_what_goes_by_and_are_cut(monkeypatch):
+def test_live_lines_stay_below_other_output_and_are_cut(monkeypatch):
     monkeypatch.setenv("COLUMNS", "10")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()

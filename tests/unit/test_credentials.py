@@ -138,7 +138,7 @@ def test_secrets_in_the_environment(monkeypatch, name):
         assert "4711" not in hidden(f"refused: {way}!")
 
 
-def test_ordinary_words_in_the_environment_are_kept(monkeypatch):
+def test_ordinary_words_in_the_environment_are_not_hidden(monkeypatch):
     ordinary = {
         "SORT_KEY": "accuracy",
         "SSH_KEY": "/home/anna/.ssh/id_ed25519",
@@ -157,7 +157,7 @@ def test_addresses_in_the_environment(monkeypatch):
     assert hidden("password authentication failed: geheim99") == "password authentication failed: ***"
 
 
-def test_long_texts_take_no_time():
+def test_long_texts_are_searched_quickly():
     for text in ("a" * 400_000, "abc://" + "a" * 400_000, "--pass-" * 50_000, "?key" * 50_000, "token " * 50_000):
         began = time.process_time()
         hidden(text)

@@ -49,7 +49,7 @@ def test_fewer_gpus_than_processes_are_an_error_on_the_rank_without_one(gpus):
     assert Strategy(device="cuda", precision="fp32").device.type == "cuda"
 
 
-def test_the_cpu_can_still_be_asked_for(gpus):
+def test_the_cpu_can_still_be_requested(gpus):
     gpus(0)
     assert Strategy(device="cpu").device.type == Strategy(device="auto").device.type == "cpu"
 
@@ -65,5 +65,5 @@ def test_the_cpu_can_still_be_asked_for(gpus):
         ({"sbatch": "--exclusive"}, "auto"),
     ],
 )
-def test_a_job_that_asked_for_gpus_insists_on_them(compute, device):
+def test_a_job_that_requested_gpus_requires_them(compute, device):
     assert Compute(**compute).required_device == device

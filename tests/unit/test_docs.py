@@ -43,7 +43,7 @@ def test_generated_documents_are_up_to_date():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         path, _, anchor = link.partition("#")

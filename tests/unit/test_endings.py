@@ -53,7 +53,7 @@ stages.run(main, Path("out"), report, leave)
         ("raise KeyboardInterrupt", 130, "interrupted"),
     ],
 )
-def test_one_of_several_processes_ends_at_once(ends, code, reported):
+def test_a_rank_exits_at_once(ends, code, reported):
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(ends)], env=environment, capture_output=True, text=True, timeout=limits.seconds(20)

@@ -52,7 +52,7 @@ def table(path: Path) -> list[dict]:
     return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all().to_pylist()
 
 
-def test_a_test_set_on_its_own_is_the_same_as_one_that_is_prepared_with_the_training_data(folder):
+def test_a_separate_test_set_equals_one_prepared_with_the_training_data(folder):
     data = Data.model_validate(DATA | {"test": {"path": "test.csv"}, "limit_test": 12})
     together, counted = prepared(folder, data)
     wanted, splits = table(folder / "test.arrow"), together.facts["splits"]
@@ -65,7 +65,7 @@ def test_a_test_set_on_its_own_is_the_same_as_one_that_is_prepared_with_the_trai
     assert counted_alone.get("leaked_test", 0) == 0 and issues.get("leaked_test", 0) == counted.get("leaked_test", 0)
 
 
-def test_texts_that_are_trained_on_are_counted(folder):
+def test_texts_of_the_training_data_are_counted(folder):
     data = Data.model_validate(DATA | {"test_fraction": 0, "dev_fraction": 0})
     training, _ = prepared(folder, data)
     _, issues = prepared_set(folder, training, EvaluationSet(path="test.csv").reading(data))

@@ -60,7 +60,7 @@ def test_a_sharded_model_is_evaluated_where_it_was_trained(strategy):
     assert size(run_of(strategy, evaluation={"nodes": 1})) == ("1", 8, 8)
 
 
-def test_an_own_strategy_says_whether_it_shards_the_model(tmp_path, monkeypatch):
+def test_a_users_strategy_declares_whether_it_shards_the_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
     assert size(run_of("own.py:Compressed")) == ("1", 1, 1)
@@ -68,7 +68,7 @@ def test_an_own_strategy_says_whether_it_shards_the_model(tmp_path, monkeypatch)
     assert size(run_of({"use": "own.py:Rings", "arguments": {"ring": 2}})) == ("2", 8, 8), "which one process cannot divide"
 
 
-def test_what_is_given_counts_and_every_process_gets_a_gpu():
+def test_given_sizes_are_used_and_every_process_gets_a_gpu():
     wanted = {"processes": 4, "threads": 8, "memory_mb": 32000, "minutes": 30, "partition": "short", "sbatch": "--constraint=small"}
     found = evaluation_compute(run_of(evaluation=wanted))
     assert size(run_of(evaluation=wanted)) == ("1", 4, 4)
@@ -86,12 +86,12 @@ def test_what_is_given_counts_and_every_process_gets_a_gpu():
         ({"use": "tensor_parallel", "arguments": {"tensor": 8}}, {"processes": 3}, "does not divide compute.evaluation.processes (6)"),
     ],
 )
-def test_a_size_that_cannot_be_is_reported(strategy, evaluation, told):
+def test_an_impossible_size_is_reported(strategy, evaluation, told):
     (found,) = evaluation_errors(run_of(strategy, evaluation=evaluation))
     assert told in found
 
 
-def test_several_processes_of_a_strategy_of_one_are_reported():
+def test_several_processes_of_a_single_process_strategy_are_reported():
     run = run_of("single", nodes="1", processes=1, gpus=1, evaluation={"processes": 2})
     (found,) = evaluation_errors(run)
     assert "train.strategy `single` runs in one process, but compute.evaluation.processes is 2" in found
@@ -105,7 +105,7 @@ def test_several_processes_of_a_strategy_of_one_are_reported():
         ({"sbatch": "--mem=1"}, "compute.evaluation.sbatch: `--mem` is set by compute.memory_mb"),
     ],
 )
-def test_contradictions_of_the_section_are_told_with_their_place(evaluation, told):
+def test_contradictions_of_the_section_are_reported_with_their_path(evaluation, told):
     with pytest.raises(ConfigurationError, match=".") as raised:
         Pipeline({"data": DATA, "compute": {"evaluation": evaluation}})
     assert told in str(raised.value)
@@ -137,7 +137,7 @@ def test_its_job_and_its_command_have_its_own_size():
     assert pipeline.strings("evaluate_model", "default") == as_trained.strings("evaluate_model", "default"), "nothing becomes stale"
 
 
-def test_jobs_of_a_run_are_submitted_as_one_where_it_is_evaluated_in_the_trainings_job():
+def test_jobs_of_a_run_evaluated_in_its_training_job_are_submitted_as_one():
     alone = Pipeline({"data": DATA, "train": {"batch_size": 64}, "compute": LARGE})
     assert alone.groups is None
     inside = {"compute.evaluation": {"in_training_job": True}}

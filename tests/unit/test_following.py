@@ -93,7 +93,7 @@ def loss(step: int, value: float, attempt: int = 1) -> dict:
     return {"event": "train", "step": step, "time": time.time(), "attempt": attempt, "metrics": {"loss": value}}
 
 
-def test_all_that_is_told_of_a_finished_run(tmp_path, uri):
+def test_everything_about_a_finished_run_is_sent(tmp_path, uri):
     store = follow(make_workspace(tmp_path), uri)
     run = training_run(store)
     assert run.info.status == "FINISHED"
@@ -292,7 +292,7 @@ def test_a_journal_that_grows_with_repeated_steps_and_a_torn_line(tmp_path, uri)
     assert content(tmp_path) == before
 
 
-def test_an_evaluation_that_was_lost_gives_way_to_the_one_of_the_next_attempt(tmp_path, uri, empty_database):
+def test_an_evaluation_of_lost_weights_is_replaced_by_the_next_attempts(tmp_path, uri, empty_database):
     """What MLflow was told it keeps, but shows the later one; told of both at once, it never hears of the first."""
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     evaluations = [{"event": "eval", "step": 80, "time": time.time() + n, "attempt": n, "metrics": {"accuracy": n / 4}} for n in (1, 2)]
@@ -371,7 +371,7 @@ def in_job(results: Path, name: str, job: str) -> None:
     write_json(results / "runs" / name / "training/owner.json", {"job": job, "host": "node1", "pid": 1, "started": 1})
 
 
-def test_slurm_is_asked_once_for_all_living_runs_and_not_at_every_look(tmp_path, uri, squeue, monkeypatch):
+def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, uri, squeue, monkeypatch):
     runs = {f"run-{number}": {"ends": "nothing", "train.seed": number} for number in range(4)}
     results = make_workspace(tmp_path, runs | {"done": {}, "failed": {"ends": "FAILED", "train.seed": 9}})
     for number, name in enumerate([*runs, "done", "failed"]):
@@ -396,7 +396,7 @@ def test_slurm_is_asked_once_for_all_living_runs_and_not_at_every_look(tmp_path,
     assert len(squeue()) == asked
 
 
-def test_a_job_that_is_queued_again_lives(tmp_path, uri, squeue, monkeypatch):
+def test_a_requeued_job_is_alive(tmp_path, uri, squeue, monkeypatch):
     monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, 0.5))
@@ -458,7 +458,7 @@ def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(t
     assert training_run(follower.store, "broken").info.status == "FINISHED"
 
 
-def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):
+def test_status_of_a_training_that_is_stopped_and_resumed(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {"ends": "STOPPED"}})
     assert training_run(follow(results, uri)).info.status == "KILLED"
     write(results, {"event": "attempt", "attempt": 2, "time": time.time()}, loss(65, 0.25, 2))
@@ -467,7 +467,7 @@ def test_status_of_a_training_that_is_stopped_and_goes_on(tmp_path, uri):
     assert training_run(follow(results, uri)).info.status == "FINISHED"
 
 
-def test_results_of_an_earlier_training_are_not_taken_for_this_ones(tmp_path, uri):
+def test_results_of_an_earlier_training_are_ignored(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {}})
     for path, change in (
         ("training/run.json", {"identity": "another"}),
@@ -490,7 +490,7 @@ def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):
 EQUAL_TRAININGS = {"first": {"skill": 0.9}, "second": {"skill": 0.7}}  # such as two runs that differ in `select` alone
 
 
-def test_runs_of_equal_trainings_have_a_row_each(tmp_path, uri):
+def test_runs_of_equal_trainings_have_separate_rows(tmp_path, uri):
     results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
     identities = {json.loads(path.read_text())["identity"] for path in results.glob("runs/*/training/run.json")}
     assert len(identities) == 1
@@ -527,7 +527,7 @@ def under_former_keys(store: Store) -> dict[str, str]:
     return {run.info.run_name: run.info.run_id for run in runs}
 
 
-def test_runs_that_an_earlier_version_recorded_are_taken_over(tmp_path, uri, capsys):
+def test_runs_recorded_by_an_earlier_version_are_adopted(tmp_path, uri, capsys):
     results = make_workspace(tmp_path)
     ids = under_former_keys(follow(results, uri))
     for _ in range(2):
@@ -539,7 +539,7 @@ def test_runs_that_an_earlier_version_recorded_are_taken_over(tmp_path, uri, cap
     assert all(len(run.data.tags[RUN_KEY].split(":")) > 2 for run in found) and capsys.readouterr().err == ""
 
 
-def test_a_row_that_an_earlier_version_gave_two_runs_is_left_alone_and_told(tmp_path, uri, capsys):
+def test_a_row_shared_by_two_runs_in_an_earlier_version_is_kept_and_reported(tmp_path, uri, capsys):
     results = make_workspace(tmp_path, dict(EQUAL_TRAININGS))
     old = under_former_keys(follow(results, uri))
     Store(uri).client.set_tag(old["second"], RUN_KEY, "of no run: the two had one row")
@@ -620,7 +620,7 @@ def test_runs_of_a_sweep_are_grouped_by_configuration(tmp_path, uri):
     assert any(address.startswith("seeds") for address in follower.addresses("http://ui"))
 
 
-def test_a_name_that_somebody_has_given_stays(tmp_path, uri):
+def test_a_name_given_by_a_user_is_kept(tmp_path, uri):
     results = make_workspace(tmp_path, {name: dict(changes) for name, changes in list(SWEEP.items())[:1]})
     for name in (None, "mine"):
         follower = Follower(results, Store(uri))
@@ -706,7 +706,7 @@ def test_command_once(tmp_path, uri):
     assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 
-def test_command_with_a_server_that_is_away(tmp_path):
+def test_command_with_an_unreachable_server(tmp_path):
     results = make_workspace(tmp_path, {"first": {}})
     done = subprocess.run(command(results, "--once", "--uri", "http://127.0.0.1:9"), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
@@ -750,7 +750,7 @@ def test_curves_grow_while_a_training_runs(tmp_path, uri):
             process.wait()
 
 
-def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_database):
+def test_a_store_is_emptied_while_a_follower_runs(tmp_path, uri, empty_database):
     """As a server's may be, of which we see no file."""
     results = make_workspace(tmp_path)
     follower = Follower(results, Store(uri))
@@ -769,7 +769,7 @@ def test_a_store_that_is_emptied_under_a_living_follower(tmp_path, uri, empty_da
 
 
 @pytest.mark.parametrize("deleted", ["tests", "tests-data"])
-def test_a_deleted_experiment_is_told_until_it_is_restored(tmp_path, uri, deleted):
+def test_a_deleted_experiment_is_reported_until_it_is_restored(tmp_path, uri, deleted):
     results = make_workspace(tmp_path, {"first": {}})
     store = follow(results, uri)
     where = store.experiment(deleted)
@@ -781,7 +781,7 @@ def test_a_deleted_experiment_is_told_until_it_is_restored(tmp_path, uri, delete
     assert full_pass(Follower(results, Store(uri)), print) is None
 
 
-def test_an_experiment_that_is_deleted_under_a_living_follower(tmp_path, uri):
+def test_an_experiment_is_deleted_while_a_follower_runs(tmp_path, uri):
     follower = Follower(results := make_workspace(tmp_path, {"first": {}}), Store(uri))
     follower.update(results / "runs/first/training")
     follower.store.client.delete_experiment(follower.store.experiment("tests"))

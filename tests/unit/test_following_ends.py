@@ -53,7 +53,7 @@ def lives(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_it_waits_no_longer_than_it_may_and_says_for_what(tmp_path, slow, capfd):
+def test_it_waits_no_longer_than_allowed_and_says_for_what(tmp_path, slow, capfd):
     waited_for = FollowerProcess(tmp_path, Tracking(wait_seconds=2))
     waited_for.start()
     limits.until((tmp_path / "child").exists)
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_the_wait_at_once(tmp_path, slow):
     assert not lives(int((tmp_path / "child").read_text()))
 
 
-def test_a_follower_that_ends_at_once_is_not_worth_a_word(tmp_path, monkeypatch, capfd):
+def test_a_follower_that_ends_at_once_is_not_mentioned(tmp_path, monkeypatch, capfd):
     script = tmp_path / "follow_runs.py"
     script.write_text("")
     monkeypatch.setattr(follower, "SCRIPT", script)

@@ -80,7 +80,7 @@ def words(tokens: list[int]) -> str:
 
 @pytest.mark.parametrize("generate", [{}, {"num_beams": 3, "length_penalty": 2.0}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("name", SIZES)
-def test_answers_are_those_of_each_example_by_itself(tmp_path, name, generate):
+def test_batched_answers_equal_those_of_single_examples(tmp_path, name, generate):
     task, state = make(tmp_path, name, **generate)
     examples = Asked(name)
     metrics, rows = predict(state, examples, 3, None, "test", measured=True)
@@ -112,14 +112,14 @@ class Forgetful(Seq2seq):
     def prepare_generation(self, *_: object) -> None: ...
 
 
-def test_a_task_that_was_to_generate_and_cannot_says_so(tmp_path):
+def test_a_task_that_cannot_generate_says_so(tmp_path):
     _, state = make(tmp_path, "T5ForConditionalGeneration")
     task = Forgetful(generate={})
     with pytest.raises(SystemExit, match="Forgetful: is to generate, so its `build` must call `prepare_generation`"):
         super(Seq2seq, task).outputs(state.modules, {})
 
 
-def test_a_model_that_is_not_told_where_to_stop(tmp_path, caplog):
+def test_a_model_without_a_fitting_end_token_is_refused_or_reported(tmp_path, caplog):
     with pytest.raises(SystemExit, match="nothing says where an answer ends"):
         make(tmp_path, "LlamaForCausalLM", end=None)
     _, state = make(tmp_path, "T5ForConditionalGeneration", end=None)  # whose own is the first word
@@ -170,5 +170,5 @@ def test_metrics_are_those_of_the_libraries_however_the_texts_are_batched():
     ("text", "reference", "f1"),
     [("An answer.", "answer", 1), ("yes, it is", "yes it was", 2 / 3), ("the", "a", 1), ("", "x", 0), ("b b", "b", 2 / 3)],
 )
-def test_the_f1_of_words_is_that_of_squad(text, reference, f1):
+def test_token_f1_equals_that_of_squad(text, reference, f1):
     assert token_f1(text, reference) == pytest.approx(f1)

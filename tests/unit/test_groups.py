@@ -49,7 +49,7 @@ def test_muon_for_matrices_and_adamw_for_the_rest_equal_a_plain_loop(tmp_path):
 
 
 @pytest.mark.parametrize("stops_at", [1, 7])
-def test_a_resumed_training_is_the_same_to_the_bit(tmp_path, stops_at):
+def test_a_resumed_training_is_equal_bit_for_bit(tmp_path, stops_at):
     settings = {"groups": [SCALED, MATRICES], "dropout": 0.2}
     whole = make(tmp_path / "whole", **settings)
     whole.fit()
@@ -108,5 +108,5 @@ def test_a_group_of_matrices_that_matches_none_is_an_error():
         check_groups({"model": nn.Linear(2, 2)}, [Group(match="*.bias", dimensions=2)])
 
 
-def test_groups_from_before_there_were_such_settings_are_not_stale():
+def test_groups_without_the_new_settings_are_not_stale():
     assert Group(match="a").model_dump() == {"match": "a", "rate_scale": 1.0, "weight_decay": None}

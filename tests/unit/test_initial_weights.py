@@ -79,7 +79,7 @@ def test_only_the_encoder(earlier, tmp_path):
     assert same(later.encoder, earlier.encoder) and same(later.head, untouched.head)
 
 
-def test_a_part_into_another_name_and_into_the_root(earlier, tmp_path):
+def test_a_part_is_loaded_under_another_prefix_or_at_the_root(earlier, tmp_path):
     later = nn.ModuleDict({"bert": encoder(2), "other": encoder(2)})
     start_from({"model": later}, tmp_path, chosen(part="encoder.", into="bert."))
     assert same(later["bert"], earlier.encoder) and same(later["other"], encoder(2))
@@ -101,7 +101,7 @@ def test_strict_names_what_has_no_counterpart(earlier, tmp_path):
         start_from({"model": later}, tmp_path, chosen(part="encoder.", into="other."))
 
 
-def test_not_strict_takes_what_fits_and_logs_the_rest(earlier, tmp_path, caplog):
+def test_not_strict_loads_what_fits_and_logs_the_rest(earlier, tmp_path, caplog):
     later = labeller(2, classes=7)
     with caplog.at_level(logging.INFO):
         start_from({"model": later}, tmp_path, chosen(strict=False))

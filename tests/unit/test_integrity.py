@@ -65,7 +65,7 @@ def test_files_just_written_are_not_read_again(tmp_path, reads):
     ],
     ids=["deleted", "truncated", "overwritten"],
 )
-def test_a_reader_ends_with_the_file_and_the_stage(tmp_path, harm, what):
+def test_a_reader_exits_with_the_file_and_the_stage_to_rerun(tmp_path, harm, what):
     manifest = made(tmp_path, "a.arrow", "b.arrow")
     harm(tmp_path / "a.arrow")
     assert damage(manifest) == {"a.arrow": what}

@@ -7,7 +7,7 @@ import pytest
 from snaketrain.launch.interfaces import address_of, use_interface
 
 
-def test_an_interface_has_an_address_and_both_libraries_are_told(monkeypatch):
+def test_an_interface_is_passed_to_both_libraries(monkeypatch):
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")  # so that what the test leaves is undone
         monkeypatch.delenv(name)
@@ -19,6 +19,6 @@ def test_an_interface_has_an_address_and_both_libraries_are_told(monkeypatch):
     assert os.environ["NCCL_SOCKET_IFNAME"] == "ib1"
 
 
-def test_an_interface_that_is_missing_is_an_error_with_those_that_there_are():
+def test_a_missing_interface_is_an_error_that_lists_the_others():
     with pytest.raises(SystemExit, match=r"compute.interface: \S+ has no interface `ib0` with an IPv4 address .* Name one of .*lo"):
         address_of("ib0")

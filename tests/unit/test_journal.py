@@ -12,7 +12,7 @@ def train(step: int) -> str:
 
 
 @pytest.mark.parametrize("torn", ["", '{"event": "tra', '{"event": "attempt", "resume_step": 7, "ti'])
-def test_attempts_are_counted_and_a_torn_line_is_cut_off(tmp_path, torn):
+def test_attempts_are_counted_and_a_truncated_line_is_removed(tmp_path, torn):
     path = tmp_path / "journal.jsonl"
     for attempt in (1, 2, 3):
         with open(path, "a", encoding="utf-8") as file:

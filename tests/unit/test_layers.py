@@ -84,7 +84,7 @@ def test_what_the_snakefile_imports_is_light(name):
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("snaketrain.tasks", "snaketrain.data"))))
-def test_tasks_and_data_know_one_process_only(name):
+def test_tasks_and_data_know_only_one_process(name):
     forbidden = (
         "snaketrain.strategies",
         "torch.distributed",
@@ -95,7 +95,7 @@ def test_tasks_and_data_know_one_process_only(name):
     assert [found for found in of(name) if found.startswith(forbidden)] == []
 
 
-def test_tokens_come_through_one_interface():
+def test_tokens_come_from_one_interface():
     """How they are made quickly is the business of `data.tokenization` alone."""
     interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files", "prompts")}
     outside = [name for name in FILES if not name.startswith("snaketrain.data.tokenization")]
@@ -103,7 +103,7 @@ def test_tokens_come_through_one_interface():
     assert found == interface
 
 
-def test_only_the_follower_knows_mlflow():
+def test_only_the_follower_imports_mlflow():
     assert {name for name in FILES if "mlflow" in tops(of(name))} <= MLFLOW
     assert "mlflow" not in tops(of("tools.follow_runs", inside_functions=False))
 
@@ -128,7 +128,7 @@ def test_the_trainer_leaves_what_is_distributed_to_the_strategies():
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("snaketrain.")))
-def test_what_trains_knows_nothing_of_evaluation_tracking_and_snakemake(name):
+def test_training_imports_no_evaluation_tracking_or_snakemake(name):
     own = name.split(".")[1]
     above = {
         "orchestration": {"evaluation", "tracking"},
@@ -143,7 +143,7 @@ def test_what_trains_knows_nothing_of_evaluation_tracking_and_snakemake(name):
     assert {module_of(each) for each in found} <= SLURM_CLIENT, "which asks SLURM, and knows nothing of the project"
 
 
-def test_the_client_of_slurm_knows_nothing_of_the_project():
+def test_the_slurm_client_imports_nothing_of_the_project():
     found = {module_of(each) for name in SLURM_CLIENT for each in of(name) if each.startswith("snaketrain.")}
     assert found == {"snaketrain.slurm.jobs"}
 

@@ -72,7 +72,7 @@ def start(tmp_path):
         process.popen.communicate()
 
 
-def test_the_second_process_names_the_first(start):
+def test_a_second_process_is_told_the_owner(start):
     first = start()
     assert first.says == "owner"
     assert start().says == f"other: process {first.popen.pid} on {Owner.current().host}"
@@ -89,7 +89,7 @@ def test_the_owner_is_killed_and_the_next_takes_over_at_once(start):
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_without_file_locks(tmp_path, tmp_path_factory, start, code):
+def test_a_lease_needs_no_file_locks(tmp_path, tmp_path_factory, start, code):
     environment = no_locks.environment(tmp_path, code, tmp_path_factory.mktemp("library"))
     locking = f"import fcntl; fcntl.flock(open({str(tmp_path / 'file')!r}, 'w'), fcntl.LOCK_EX)"
     done = subprocess.run([sys.executable, "-c", locking], env=environment, capture_output=True, text=True)
@@ -140,7 +140,7 @@ def test_a_reused_pid_is_not_the_owner(tmp_path):
     assert Lease(tmp_path / "lease").acquire(0) is None
 
 
-def test_killed_before_it_wrote_its_name(tmp_path, monkeypatch):
+def test_an_owner_killed_before_it_wrote_its_name_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "STILL_SECONDS", 0.5)
     (tmp_path / "lease.3").touch()
     assert Lease(tmp_path / "lease").acquire(0) is None and (tmp_path / "lease.4").exists()
@@ -156,7 +156,7 @@ def test_a_waiting_process_that_was_suspended_itself_does_not_count_that_time(tm
     assert Lease(tmp_path / "lease").acquire(0, stop=lambda: len(looks) > 5 or looks.append(1)) is not None
 
 
-def test_released_and_taken_many_times_by_many(tmp_path):
+def test_many_processes_take_turns(tmp_path):
     """A counter that each increments while it owns the lease; a lost update would show."""
     (tmp_path / "counter").write_text("0")
     words = [sys.executable, "-c", RACE, str(tmp_path / "lease"), str(time.time() + 1), "20"]

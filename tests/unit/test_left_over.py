@@ -56,7 +56,7 @@ def submitted(number: str, fingerprint: str = "now") -> None:
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED"])
-def test_what_would_be_submitted_now_goes_on(job, state):
+def test_a_job_that_would_be_submitted_now_continues(job, state):
     submitted("4")
     slurm = FakeSlurm(_4=state)
     found, said = settled(job, slurm)
@@ -65,7 +65,7 @@ def test_what_would_be_submitted_now_goes_on(job, state):
     assert slurm.cancelled == [] and "SLURM job 4 (train_model small)" in said[0] and "goes on" in said[0]
 
 
-def test_with_other_settings_it_is_ended(job):
+def test_a_job_with_other_settings_is_ended(job):
     submitted("4", fingerprint="before")
     slurm = FakeSlurm(_4="RUNNING")
     found, said = settled(job, slurm)
@@ -81,14 +81,14 @@ def test_a_job_of_which_nothing_is_known_is_ended(job):
     assert slurm.cancelled == ["4"]
 
 
-def test_of_two_jobs_the_one_goes_on_that_is_known(job):
+def test_of_two_jobs_the_known_one_continues(job):
     submitted("4")
     slurm = FakeSlurm(_3="RUNNING", _4="PENDING")
     assert settled(job, slurm)[0].take(job).submission.number == "4"
     assert slurm.cancelled == ["3"]
 
 
-def test_a_job_whose_input_is_made_anew_is_ended(job):
+def test_a_job_whose_input_is_made_again_is_ended(job):
     submitted("4")
     slurm = FakeSlurm(_4="RUNNING")
     assert settled(job, slurm, is_ready=False)[0].take(job) is None
@@ -105,13 +105,13 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
 
 
-def test_what_was_done_while_no_workflow_ran_counts(job):
+def test_what_finished_while_no_workflow_ran_counts(job):
     submitted("4")
     found, _ = settled(job, FakeSlurm(), is_done=True)
     assert found.take(job).is_done
 
 
-def test_what_a_workflow_saw_end_is_not_done_by_it(job):
+def test_a_job_whose_end_a_workflow_has_seen_is_not_taken_for_done(job):
     """It is to run again for another reason."""
     submitted("4")
     Submissions().ended("4", "COMPLETED")
@@ -135,7 +135,7 @@ def test_a_job_that_a_living_workflow_follows_is_left_to_it(job):
         other.wait()
 
 
-def test_a_job_that_does_not_end_is_told(job, monkeypatch):
+def test_a_job_that_does_not_end_is_reported(job, monkeypatch):
     submitted("4", fingerprint="before")
     slurm = FakeSlurm(_4="RUNNING")
     monkeypatch.setattr(slurm, "cancel", lambda *numbers: None)

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("measured", "load", "slowness"), [(0.5, 0.1, 1), (1.0, 2.0, 1), (3.0, 0.5, 3), (1.5, 10.0, 5), (1.0, 500.0, limits.MOST)]
 )
-def test_the_slower_of_what_was_measured_and_the_load(monkeypatch, measured, load, slowness):
+def test_limits_follow_the_slower_of_measured_speed_and_load(monkeypatch, measured, load, slowness):
     monkeypatch.setattr(limits, "measured", lambda: measured)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})

@@ -86,14 +86,14 @@ def test_a_start_on_another_machine_after_a_killed_one_has_another_id(place):
     assert LocalDatabase(*place).id not in (killed.id, second.id) and not killed.path.exists()
 
 
-def test_changes_by_others_after_the_end_are_kept_and_all_is_sent_again(place):
+def test_changes_after_the_end_are_kept_and_everything_is_sent_again(place):
     first = finished(place, "first")
     write(place[0], "a note in MLflow's pages")
     second = LocalDatabase(*place)
     assert second.id != first.id and points(second.path) == ["first", "a note in MLflow's pages"]
 
 
-def test_changes_by_others_meanwhile_are_set_aside_with_a_warning(place):
+def test_changes_during_a_run_are_set_aside_with_a_warning(place):
     local = LocalDatabase(*place)
     write(local.path, "first")
     local.copy()

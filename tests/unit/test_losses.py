@@ -41,7 +41,7 @@ def test_smoothing_moves_probability_from_the_right_answer_to_all():
     assert torch.allclose(losses("class", LABELS, label_smoothing=0.3), -(smoothed * LOGITS.log_softmax(1)).sum(1), atol=1e-6)
 
 
-def test_the_focal_loss_counts_sure_examples_less():
+def test_the_focal_loss_weighs_confident_examples_less():
     right = LOGITS.softmax(1)[torch.arange(10), LABELS]
     assert torch.allclose(losses("class", LABELS, focal_gamma=2), -((1 - right) ** 2) * right.log(), atol=1e-6)
     task = Module(losses={"output": {"use": "snaketrain.tasks.losses.FocalLoss", "arguments": {"gamma": 2, "weight": [1.0, 2.0, 3.0]}}})
@@ -50,7 +50,7 @@ def test_the_focal_loss_counts_sure_examples_less():
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_an_example_that_is_surely_right_has_a_finite_gradient(gamma):
+def test_a_certain_example_has_a_finite_gradient(gamma):
     logits = torch.tensor([[100.0, -100.0, 0.0]], requires_grad=True)
     settings = TextClassificationSettings(focal_gamma=gamma)
     label_kind("class").head.training_losses(settings, NAMES, lambda: (COUNTS, 10))(logits, torch.tensor([0])).sum().backward()

@@ -50,7 +50,7 @@ def test_one_dimension_takes_the_processes_that_the_others_leave(given, processe
         ({"tensor": True}, 2, "tensor is True: give a number"),
     ],
 )
-def test_what_does_not_fit_is_named(given, processes, message):
+def test_degrees_that_do_not_fit_are_named(given, processes, message):
     with pytest.raises(InvalidShape, match=message):
         mesh_shape(given, processes)
 
@@ -60,7 +60,7 @@ def test_ranks_of_one_model_work_on_the_same_examples():
     assert [shape.data_parallel_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-def test_pieces_of_a_sequence_have_dropout_of_their_own():
+def test_parts_of_a_sequence_have_different_dropout():
     shape = MeshShape(shard=2, context=2, tensor=2)
     assert [shape.random_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [MeshShape(pipeline=2, tensor=2).random_rank(rank) for rank in range(4)] == [0, 0, 0, 0]

@@ -247,7 +247,7 @@ def settings_of(stage: str, **sections) -> dict[str, str]:
     return dict(string.split("=", 1) for string in strings if not string.startswith("code."))
 
 
-def test_results_from_before_there_were_such_metrics_are_not_stale():
+def test_results_without_the_new_metrics_are_not_stale():
     for stage in ("train_model", "evaluate_model"):
         assert not [name for name in settings_of(stage) if "metrics" in name]
 

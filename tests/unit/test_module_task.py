@@ -267,13 +267,13 @@ def test_metrics_of_numbers_and_custom_metrics(batch, sizes):
         ({"use": "torchmetrics.classification.MulticlassAccuracy"}, "metrics.it: torchmetrics.*cannot be made.*num_classes"),
     ],
 )
-def test_what_is_no_metric_is_refused(metric, words):
+def test_an_object_that_is_not_a_metric_is_refused(metric, words):
     with pytest.raises(SystemExit, match=words):
         Module(losses={"output": "torch.nn.MSELoss"}, metrics={"it": metric})
 
 
 @pytest.mark.parametrize("sizes", [(10,), (3, 7)])
-def test_metrics_that_do_not_add_up_get_all_rows_at_once(batch, sizes):
+def test_metrics_that_are_not_sums_get_all_rows_at_once(batch, sizes):
     metrics = {"pearson": {"use": "torchmetrics.PearsonCorrCoef", "prediction": "mean"}, "order": "torchmetrics.SpearmanCorrCoef"}
     metrics |= {"most": {"use": "torchmetrics.MaxMetric", "target": None}, "median": "mine.py:Median"}
     task, modules = two(metrics=metrics)

@@ -12,7 +12,7 @@ EVERY = mutations.read_table(mutations.TABLE)[0]
 TESTS = Path(__file__).parents[1]
 
 
-def test_there_are_thirty_and_each_has_a_name_of_its_own():
+def test_there_are_thirty_mutations_with_different_names():
     assert len({mutation.name for mutation in EVERY}) == len(EVERY) >= 30
 
 

@@ -22,7 +22,7 @@ def end(results, state="finished", reason="", attempts=1, ended=START + 1, await
     return RunEnd(results / "runs/first/training", "first", state, reason, ended, attempts, "0123", awaited_since, lambda: figures)
 
 
-def test_it_is_told_of_each_end_once(results):
+def test_the_command_runs_once_for_each_end(results):
     for _ in range(2):
         teller = OnEnd(TELL, START, results)
         teller.notify(end(results), last=False)
@@ -34,7 +34,7 @@ def test_it_is_told_of_each_end_once(results):
     assert failed == "first|failed|failed: $(touch PWNED) `touch PWNED`||{}" and not (results.parent / "PWNED").exists()
 
 
-def test_ends_before_the_workflow_are_not_told_nor_stops_that_are_resumed(results):
+def test_earlier_ends_and_resumed_stops_are_not_announced(results):
     teller = OnEnd(TELL, START + 10, results)
     teller.notify(end(results), last=True)
     teller.notify(end(results, "stopped", ended=START + 20), last=False)
@@ -43,7 +43,7 @@ def test_ends_before_the_workflow_are_not_told_nor_stops_that_are_resumed(result
     assert teller.finish() == [] and (results.parent / "told").read_text().startswith("first|stopped|stopped by SIGTERM")
 
 
-def test_a_run_that_is_still_evaluated_on_a_set_is_told_afterwards_or_at_the_end_of_the_workflow(results):
+def test_a_run_with_a_pending_evaluation_is_announced_after_it_or_at_the_workflows_end(results):
     teller = OnEnd(TELL, START, results)
     teller.notify(end(results, awaited_since=START + 0.5), last=False)
     assert teller.running == []

@@ -75,7 +75,7 @@ def test_batches_of_all_sections_hold_every_example_once(examples, tokens, padde
 
 @pytest.mark.parametrize("tokens", [None, 400])
 @pytest.mark.parametrize("first", [0, 1, 170, 171, 500, 1365, 1366, 2000])
-def test_a_resumed_training_goes_on_with_the_same_batches(first, tokens):
+def test_a_resumed_training_continues_with_the_same_batches(first, tokens):
     whole, rest = (
         [pair for _, steps in Batches(lengths(4097), 42, 3, tokens).after(start, 2100) for pair in steps] for start in (0, first)
     )

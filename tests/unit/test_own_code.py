@@ -17,7 +17,7 @@ def test_the_users_files_are_distinguished_from_modules_and_settings():
     assert own_files([*code, 'train.strategy.use="mine.py"']) == ["own/task.py", "/else/where.py"]
 
 
-def test_they_are_kept_without_passwords(tmp_path, monkeypatch):
+def test_the_users_files_are_kept_without_passwords(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     elsewhere = tmp_path / "elsewhere/loss.py"
     write_text("own/task.py", 'ADDRESS = "https://anna:geheim@data.example"\n')
@@ -29,7 +29,7 @@ def test_they_are_kept_without_passwords(tmp_path, monkeypatch):
     assert not Path("training/code/gone.py").exists()
 
 
-def test_the_workspace_looks_as_it_did_where_they_are(tmp_path):
+def test_the_users_files_are_put_in_their_places(tmp_path):
     root, then = tmp_path / "root", tmp_path / "then"
     for name in ("mine.py", "own/task.py", "own/data.csv", "own/deep/part.py", "results/data.arrow"):
         write_text(root / name, f"{name} now")
@@ -45,7 +45,7 @@ def test_the_workspace_looks_as_it_did_where_they_are(tmp_path):
     assert (root / "mine.py").read_text() == "mine.py now"
 
 
-def test_nothing_is_copied_where_nothing_changed(tmp_path, monkeypatch):
+def test_nothing_is_copied_if_nothing_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
     write_text(tmp_path / "mine.py", "TOKEN = 'hf_0123456789'\n")
     write_text(tmp_path / "then.py", "TOKEN = '***'\n")

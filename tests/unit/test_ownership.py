@@ -64,7 +64,7 @@ def test_an_unrelated_process_is_left_alone(tmp_path, other, changes):
     assert other.poll() is None
 
 
-def test_nothing_to_end(tmp_path, other):
+def test_without_a_previous_owner_nothing_is_ended(tmp_path, other):
     ownership.end_previous_owner(tmp_path)  # there is no owner
     (tmp_path / "owner.json").write_text('{"job": ')  # torn
     ownership.end_previous_owner(tmp_path)
@@ -110,7 +110,7 @@ def test_a_leftover_job_is_cancelled_and_waited_for(slurm):
     assert (slurm / "cancelled").read_text() == "12\n"
 
 
-def test_a_job_that_is_over_is_not(slurm):
+def test_a_job_that_is_over_is_not_cancelled(slurm):
     sign(slurm, 1, job="12")
     ownership.end_previous_owner(slurm)
     assert not (slurm / "cancelled").exists()

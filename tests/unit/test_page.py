@@ -98,7 +98,7 @@ def reported(file: Path, *options: str) -> list[dict]:
 @pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing(seen, width, theme):
+def test_axe_finds_no_accessibility_problem(seen, width, theme):
     found = seen[width, theme]
     assert found["dark"] == (theme == "dark") and found["ground"] == ("rgb(21, 24, 28)" if theme == "dark" else "rgb(255, 255, 255)")
     assert found["violations"] == [] and found["passes"] > 20
@@ -111,7 +111,7 @@ def test_axe_finds_nothing(seen, width, theme):
     assert {light for light, *_ in found["pictures"]} == {theme == "light"}, "each theme has pictures of its own"
 
 
-def test_first_of_all_it_says_which_is_best_and_what_is_wrong(text):
+def test_the_page_begins_with_the_verdict_and_warnings(text):
     assert text.index("rate=1e-3 is better than rate=1e-4: test accuracy 0.910 against 0.800 (3 seeds each).") < text.index("<h2>")
     assert text.index("Warning: no better than their baseline, the best constant answer: poor&lt;b&gt; (test accuracy 0.300") < text.index(
         "<h2>"
@@ -168,7 +168,7 @@ def test_hardest_examples_of_other_kinds():
     assert hardest(Predictions(None, [], {}, losses[["id"]]))[0] == []
 
 
-def test_of_many_classes_the_most_confused_are_listed():
+def test_with_many_classes_the_most_confused_pairs_are_listed():
     names, counts = [f"c{n}" for n in range(50)], np.diag(np.full(50, 5))
     counts[3, 7], counts[20, 1] = 4, 2
     classes = {name: {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": n} for n, name in enumerate(names)}

@@ -51,7 +51,7 @@ def with_processes(make, monkeypatch) -> ParallelTokenizer:
 
 
 @pytest.mark.parametrize("columns", [["text"], ["text", "text_pair"]])
-def test_processes_give_what_a_thread_gives(make, columns, monkeypatch):
+def test_processes_tokenise_like_a_thread(make, columns, monkeypatch):
     make_one = make(text=columns, max_length=40)
     with ParallelTokenizer(make_one) as thread, with_processes(make_one, monkeypatch) as processes:
         monkeypatch.setattr(processes, "thread", None)  # the processes do it all

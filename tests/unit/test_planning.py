@@ -42,7 +42,7 @@ def planned(run: Settings) -> Estimate:
     return plan_run(run, Path("results"))
 
 
-def test_states_are_those_of_theory(llama):
+def test_memory_of_states_matches_theory(llama):
     whole = planned(llama())
     bytes_of_model = 4 * whole.footprint.parameters
     update = whole.footprint.moments["update"]
@@ -87,7 +87,7 @@ def test_a_real_step_has_the_same_peak(llama, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_depths_tell_of_any(llama):
+def test_two_depths_predict_any_depth(llama):
     run = llama({"train.strategy": "fsdp", "compute.processes": 2}, num_hidden_layers=11)
     data_free = planned(run).footprint
     whole = planned(
@@ -175,7 +175,7 @@ def test_no_change_is_proposed_where_none_fits(llama):
     assert proposal(planned(llama()), refuses, lambda _words: None) is None
 
 
-def test_a_page_for_people(llama, tmp_path):
+def test_the_page_shows_sizes_and_assumptions(llama, tmp_path):
     run = llama({"compute.device": "auto", "compute.memory_gb_of_gpu": 0.001})
     estimate = planned(run)
     assert not estimate.fits and estimate.cannot_fit

@@ -19,7 +19,7 @@ def sleeping():
     process.wait()
 
 
-def test_a_process_lives_until_it_has_ended(sleeping):
+def test_a_process_is_alive_until_it_ends(sleeping):
     watched = Process(sleeping.pid)
     assert watched.is_alive()
     sleeping.kill()
@@ -30,7 +30,7 @@ def test_a_process_lives_until_it_has_ended(sleeping):
     assert not Process(sleeping.pid).is_alive()
 
 
-def test_a_later_process_with_the_same_number_is_another(sleeping, monkeypatch):
+def test_a_later_process_with_the_same_id_is_another(sleeping, monkeypatch):
     watched = Process(sleeping.pid)
     monkeypatch.setattr(processes, "start_ticks", lambda pid: watched.started + 1)
     assert not watched.is_alive()
@@ -47,7 +47,7 @@ def test_a_name_with_spaces_and_brackets_is_read(tmp_path):
         named.wait()
 
 
-def test_without_proc_the_number_alone_decides(sleeping, monkeypatch):
+def test_without_proc_the_id_alone_decides(sleeping, monkeypatch):
     monkeypatch.setattr(processes, "start_ticks", lambda pid: None)
     monkeypatch.setattr(Path, "exists", lambda path: False)
     watched = Process(sleeping.pid)

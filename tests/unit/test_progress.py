@@ -57,7 +57,7 @@ def figures(loss: float) -> dict[str, float]:
     return {"loss": loss, "examples_per_second": 10.0}
 
 
-def test_every_line_of_quick_steps_reaches_tensorboard(folder):
+def test_every_fast_step_reaches_tensorboard(folder):
     shown = Shown(folder)
     for step in range(10, 101, 10):
         shown.show(step, figures(step / 2))
@@ -98,7 +98,7 @@ def test_a_log_has_a_line_every_ten_seconds_and_for_each_evaluation(journal, mon
     assert lines() == ["a run  11/100  11 %  loss 0.25", "a run  15/100  15 %  loss 0.25  dev accuracy 0.9"]
 
 
-def test_a_terminal_has_one_line_that_is_cut_where_it_ends(journal, monkeypatch, capsys):
+def test_a_terminal_has_one_line_cut_to_its_width(journal, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     progress = Progress("a run", journal)

@@ -70,7 +70,7 @@ def test_another_failure_is_printed_in_one_line_and_reported(as_rank, tmp_path, 
     assert reports(tmp_path) == ["rank-7.txt", "rank-9.txt"]
 
 
-def test_who_has_lost_a_peer_is_silent_unless_no_rank_says_why(as_rank, tmp_path, capfd):
+def test_a_rank_that_lost_a_peer_is_silent_unless_no_rank_says_why(as_rank, tmp_path, capfd):
     as_rank(3)
     assert "lost its connection to a rank that ended without a message" in report_failure("training", tmp_path, raised(RuntimeError(LOST)))
     as_rank(4)
@@ -90,7 +90,7 @@ def test_the_failures_of_an_earlier_start_do_not_count(as_rank, tmp_path, monkey
     assert "ValueError: now" in capfd.readouterr().err
 
 
-def test_of_many_that_fail_at_once_one_prints(as_rank, tmp_path, capfd):
+def test_only_one_of_many_ranks_that_fail_at_once_prints(as_rank, tmp_path, capfd):
     """Real processes, which start all at the same moment."""
     pids = []
     for rank in range(40):
@@ -104,7 +104,7 @@ def test_of_many_that_fail_at_once_one_prints(as_rank, tmp_path, capfd):
     assert capfd.readouterr().err.count("Traceback") == 1 and len(reports(tmp_path)) == 1
 
 
-def test_without_a_folder_each_says_why(as_rank, tmp_path, capfd):
+def test_without_a_folder_each_rank_says_why(as_rank, tmp_path, capfd):
     (tmp_path / "file").touch()
     as_rank(7)
     assert report_failure("training", tmp_path / "file", raised(ValueError("no such number"))).endswith("no such number")

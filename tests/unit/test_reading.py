@@ -166,7 +166,7 @@ def many(*bad_lines: str, header: str = "text,label\n") -> str:
 @pytest.mark.parametrize(
     "stray", ['"great film,1\n', '"great" film,1\n', 'great film,"1\n', '"he said "no",0\n'], ids=["open", "closed early", "label", "inner"]
 )
-def test_a_stray_quote_swallows_nothing(tmp_path, stray):
+def test_a_stray_quote_hides_no_rows(tmp_path, stray):
     """The field would extend to the next quote, or to the end of the file, and the rows in between would be lost."""
     file = write(tmp_path / "a.csv", many(stray))
     with pytest.raises(BadData, match="a.csv, row beginning in line 51: not readable as CSV .*stray or missing quote"):
@@ -204,7 +204,7 @@ def test_two_stray_quotes_far_apart_are_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("header", ["text\tlabel\n", "Text\tclass\n", "sentence\tLABEL\n"])
-def test_a_header_is_no_row(tmp_path, header):
+def test_a_header_is_not_a_row(tmp_path, header):
     file = write(tmp_path / "a.tsv", header + "a\t0\nb\t1\n")
     with pytest.raises(BadData, match="data.columns: is for files without a header, but a.tsv, line 1 looks like one"):
         read(file, columns=["text", "label"])
@@ -238,7 +238,7 @@ NESTED = [({"a": 1}, "an object"), (["a", "b"], "a list"), (b"a", "bytes")]
 
 @pytest.mark.parametrize(("value", "kind"), NESTED, ids=["object", "list", "bytes"])
 @pytest.mark.parametrize("column", ["text", "label", "source"])
-def test_nested_values_and_bytes_are_no_text(tmp_path, column, value, kind):
+def test_nested_values_and_bytes_are_not_text(tmp_path, column, value, kind):
     rows = [{"text": f"film {n}", "label": str(n % 2), "source": "x"} for n in range(3)]
     columns = {name: [row[name] for row in rows] for name in rows[0]} | {column: [value] * 3}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
@@ -281,7 +281,7 @@ def test_one_and_one_point_nothing_are_one_label(tmp_path):
         ({"text_unit": "file", "format": "csv"}, "`text_unit` is for plain text"),
     ],
 )
-def test_columns_that_cannot_be_meant_so(changes, message):
+def test_contradictory_columns_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         data(**changes)
 
@@ -296,7 +296,7 @@ def test_plain_text_by_paragraphs_and_files(tmp_path, ends):
     assert "data.text_unit: is for plain text" in problems(tmp_path, GOOD, text_unit="file")[0]
 
 
-def test_a_text_has_an_end(tmp_path, monkeypatch):
+def test_a_too_long_text_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("snaketrain.data.sources.plain_text.LONGEST", 30)
     file = write(tmp_path / "a.txt", "one two three\n" * 3)
     for unit in ("paragraph", "file"):
@@ -382,7 +382,7 @@ def test_a_long_file_is_not_read_through(tmp_path):
         ("a,x|y\nb,x\n", "a,x\nb,x|z\n", {"label_kind": "classes"}, ["line 3 is of class 'z'"]),
     ],
 )
-def test_a_class_of_the_test_set_that_is_not_trained_on_is_told_before_a_run(tmp_path, train, test, changes, words):
+def test_an_untrained_class_of_the_test_set_is_reported_before_a_run(tmp_path, train, test, changes, words):
     files = {split: [write(tmp_path / f"{split}.csv", "text,label\n" + rows)] for split, rows in (("test", test), ("train", train))}
     (problem,) = check(data(**changes), files)
     assert all(word in problem for word in words), problem

@@ -128,7 +128,7 @@ def test_predictions_of_several_classes_can_be_read_again(tmp_path, several_clas
     assert [[float(line[f"p_{name}"]) for name in NAMES] for line in lines] == pytest.approx(rows["probabilities"], abs=1e-6)
 
 
-def test_numbers_stand_beside_the_mean_of_the_training_data(tmp_path):
+def test_numbers_are_compared_with_the_mean_of_the_training_data(tmp_path):
     random = np.random.default_rng(9)
     labels = random.normal(size=300)
     rows = {"predicted": labels + random.normal(size=300), "loss": np.zeros(300)}
@@ -160,7 +160,7 @@ def test_without_labels_there_are_predictions_only(tmp_path, facts, label, rows)
     assert len(lines) == 300 and {line["label"] for line in lines} == {""} and "predicted" in lines[0]
 
 
-def test_a_task_of_its_own_has_its_figures_and_its_columns(tmp_path):
+def test_a_users_task_has_its_own_metrics_and_columns(tmp_path):
     random = np.random.default_rng(3)
     rows = {"depth": random.normal(size=300).astype(np.float32), "corner": random.integers(0, 9, (300, 2))}
     results = write(tmp_path, rows, [], {}, metrics={"iou": 0.5, "loss": 1.0}, table={})

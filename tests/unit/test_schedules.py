@@ -46,7 +46,7 @@ def rates_of_torch(name: str, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_rates_are_those_of_torch_and_a_resume_knows_them(name):
+def test_rates_equal_those_of_torch_also_after_a_resume(name):
     schedule = {"use": f"torch.optim.lr_scheduler.{name}", "arguments": SCHEDULERS[name]}
     plan, expected = plan_of(schedule=schedule), rates_of_torch(name, STEPS)
     assert [plan.learning_rate_at(step) for step in range(1, STEPS + 1)] == pytest.approx(expected, rel=1e-9)

@@ -64,14 +64,14 @@ def test_an_evaluation_whose_checkpoint_was_lost_does_not_count(training):
 
 @pytest.mark.parametrize("number", [number for number, line in enumerate(JOURNAL) if line["event"] == "eval"])
 @pytest.mark.parametrize("damage", [lambda line: line[: len(line) // 2], lambda line: '{"event": "eval"}', lambda line: "\0" * 80])
-def test_a_torn_line_changes_no_winner(training, number, damage):
+def test_a_truncated_line_changes_no_winner(training, number, damage):
     lines = [json.dumps(line) for line in JOURNAL]
     write(training, [*lines[:number], damage(lines[number]), *lines[number + 1 :]])
     assert [entry for entry in ranked(training) if entry[2]] == [(12, 0.75, True), (8, 0.70, True)]
     assert not {(8, 0.90, True), (8, 0.90, False)} & set(ranked(training))
 
 
-def test_a_checkpoint_that_cannot_be_read_is_told(training):
+def test_an_unreadable_checkpoint_is_reported(training):
     (training / "checkpoints/step-00000012/state.json").write_text('{"step": 12, "metr')
     with pytest.raises(SystemExit, match=r"step-00000012/state.json: cannot be read .* Delete this checkpoint, and train the run again"):
         ranked(training)
@@ -82,13 +82,13 @@ def test_a_checkpoint_without_an_evaluation_is_not_ranked(training):
     assert (12, 0.75, True) not in ranked(training)
 
 
-def test_curves_hold_the_evaluations_of_the_attempt_that_went_on():
+def test_curves_contain_the_evaluations_of_the_last_attempt():
     assert curves(JOURNAL)["eval/accuracy"] == [(4, 0.72), (8, 0.70), (12, 0.75)]
     lines = [*JOURNAL[:4], *JOURNAL[4:6]]  # killed again before step 8: the metrics of its weights are unknown
     assert curves(lines)["eval/accuracy"] == [(4, 0.72)]
 
 
-def test_a_follower_that_has_told_the_lost_one_tells_the_other_too():
+def test_a_follower_that_has_sent_the_lost_evaluation_sends_the_other_too():
     """At the same step, but later: MLflow shows the later one."""
     high_water: dict[str, int] = {}
     before, after = points(JOURNAL[:4], high_water), points(JOURNAL[4:], high_water)

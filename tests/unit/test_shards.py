@@ -235,14 +235,14 @@ def test_a_header_among_the_rows_is_refused_when_the_classes_are_decided(folder)
         ([{"text": "film", "label": "a"}, {"text": "plot", "label": "a"}], "there is nothing to learn"),
     ],
 )
-def test_data_that_teaches_nothing_is_refused(tmp_path, tiny_tokenizer, rows, message):
+def test_data_without_anything_to_learn_is_refused(tmp_path, tiny_tokenizer, rows, message):
     made = Folder(tmp_path, tiny_tokenizer, dev_fraction=0, test_fraction=0)
     made.write("a.jsonl", rows)
     with pytest.raises(BadData, match=message):
         made.prepared()
 
 
-def test_the_number_of_shards_is_no_part_of_the_name():
+def test_the_number_of_shards_is_not_part_of_the_name():
     def name(**changes) -> str:
         return data_name(Data.model_validate(DATA | changes))
 
@@ -260,7 +260,7 @@ def test_the_number_of_shards_is_no_part_of_the_name():
         ({"shards": 3}, "data.shards: 3 is more than the files of data.train (1), which are not divided. Set data.shards: 1"),
     ],
 )  # fmt: skip
-def test_settings_that_shards_do_not_go_with(tmp_path, tiny_tokenizer, monkeypatch, changes, message):
+def test_settings_that_contradict_shards_are_refused(tmp_path, tiny_tokenizer, monkeypatch, changes, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(0, 10)))
     shutil.copytree(tiny_tokenizer, tmp_path / "tokenizer")

@@ -27,7 +27,7 @@ def watch(told):
     return JobMonitor(Slurm(), Path("logs/slurm"), told.append, {})
 
 
-def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(watch, told):
+def test_a_waiting_job_is_reported_once_with_reason_number_and_log(watch, told):
     for minute in (0, 5, 9):
         watch.look([ROW], minute * 60)
     assert told == []
@@ -50,12 +50,12 @@ def test_a_job_that_waits_is_told_once_after_a_while_with_reason_number_and_log(
         ("InvalidAccount", "account"),
     ],
 )
-def test_what_waiting_does_not_help_is_told_at_once(watch, told, reason, advice):
+def test_a_reason_that_waiting_does_not_help_is_reported_at_once(watch, told, reason, advice):
     watch.look([replace(ROW, reason=reason)], 0)
     assert len(told) == 1 and advice in told[0]
 
 
-def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told, monkeypatch):
+def test_a_requeued_job_is_reported_with_the_node_that_died(watch, told, monkeypatch):
     monkeypatch.setattr(Slurm, "_answer", lambda self, command: "a1 mixed\na2 down*\n")
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-2]")], 0)
     watch.look([replace(ROW, reason="BeginTime")], 30)
@@ -67,7 +67,7 @@ def test_a_job_that_was_queued_again_is_told_with_the_node_that_died(watch, told
     assert len(told) == 1
 
 
-def test_a_job_of_a_range_of_nodes_that_was_queued_again_takes_fewer_nodes(told, monkeypatch):
+def test_a_requeued_job_with_a_range_of_nodes_takes_fewer(told, monkeypatch):
     """SLURM does not answer at first; the next look asks again, and other jobs are looked at meanwhile."""
     asked, answers = [], ["", SlurmError("no answer"), ""]
 
@@ -108,7 +108,7 @@ def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, 
     assert sum("will start without a2, which failed it" in line for line in told) == 1
 
 
-def test_the_wait_is_counted_anew_after_a_run(watch, told, monkeypatch):
+def test_the_wait_is_counted_from_zero_after_a_run(watch, told, monkeypatch):
     monkeypatch.setattr(Slurm, "_answer", lambda self, command: "")
     watch.look([ROW], 0)
     watch.look([replace(ROW, state="RUNNING")], 500)
@@ -127,7 +127,7 @@ def test_how_a_job_ended(watch, told, state, advice):
     assert len(told) == 1 and f"ended as {state}" in told[0] and advice in told[0]
 
 
-def test_success_and_what_was_over_before_are_not_told(watch, told):
+def test_success_and_earlier_ends_are_not_reported(watch, told):
     watch.look([replace(ROW, state="FAILED"), replace(ROW, number="13", state="RUNNING")], 0)
     watch.look([replace(ROW, state="FAILED"), replace(ROW, number="13", state="COMPLETED")], 30)
     assert told == []
@@ -165,7 +165,7 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
     assert (tmp_path / "asked").read_text().split().count("4") == 1, "once for each job"
 
 
-def test_slurm_that_is_not_here_is_told(monkeypatch, tmp_path):
+def test_missing_slurm_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match="squeue is not installed here"):
         checks.jobs_here(Slurm())
@@ -183,7 +183,7 @@ def test_slurm_that_is_not_here_is_told(monkeypatch, tmp_path):
         ("allocation failure: Requested nodes are busy", None),
     ],
 )
-def test_what_slurm_would_refuse_is_told_with_a_remedy_once_for_all_jobs_alike(monkeypatch, error, advice):
+def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, error, advice):
     asked = []
 
     def run(self, command):

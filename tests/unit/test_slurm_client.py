@@ -61,7 +61,7 @@ def test_rules_run_none_of_slurms_programs():
         assert not [line for line in code if PROGRAMS - {"sbatch"} & set(line.replace('"', " ").split())], path
 
 
-def test_many_jobs_are_one_question(programs, asked):
+def test_many_jobs_are_queried_together(programs, asked):
     programs(squeue="echo 3; echo 1")
     assert Slurm().in_queue(["3", "2", "1", "2"]) == {"1", "3"}
     assert asked() == ["--noheader --format=%A --jobs=1,2,3"]
@@ -73,7 +73,7 @@ def test_one_job_that_ended_long_ago_is_not_in_the_queue(programs):
     assert Slurm().in_queue(["1"]) == set()
 
 
-def test_an_answer_is_used_again_until_it_is_too_old(programs, asked, monkeypatch):
+def test_an_answer_is_reused_until_it_is_too_old(programs, asked, monkeypatch):
     programs(squeue="echo 1")
     slurm, now = Slurm(), [1000.0]
     monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
@@ -95,7 +95,7 @@ def test_a_failure_is_not_remembered(programs, asked):
     assert slurm.has_jobs(max_age_seconds=5) and len(asked()) == 2
 
 
-def test_threads_that_ask_together_share_an_answer(programs, asked):
+def test_threads_that_ask_at_once_share_an_answer(programs, asked):
     programs(squeue="sleep 0.2; echo 1")
     slurm = Slurm()
     threads = [threading.Thread(target=slurm.has_jobs, args=(60,)) for _ in range(10)]
@@ -178,7 +178,7 @@ def test_the_gpus_of_a_job_on_each_node(details, gpus):
         ("rule_train_model_wildcards_x_train_model", "train_model x_train_model", "rule_train_model/x_train_model/7.log"),
     ],
 )
-def test_a_job_of_a_stage_and_one_of_several_stages_tell_their_run_and_their_log(comment, title, log):
+def test_jobs_of_one_or_several_stages_have_a_run_and_a_log(comment, title, log):
     job = QueuedJob("7", "RUNNING", "None", comment, "a1")
     assert job.title == title and job.log(Path("logs")) == Path("logs") / log
 

@@ -15,7 +15,7 @@ def test_slurm_conf_reaches_the_shell_of_a_job(monkeypatch):
     assert os.environ["SLURM_CONF"] == "/node/slurm.conf"
 
 
-def test_where_there_is_none_nothing_is_set(monkeypatch):
+def test_without_a_configuration_nothing_is_set(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     keep_slurm_conf()
     assert os.environ == {}

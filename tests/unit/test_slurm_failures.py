@@ -43,13 +43,13 @@ def test_a_memory_kill_is_named_with_the_amounts(found):
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "OUT_OF_MEMORY"])
-def test_so_is_one_by_jobacct_gather(found, state):
+def test_a_memory_kill_by_jobacct_gather_is_named_too(found, state):
     line = "slurmstepd: error: StepId=7.0 exceeded memory limit (4194304000 > 2097152000), being killed\n"
     kill = found(state, STARTED + line)
     assert "was killed for its memory (4000 MB were in use, over a limit of 2000 MB)" in kill.what and not kill.worth_retrying
 
 
-def test_where_only_the_state_tells_accounting_is_asked(found):
+def test_accounting_is_asked_if_only_the_state_is_known(found):
     assert (
         "(2000 MB were asked for on each node; 1536 MB were in use by a process)"
         in found("OUT_OF_MEMORY", "", 2000, "12.50M\n\n1535.8M\n").what
@@ -66,7 +66,7 @@ def test_a_kill_that_may_be_of_another_job_is_retried(found):
     assert kill.worth_retrying
 
 
-def test_what_an_earlier_start_of_the_job_ended_of_is_not_the_reason(found):
+def test_the_failure_of_an_earlier_start_is_not_the_reason(found):
     assert found("FAILED", f"{STARTED}job 7: {OUT_OF_MEMORY}{KILL}\n{STARTED}ValueError\n") is None
 
 

@@ -41,7 +41,7 @@ def test_processes_of_one_machine_share_its_threads():
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_in_a_slurm_job_all_start_on_its_nodes(processes):
+def test_in_a_slurm_job_all_processes_start_on_its_nodes(processes):
     found = words(Compute(nodes="2", processes=processes, threads=4), in_slurm_job=True)
     start = next(i for i, word in enumerate(found) if word.endswith("/launch_slurm.py"))
     assert found[start + 1 :] == [
@@ -71,7 +71,7 @@ def test_several_nodes_need_slurm(nodes, told):
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "env"])
-def test_launchers_of_one_machine_are_no_launchers_of_several_nodes(launcher):
+def test_launchers_for_one_machine_refuse_several_nodes(launcher):
     with pytest.raises(ValidationError, match=rf"the `launcher` {launcher} starts processes .*: set `nodes` to 1, or `launcher` to auto"):
         Settings.model_validate(
             {"data": {"train": {"path": "x"}, "tokenizer": {"path": "x"}}, "compute": {"nodes": 2, "launcher": launcher}}
@@ -122,7 +122,7 @@ def test_spares_are_asked_for_like_other_nodes(nodes, asked, trains_on, varies):
     assert list(compute.node_counts) == trains_on and compute.counts.varies == varies
 
 
-def test_an_evaluation_is_not_told_that_its_time_runs_out():
+def test_an_evaluation_is_not_signalled_before_its_time_limit():
     assert not any(word.startswith("--signal") for word in submitted(Compute(), saves=False))
 
 
@@ -150,7 +150,7 @@ def test_options_that_are_settings_are_refused(sbatch, setting):
 
 
 @pytest.mark.parametrize("given", ["my $(touch x) `y`", "train={seed: 1}", 'data={"name": "x"}', "notes='two words'", "ü", Path("it's")])
-def test_what_jobs_are_handed_as_it_is(given):
+def test_arguments_that_jobs_receive_literally(given):
     """The very text that the plugin puts into a job's script."""
     assert launching.misquoted([given], in_double_quotes=False) == []
     assert shlex.split(format_cli_value(given, quote=True)) == [str(given)]
@@ -159,7 +159,7 @@ def test_what_jobs_are_handed_as_it_is(given):
 @pytest.mark.parametrize(
     "given", ["it's $(touch x)", "'a'$(touch x)'b'", '"$(touch x)"', "a\\b", "two\nlines", "it's `x`", """both ' and \\" """]
 )
-def test_what_a_job_would_read_otherwise_is_refused(given):
+def test_arguments_that_a_job_would_misread_are_refused(given):
     (problem,) = launching.misquoted([given], in_double_quotes=False)
     assert problem.startswith(repr(given)) and "Snakemake cannot hand it to a job" in problem
 
@@ -199,7 +199,7 @@ def test_each_step_asks_for_all_gpus_of_its_job():
     assert found[found.index("--interface") + 1] == "ib0"
 
 
-def test_what_the_script_is_given_is_not_read_by_a_shell():
+def test_arguments_of_the_script_are_not_read_by_a_shell():
     words = ('-it\'s "$(touch PWNED)" `touch PWNED` {x} \\n & ; | > x * ~ $HOME\nsecond line', "--notes=$(touch PWNED)", "ü")
     assert tuple(command_of(Allocation("7", 0, ("a1",)), words=words)[-3:]) == words
 
@@ -246,7 +246,7 @@ def test_a_job_knows_its_nodes_and_how_often_it_was_started(job):
 
 
 @pytest.mark.parametrize(("here", "replaced"), [("a1", False), ("b1", True), ("", False)])
-def test_a_start_on_a_node_that_was_cut_off_trains_no_more_when_it_is_heard_of_again(slurm, capsys, monkeypatch, here, replaced):
+def test_a_start_on_a_node_that_was_cut_off_stops_training(slurm, capsys, monkeypatch, here, replaced):
     """It waits for its end: if it failed, Snakemake would delete the results of the start that has replaced it."""
     steps = []
     monkeypatch.setattr("snaketrain.launch.slurm_job.Step.run", lambda *_: steps.append(1) or StepEnding(Ending(0)))
@@ -255,7 +255,7 @@ def test_a_start_on_a_node_that_was_cut_off_trains_no_more_when_it_is_heard_of_a
     assert ("SLURM has already restarted it on a1" in capsys.readouterr().out) is replaced
 
 
-def test_a_start_whose_job_waits_for_nodes_again_trains_no_more(slurm, capsys, monkeypatch):
+def test_a_start_whose_job_was_requeued_stops_training(slurm, capsys, monkeypatch):
     monkeypatch.setattr(Slurm, "allocation", lambda self, number: Allocation(number, 2, ()))
     found = SlurmJob(Slurm(), "7", slurm, NodeCounts.of("3"), NodeSize(2, 4), Restarts(slurm, 3, 0.01, print), 60, "a1")
     assert found.train([]) == 1
@@ -275,12 +275,12 @@ def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monk
     assert job.allocation("7").hosts == ("a1",)
 
 
-def test_out_of_time_and_saved_is_queued_again(job, slurm):
+def test_a_saved_training_out_of_time_is_requeued(job, slurm):
     assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
     assert changed(slurm) == ["requeue 7"]
 
 
-def test_a_script_that_fails_by_itself_is_neither_restarted_nor_queued_again(job, slurm):
+def test_a_failing_script_is_neither_restarted_nor_requeued(job, slurm):
     assert job.exit_code(StepEnding(Ending(1)), []) == 1
     assert job.exit_code(StepEnding(Ending(143)), ["SIGTERM"]) == 75
     assert changed(slurm) == []
@@ -302,7 +302,7 @@ def test_a_dead_node_is_given_up_before_slurm_ends_the_job_for_it(job, slurm):
     assert job.usable() == ["a1", "a3"] and changed(slurm) == ["update JobId=7 NodeList=a1,a3"]
 
 
-def test_with_too_few_nodes_left_the_job_is_queued_again_without_the_bad_ones(job, slurm, capsys):
+def test_with_too_few_nodes_left_the_job_is_requeued_without_the_bad_ones(job, slurm, capsys):
     bad = StepEnding(Ending(76, "1 of 2 GPUs no longer answer on a1"), dead=["a2"], unfit=["a1"])
     assert job.exit_code(bad, []) == 76
     assert changed(slurm) == ["update JobId=7 NodeList=a1,a3", "requeue 7"]
@@ -366,7 +366,7 @@ def test_a_start_that_was_cut_off_does_not_end_the_next_one(job, slurm, capsys):
     assert "SLURM has already restarted it elsewhere" in capsys.readouterr().out
 
 
-def test_silent_nodes_are_asked_all_at_once(slurm):
+def test_silent_nodes_are_probed_all_at_once(slurm):
     (slurm / "bin/srun").write_text(
         f"#!/bin/sh\necho $$ > {slurm}/asking-$$; sleep 1; ls {slurm} | grep -c asking > {slurm}/most; exit 1\n"
     )
@@ -374,7 +374,7 @@ def test_silent_nodes_are_asked_all_at_once(slurm):
     assert (slurm / "most").read_text() == "3\n"
 
 
-def test_no_node_is_dead_where_slurm_does_not_answer(slurm):
+def test_no_node_is_dead_if_slurm_does_not_answer(slurm):
     job = Allocation("7", 0, ("a1", "a2", "a3"))
     (slurm / "lost").write_text("a2\n")
     assert dead_nodes(Slurm(), job, ["a2", "a3"]) == ["a2"]
@@ -450,7 +450,7 @@ def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended()
         ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, and this machine has none"),
     ],
 )
-def test_what_needs_gpus_is_told_where_there_will_be_none(monkeypatch, compute, strategy, executor, gres, told):
+def test_missing_gpus_are_reported_before_any_job(monkeypatch, compute, strategy, executor, gres, told):
     monkeypatch.setattr(launching, "GPU_DEVICES", ("/dev/no_such_device*",))
     run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": compute, "train": {"strategy": strategy}})
     found = launching.without_gpus(run, executor, gres)

@@ -88,7 +88,7 @@ def test_a_job_receives_the_settings_that_snakemake_compares(pipeline, tmp_path)
         assert (given.stage, [*given.settings, *given.code]) == (stage, found.strings(stage, name))
 
 
-def test_so_are_processes_that_torchrun_starts(pipeline, tmp_path):
+def test_processes_of_torchrun_receive_their_arguments_literally(pipeline, tmp_path):
     found, job = pipeline(threads=2, processes=2, device="cpu"), ("default", f"{TEXT}/manifest.json", {})
     given = run(stage_commands.shell_command(found, "train_model", *job), tmp_path)
     assert sorted(each["ranks"] for each in given) == ["0", "1"]

@@ -100,7 +100,7 @@ def test_jobs_that_start_at_once_make_one_copy(python, tmp_path):
         ("here", "here is not an absolute path"),
     ],
 )
-def test_where_no_copy_can_be_made_the_environment_itself_is_used_and_it_is_told(made, python, folder, told):
+def test_without_a_copy_the_environment_itself_is_used_and_a_line_says_so(made, python, folder, told):
     packed(python)
     found = staged(python, folder)
     assert found.stdout.startswith(f"{made}/venv ")
@@ -111,7 +111,7 @@ def test_where_no_copy_can_be_made_the_environment_itself_is_used_and_it_is_told
     )
 
 
-def test_an_environment_that_was_changed_is_packed_anew(made, python, environment, tmp_path):
+def test_a_changed_environment_is_packed_again(made, python, environment, tmp_path):
     old = packed(python)
     assert packed(python) == old
     (environment / "other-1.dist-info").mkdir()
@@ -124,7 +124,7 @@ def test_an_environment_that_was_changed_is_packed_anew(made, python, environmen
         shutil.rmtree(environment / "other-1.dist-info")
 
 
-def test_too_little_space_is_told(tmp_path, monkeypatch):
+def test_too_little_space_is_reported(tmp_path, monkeypatch):
     (tmp_path / "x.tar").write_bytes(bytes(1000))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 999))
     with pytest.raises(staged_environment.CannotStage, match="GB free"):

@@ -47,7 +47,7 @@ def test_a_process_that_hangs_ends(tmp_path):
     assert started(tmp_path, 0, 2).wait(limits.seconds(30)) == WORTH_ANOTHER_START
 
 
-def test_a_thousand_ranks_are_listed_by_place_the_few_first(tmp_path):
+def test_a_thousand_ranks_are_grouped_by_place_smallest_group_first(tmp_path):
     waiting = '  File "/lib/torch/distributed/distributed_c10d.py", line 1, in all_reduce\n'
     for rank in range(1024):
         (tmp_path / f"rank-{rank}.txt").write_text('  File "/home/own/data.py", line 5, in read\n' if rank == 7 else waiting)

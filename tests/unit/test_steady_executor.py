@@ -120,7 +120,7 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, submitted, tmp
     assert number == "2" and "left no result" in message
 
 
-def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, submitted, tmp_path):
+def test_files_left_by_an_earlier_job_are_not_results_of_this_one(slurm, executor, submitted, tmp_path):
     """SLURM has lost a job before it began, and the manifest of the last time is still there."""
     (tmp_path / "manifest.json").write_text("old")
     job = submitted("1", "manifest.json")
@@ -138,7 +138,7 @@ def test_what_an_earlier_job_has_left_is_no_result_of_this_one(slurm, executor, 
         ("FAILED", 1, ""),
     ],
 )
-def test_what_would_end_alike_is_not_retried(slurm, executor, submitted, state, attempt, message):
+def test_a_job_that_would_end_the_same_way_is_not_retried(slurm, executor, submitted, state, attempt, message):
     job = submitted("1")
     job.aux["slurm_logfile"].write_text("as usual\n")
     slurm(squeue=f"echo '1|{state}'")
@@ -215,7 +215,7 @@ def test_a_limit_with_no_job_ahead_is_a_failure(slurm, executor, submission):
     assert "QOSMaxSubmitJobPerUserLimit" in executor.reported[0][1]
 
 
-def test_an_outage_without_end_is_a_failure(slurm, executor, submission, monkeypatch):
+def test_an_endless_outage_is_a_failure(slurm, executor, submission, monkeypatch):
     monkeypatch.setattr(submitting, "OUTAGE_PATIENCE_SECONDS", 0.1)
     slurm(sbatch=SBATCH_AWAY, squeue=AWAY)
     executor.run_job(submission)
@@ -255,7 +255,7 @@ def lost_answer(tmp_path) -> tuple[str, str]:
     return message, asked
 
 
-def test_nothing_is_submitted_before_it_is_known_that_the_first_try_left_no_job(slurm, executor, submission, tmp_path):
+def test_nothing_is_resubmitted_before_the_first_try_is_known_to_have_left_no_job(slurm, executor, submission, tmp_path):
     """SLURM does not answer that question either. Found by the simulated cluster (seed 465): both jobs ran."""
     message, asked = lost_answer(tmp_path)
     sbatch = f"if [ -e {tmp_path}/cancelled ]; then echo 12; else echo once >> {tmp_path}/submissions; {message}; fi"
@@ -297,7 +297,7 @@ def test_ctrl_c_ends_submissions_that_wait(slurm, executor, submission, monkeypa
 # --- names
 
 
-def test_a_job_has_a_name_that_tells_what_it_is(slurm, executor, submitted, tmp_path):
+def test_a_jobs_name_says_what_it_is(slurm, executor, submitted, tmp_path):
     """In plain squeue; the plugin would name all jobs of a workflow by one UUID, and asks for that name."""
     asked = f'echo "$@" >> {tmp_path / "asked"}; echo "1|RUNNING"'
     slurm(squeue=asked)
@@ -328,7 +328,7 @@ def left(number: str, is_done: bool = False) -> Left:
     return Left(made, is_done)
 
 
-def test_a_job_that_is_left_over_goes_on(slurm, executor, submission):
+def test_a_leftover_job_continues(slurm, executor, submission):
     slurm(sbatch="echo 12")
     executor.left_over.kept["rule_train_model"] = left("4")
     executor.run_job(submission)
@@ -340,7 +340,7 @@ def test_a_job_that_is_left_over_goes_on(slurm, executor, submission):
     assert executor.reported == [("4", "")] and executor.submissions.latest()["rule_train_model"].state == "COMPLETED"
 
 
-def test_a_job_that_is_left_over_and_fails_is_submitted_when_it_is_tried_again(slurm, executor, submission):
+def test_a_leftover_job_that_fails_is_submitted_by_the_retry(slurm, executor, submission):
     slurm(sbatch="echo 12", squeue="echo '4|FAILED'")
     submission.attempt, submission.restart_times = 1, 2
     executor.left_over.kept["rule_train_model"] = left("4")
@@ -350,9 +350,7 @@ def test_a_job_that_is_left_over_and_fails_is_submitted_when_it_is_tried_again(s
     assert [job.external_jobid for job in executor.active_jobs] == ["4", "12"]
 
 
-def test_a_job_that_is_left_over_and_was_forgotten_by_slurm_is_judged_by_what_was_there_before_it_was_submitted(
-    slurm, executor, submission
-):
+def test_a_leftover_job_that_slurm_has_forgotten_is_done_if_its_results_exist(slurm, executor, submission):
     """It has written its result before this workflow began to follow it."""
     submission.output = ["manifest.json"]
     Path("manifest.json").touch()
@@ -363,7 +361,7 @@ def test_a_job_that_is_left_over_and_was_forgotten_by_slurm_is_judged_by_what_wa
     assert executor.reported == [("4", "")]
 
 
-def test_what_was_done_while_no_workflow_ran_is_not_submitted(slurm, executor, submission):
+def test_what_finished_while_no_workflow_ran_is_not_submitted(slurm, executor, submission):
     slurm(sbatch="echo 12")
     executor.left_over.kept["rule_train_model"] = left("4", is_done=True)
     executor.run_job(submission)
@@ -405,14 +403,14 @@ def test_a_second_ctrl_c_leaves_at_once(slurm, executor, submitted, caplog, monk
     assert "Not waiting any longer for SLURM job 4 (train_model:small)" in caplog.text
 
 
-def test_ctrl_c_while_slurm_does_not_answer_says_what_runs_on(slurm, executor, submitted, caplog):
+def test_ctrl_c_while_slurm_does_not_answer_says_what_keeps_running(slurm, executor, submitted, caplog):
     submitted("4")
     slurm(scancel=SBATCH_AWAY)
     executor.cancel_jobs([])
     assert "keep running" in caplog.text and "scancel 4" in caplog.text
 
 
-def test_ctrl_c_while_scancel_hangs_does_not_wait_for_jobs_that_run_on(slurm, executor, submitted, caplog, monkeypatch):
+def test_ctrl_c_while_scancel_hangs_does_not_wait_for_jobs(slurm, executor, submitted, caplog, monkeypatch):
     """The plugin takes that for a success. Found by the simulated cluster (seed 424)."""
     monkeypatch.setattr("snaketrain.slurm.client.TIMEOUT_SECONDS", 0.2)
     submitted("4")
@@ -434,7 +432,7 @@ def test_ctrl_c_cancels_a_job_that_is_just_being_submitted(slurm, executor, subm
     assert (tmp_path / "cancelled").read_text() == "12\n"
 
 
-def test_a_sleep_between_two_looks_ends_with_the_workflow(executor):
+def test_a_sleep_between_two_polls_ends_with_the_workflow(executor):
     executor.next_seconds_between_status_checks = 180
     threading.Timer(0.3, lambda: setattr(executor, "wait", False)).start()
     began = time.monotonic()

@@ -135,7 +135,7 @@ def read(stream, loader=None, **which):
     return found
 
 
-def test_steps_read_on_over_passes_each_in_its_own_order(mine):
+def test_steps_continue_over_passes_each_in_its_own_order(mine):
     dataset = mine["Plain"]()
     found = read(stream_of(dataset), steps=4)
     numbers = [number for step in sorted(found) for number in found[step]["number"]]
@@ -194,7 +194,7 @@ def resumed(dataset, state: dict, loader: Loader | None = None) -> dict:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["Plain", "Resumable"])
 @pytest.mark.parametrize("after", [1, 2, 3])  # within the first pass, and within and after the second
-def test_a_resumed_stream_goes_on_with_the_next_example(mine, kind, after, workers, caplog):
+def test_a_resumed_stream_continues_with_the_next_example(mine, kind, after, workers, caplog):
     expected = read(stream_of(mine[kind]()))
     state = interrupted(mine[kind](), after, loader=Loader(workers))
     dataset = mine[kind]()
@@ -240,7 +240,7 @@ def test_what_cannot_be_read_or_saved_is_an_error(mine, kind, error, words):
         read(stream_of(mine[kind](saved={"file": object()})))
 
 
-def test_a_stream_is_told_from_numbered_items(mine):
+def test_a_stream_is_distinguished_from_a_map_style_dataset(mine):
     assert [is_stream(mine[kind]()) for kind in ("Plain", "OfTorch", "Numbered")] == [True, True, False]
 
 
@@ -268,7 +268,7 @@ def test_prepared_facts_describe_the_stream_and_number_the_dev_set(mine, tmp_pat
         ({"dev": {"use": "mine.py:Numbered", "arguments": {"count": 0}}}, "data.dev: mine.py:Numbered has no items"),
     ],
 )
-def test_splits_that_a_stream_cannot_give_are_refused(mine, tmp_path, changes, words):
+def test_splits_that_a_stream_cannot_provide_are_refused(mine, tmp_path, changes, words):
     with pytest.raises(BadData, match=words):
         prepare_items(data(**changes), tmp_path)
 

@@ -144,7 +144,7 @@ def step(compute: Compute) -> list[str]:
     return srun_command(Allocation("7", 0, ("a1", "a2")), ["a1", "a2"], size, "a1:2345", ["x.py", "--output", "f/manifest.json"])
 
 
-def test_under_slurm_all_of_it_is_within_the_step_of_each_node(start, tmp_path):
+def test_under_slurm_surroundings_are_inside_the_step_of_each_node(start, tmp_path):
     """The stand-in for srun executes the step's command as a node does."""
     program(tmp_path, "srun", 'while [ "$1" != env ]; do shift; done; exec "$@"')
     compute = Compute(nodes="2", processes=2, threads=4, environment={"TEXT": HOSTILE}, setup=f"export QUOTED={shlex.quote(HOSTILE)}")
@@ -157,7 +157,7 @@ def test_under_slurm_all_of_it_is_within_the_step_of_each_node(start, tmp_path):
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_pyxis_is_told_by_options_of_srun(tmp_path, monkeypatch):
+def test_pyxis_is_configured_by_options_of_srun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = step(Compute(nodes="2", container={"image": "nvcr.io#nvidia/pytorch:24.10-py3", "runtime": "pyxis", "binds": ["/data"]}))
     project = surroundings.PROJECT
@@ -183,7 +183,7 @@ def test_without_surroundings_a_log_begins_with_a_short_command():
         ({"image": "nvcr.io#nvidia/pytorch", "runtime": "pyxis"}, True, None),
     ],
 )
-def test_what_is_told_of_a_container_before_the_first_job(container, under_slurm, told):
+def test_problems_of_a_container_are_reported_before_the_first_job(container, under_slurm, told):
     found = list(surroundings_problems(Compute(container=container), under_slurm))
     assert (found == []) if told is None else (len(found) == 1 and found[0].startswith(told))
 

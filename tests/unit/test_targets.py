@@ -33,7 +33,7 @@ def ids(tiny_tokenizer):
     return lambda text: tokenizer.encode(text).ids
 
 
-def test_source_and_target_are_sequences_of_their_own(prepared, ids):
+def test_source_and_target_are_separate_sequences(prepared, ids):
     splits, facts, issues = prepared(as_jsonl(ROWS), ending="jsonl", **SETTINGS)
     whole = [row for row in ROWS if row["summary"].strip()]
     assert [(row["text"], row["target"]) for row in splits["train"]] == [(row["text"], row["summary"]) for row in whole]
@@ -43,7 +43,7 @@ def test_source_and_target_are_sequences_of_their_own(prepared, ids):
     assert issues.counts["empty_text"] == 1, "a row without a target teaches nothing"
 
 
-def test_each_is_truncated_to_a_length_of_its_own_and_only_targets_get_the_end_token(prepared, ids):
+def test_source_and_target_have_separate_lengths_and_only_targets_an_end_token(prepared, ids):
     splits, facts, _ = prepared(as_jsonl(ROWS), ending="jsonl", max_length=5, max_target_length=6, end_token="never", **SETTINGS)
     (end,) = ids("never")[1:-1]
     assert splits["train"][0]["input_ids"] == ids("what a very")

@@ -17,7 +17,7 @@ PARSERS = [path for path in sorted([*SCRIPTS.rglob("*.py"), *BENCHMARKS.glob("*.
 
 
 @pytest.mark.parametrize("script", PARSERS, ids=lambda path: path.stem)
-def test_each_option_has_a_help_text_that_stands_by_itself(script):
+def test_each_option_has_a_self_contained_help_text(script):
     calls = [node for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Call)]
     options = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]
     assert options
@@ -78,12 +78,12 @@ def test_a_server_of_the_same_database_is_recognised(taken, tmp_path):
     assert show_runs.port_of_server(store) is None
 
 
-def test_without_results_it_is_said_how_to_make_some(tmp_path):
+def test_without_results_the_tool_says_how_to_make_some(tmp_path):
     done = subprocess.run([sys.executable, SCRIPTS / "tools/show_runs.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.endswith("Run `make demo` first, or snakemake in this folder.\n")
 
 
-def test_a_configuration_that_is_no_yaml_is_one_line(tmp_path):
+def test_a_configuration_that_is_not_yaml_is_reported_in_one_line(tmp_path):
     (tmp_path / "bad.yaml").write_text("train:\n  steps: 1\n epochs: [\n")
     for name, what in (("bad.yaml", "bad.yaml, line 3, column 2: not YAML"), ("none.yaml", "none.yaml: cannot be read")):
         command = [sys.executable, SCRIPTS / "tools/check_configuration.py", name]

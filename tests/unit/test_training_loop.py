@@ -37,7 +37,7 @@ def plain_loop(module: nn.Sequential, points: Points, batches: Batches) -> list[
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
+def test_steps_equal_those_of_a_plain_loop(tmp_path, accumulate):
     training = make(tmp_path, accumulate=accumulate)
     plain = copy.deepcopy(module_of(training))
     assert training.fit().step == 15
@@ -50,7 +50,7 @@ def test_steps_are_those_of_a_plain_loop(tmp_path, accumulate):
 
 
 @pytest.mark.parametrize("stops_at", [1, 7, 8, 10])
-def test_stopped_anywhere_it_resumes_to_the_same_bits(tmp_path, stops_at):
+def test_a_training_stopped_anywhere_resumes_bit_for_bit(tmp_path, stops_at):
     """With dropout: between two evaluations of the plan, at one, and at the end of an epoch."""
     whole, begun = make(tmp_path / "whole", dropout=0.5), make(tmp_path / "parts", dropout=0.5, stops_at=stops_at)
     assert (whole.fit().step, begun.fit().step) == (15, stops_at)
@@ -81,7 +81,7 @@ def test_training_has_dropout_again_after_an_evaluation(tmp_path):
 
 
 @pytest.mark.parametrize("spoiled", ["loss", "gradients", "an infinite loss of finite gradients"])
-def test_a_step_that_is_not_a_number_changes_nothing_but_the_journal(tmp_path, spoiled):
+def test_a_nonfinite_step_changes_only_the_journal(tmp_path, spoiled):
     training, task_step = make(tmp_path), Classify.training_step
 
     def spoiling(modules: Modules, batch: Batch) -> Tensor:
@@ -107,7 +107,7 @@ def test_a_step_that_is_not_a_number_changes_nothing_but_the_journal(tmp_path, s
     assert [(line["step"], line["examples"]) for line in training.journal.of("bad_step")] == [(7, training.plan.batches.of(1)[1].tolist())]
 
 
-def test_steps_that_a_task_leaves_out_are_still_evaluated_and_saved(tmp_path):
+def test_steps_that_a_task_skips_are_still_evaluated_and_saved(tmp_path):
     """Of five an epoch the last two, one of which ends it."""
     training, ended = make(tmp_path), []
 

@@ -20,7 +20,7 @@ def evaluation(**metrics: float) -> dict:
     return {"event": "eval", "step": 0, "metrics": metrics}
 
 
-def test_a_line_says_what_one_asks_first(progress):
+def test_a_line_has_step_loss_metric_and_time_left(progress):
     progress.add(evaluation(loss=0.5, macro_f1=0.8, accuracy=0.79))
     progress.add(train(60, 0.4817, steps=30.0, data_wait=6.0))
     assert progress.line == "pretrained  60/126  48 %  loss 0.482  dev accuracy 0.79  eta 0:40"
@@ -34,12 +34,12 @@ def test_the_speed_is_a_moving_average_that_an_evaluation_does_not_spoil(progres
     assert progress.pace == pytest.approx(0.7 * 1.0 + 0.3 * 2.0)
 
 
-def test_the_time_left_has_as_much_evaluation_as_so_far(progress):
+def test_the_time_left_includes_evaluations_as_so_far(progress):
     progress.add(train(63, 1.0, steps=63.0, evaluation=50.0, saving=13.0))
     assert progress.seconds_left == pytest.approx(126.0)
 
 
-def test_a_resumed_training_starts_anew(progress):
+def test_a_resumed_training_resets_the_progress(progress):
     progress.add(evaluation(loss=0.5))
     progress.add(train(60, 0.5, steps=60.0))
     assert progress.evaluated == "dev loss 0.5"

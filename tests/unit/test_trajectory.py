@@ -103,7 +103,7 @@ def test_the_step_from_which_an_edit_trains(edit, step):
     assert parts(made(), made(**edit)) == step
 
 
-def test_where_evaluations_change_the_weights_their_moments_count():
+def test_if_evaluations_change_the_weights_their_steps_count():
     """A learning rate that falls at a plateau, say."""
     first = made(evaluations_count=True)
     assert parts(first, made(evaluations_count=True)) == NEVER
@@ -165,7 +165,7 @@ def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
     assert {field.name for field in dataclasses.fields(Execution)} == {"strategy", "processes", "device", "torch", "accumulate"}
 
 
-def test_its_modules_exist():
+def test_the_listed_modules_exist():
     from snaketrain.orchestration.code_digest import SCRIPTS
 
     for name in (*trajectory.MEASURING, *trajectory.NOT_MEASURING):

@@ -75,7 +75,7 @@ def encoded(library: Tokenizer, some: list[str], **settings) -> pyarrow.Table:
 
 @pytest.mark.parametrize("end_token", [None, "[SEP]"])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
-def test_tokens_are_those_of_the_whole_text(kind, end_token):
+def test_tokens_equal_those_of_the_whole_text(kind, end_token):
     tokenizer, some = trained(kind), texts(300, 300)
     assert splits_at_spaces(tokenizer) == (kind != "one piece")
     tokenizer.enable_truncation(24 - (end_token is not None))
@@ -89,7 +89,7 @@ def test_tokens_are_those_of_the_whole_text(kind, end_token):
 
 @pytest.mark.parametrize("cached", [0, 10**6])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams"])
-def test_whole_texts_as_well(kind, cached, monkeypatch):
+def test_whole_texts_have_equal_tokens_too(kind, cached, monkeypatch):
     """Most of their words are inner words of many texts; and what the cache drops in between makes no difference."""
     monkeypatch.setattr(word_tokens, "CACHED_CHARACTERS", cached)
     tokenizer, some = trained(kind), texts(300, 100)
@@ -119,7 +119,7 @@ PAIRS = {
 @pytest.mark.parametrize("max_length", [7, 16, 33])
 @pytest.mark.parametrize("template", PAIRS)
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams", "one piece"])
-def test_pairs_are_cut_as_the_tokenizer_does_it(kind, template, max_length):
+def test_pairs_are_truncated_like_the_tokenizer_does(kind, template, max_length):
     tokenizer, draw = trained(kind), random.Random(0)
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=PAIRS[template], special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
     lengths = [(a, b) for a in range(0, 21, 2) for b in range(0, 21, 2)] + [(15, 16), (16, 15), (100, 3), (3, 100), (100, 99)]

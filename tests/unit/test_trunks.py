@@ -56,7 +56,7 @@ def test_shared_steps_are_those_with_the_same_rates():
     {"epochs": 3}, {"steps": 40, "schedule": "torch.optim.lr_scheduler.ConstantLR"}, {"steps": 40, "schedule": "mine.py:mine"},
     {"steps": 40, "groups": [{"match": "*", "schedule": "constant"}]}, {"steps": 0},
 ])  # fmt: skip
-def test_nothing_is_planned_where_the_rates_are_not_known_yet(train):
+def test_no_trunk_is_planned_if_the_rates_are_unknown(train):
     assert stretches(Train(**train)) == ()
 
 
@@ -169,7 +169,7 @@ def test_a_training_keeps_its_trunk_whatever_is_planned(tmp_path, monkeypatch):
     assert not tree(train={"seed": 7}).trunks.has_begun(first), "of other settings"
 
 
-def test_a_trunk_that_was_deleted_is_not_made_again(tmp_path, monkeypatch):
+def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (trunk,), (first, second) = short().trunks.known, short().runs
     begin(short(), "runs", first, trunk)
@@ -177,7 +177,7 @@ def test_a_trunk_that_was_deleted_is_not_made_again(tmp_path, monkeypatch):
     assert trunk in tree(decays=DECAYS[:1], lengths=[3000]).trunks.known, "Snakemake must find a rule for it"
 
 
-def test_trainings_that_began_without_a_trunk_finish_so(tmp_path, monkeypatch):
+def test_trainings_that_began_without_a_trunk_finish_without_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = short().runs
     begin(short(), "runs", first, None, finished=False)

@@ -67,7 +67,7 @@ def test_a_run_whose_evaluation_on_a_further_set_failed_is_compared_without_it(w
     assert without_results(workflow.dag, workflow.scheduler) == {"a/more": "evaluate_set failed: out of memory", "b": "not started"}
 
 
-def test_of_jobs_that_were_submitted_as_one_the_last_that_ran_has_failed(workflow, tmp_path):
+def test_the_last_job_that_ran_of_a_submitted_group_has_failed(workflow, tmp_path):
     workflow.left.discard(workflow.jobs["prepare_data"])
     group = frozenset(workflow.jobs[stage, "a"] for stage in STAGES)
     workflow.dag.get_job_group = lambda job: group if job in group else None

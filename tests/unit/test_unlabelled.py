@@ -62,7 +62,7 @@ def test_rows_without_a_text_are_left_out_and_reported(tmp_path, tiny_tokenizer)
 
 
 @pytest.mark.parametrize("longest", [None, 9])
-def test_prompts_are_tokenised_as_before_the_answers_of_the_training(tmp_path, tiny_tokenizer, longest):
+def test_prompts_are_tokenised_as_in_training(tmp_path, tiny_tokenizer, longest):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer", pair=True)
     data = settings(text=["first", "second"], label=None, max_length=longest, end_token="[PAD]")
     train, new = tmp_path / "train.csv", tmp_path / "new.csv"
@@ -103,7 +103,7 @@ def test_inputs_generate_as_the_evaluation_does_unless_they_say_otherwise():
     assert {name: inputs["generate"]["num_beams"] for name, inputs in given.items()} == {"new": 4, "old": 2}
 
 
-def test_what_is_predicted_makes_no_other_result_stale():
+def test_predictions_make_no_other_result_stale():
     data = {"train": {"path": "x"}, "tokenizer": {"path": "x"}}
     without, given = ({"data": data, **predict} for predict in ({}, {"predict": {"new": {"path": "new.csv"}, "old": {"path": "old.csv"}}}))
     plain, predicting = (Pipeline(config, reads_files=False) for config in (without, given))

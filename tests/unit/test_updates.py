@@ -51,7 +51,7 @@ def changed(ours: TrainState, before: dict[str, Tensor]) -> list[bool]:
     return [not torch.equal(before[name], tensor) for name, tensor in weights(ours).items()]
 
 
-def test_an_overflow_in_one_module_leaves_out_the_other_as_well():
+def test_an_overflow_in_one_module_skips_the_other_too():
     ours = learner(Strategy("cpu", "fp16"), Together())
     scale, start = ours.strategy.scaler.get_scale(), weights(ours)
     ours.task.spoil = True
@@ -86,7 +86,7 @@ class OfTwo(Strategy):
         return tensor.double() + self.other
 
 
-def test_what_a_task_wraps_itself_is_updated_by_all_processes_or_by_none():
+def test_modules_wrapped_by_a_task_are_updated_by_all_processes_or_none():
     ours = learner(OfTwo("cpu", "fp32"), Together())
     ours.task.wraps, start = False, weights(ours)
     ours.strategy.other = 1.0  # has found an infinite gradient
@@ -97,7 +97,7 @@ def test_what_a_task_wraps_itself_is_updated_by_all_processes_or_by_none():
     assert changed(ours, start) == [True, True]
 
 
-def test_running_out_of_memory_between_two_optimizers_is_not_tried_again(monkeypatch):
+def test_running_out_of_memory_between_two_optimizers_is_not_retried(monkeypatch):
     ours = learner(Strategy("cpu", "fp32"), Together())
 
     def too_much() -> None:
@@ -109,7 +109,7 @@ def test_running_out_of_memory_between_two_optimizers_is_not_tried_again(monkeyp
 
 
 @pytest.mark.parametrize(("scale", "reported"), [(2.0**10, []), (0.5, [7])])
-def test_gradients_without_numbers_are_no_overflow_where_nothing_is_scaled_up(scale, reported):
+def test_nonfinite_gradients_without_a_loss_scale_are_not_an_overflow(scale, reported):
     """Else a training in fp16 whose every gradient is NaN would go to its end without a word."""
     strategy, lines = Strategy("cpu", "fp16"), []
     strategy.scaler.scale(torch.ones(()))  # which makes its state

@@ -46,7 +46,7 @@ def answers(right: int, examples: int = 200, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).permutation(examples) < right
 
 
-def test_of_one_seed_each_the_models_are_tested_not_the_settings():
+def test_with_one_seed_each_the_models_are_tested_not_the_settings():
     found = said(("b", [answers(120)]), ("a", [answers(180)]))
     assert found.startswith("a is ahead of b: test accuracy 0.900 against 0.600. The gap is 0.300 (95 % interval ")
     assert "McNemar's test on the same 200 examples, p < 0.001" in found and "sweep train.seed" in found and "is better" not in found
@@ -54,7 +54,7 @@ def test_of_one_seed_each_the_models_are_tested_not_the_settings():
     assert found.startswith("a is not clearly better than b") and "it may be chance" in found
 
 
-def test_over_seeds_it_may_say_better():
+def test_over_several_seeds_the_verdict_may_be_better():
     found = said(("b", [answers(120 + n, seed=n) for n in range(3)]), ("a", [answers(180 + n, seed=n) for n in range(3)]))
     assert found.startswith("a is better than b: test accuracy 0.905 against 0.605 (3 seeds each). The gap is 0.300")
     found = said(("b", [answers(n, seed=n) for n in (100, 140)]), ("a", [answers(n, seed=n) for n in (120, 150)]))
@@ -71,7 +71,7 @@ def test_the_best_on_the_development_set_may_be_behind():
     assert "nothing to compare" in said(("a", [answers(140)]))
 
 
-def test_without_predictions_one_seed_each_tells_nothing():
+def test_without_predictions_one_seed_each_is_inconclusive():
     both = [group("b", [answers(120)]), group("a", [answers(180)])]
     found = verdict(both, lambda run, split: None)
     assert (
@@ -195,7 +195,7 @@ OF_TWO_CLASSES = {("class", name) for name in ("f1", "auroc", "average_precision
 
 
 @pytest.mark.parametrize(("form", "name"), sorted(METRICS.keys() - OF_TWO_CLASSES, key=str))
-def test_weighted_metrics_are_those_of_repeated_examples(form, name):
+def test_weighted_metrics_equal_those_of_repeated_examples(form, name):
     whole = by_reference(form, name, np.arange(60))
     metric = metric_of(name, saved(form, {name: whole}))
     assert metric is not None and metric(np.ones(60)) == pytest.approx(whole, rel=1e-4)
@@ -249,7 +249,7 @@ def test_equal_configurations_are_seldom_called_better(seeds):
     assert simulation.rate(seeds, simulation.Population(), repeats=200) <= 0.05
 
 
-def test_figures_are_rounded_as_people_do():
+def test_figures_are_rounded_half_up():
     assert rounded(0.7975) == "0.798" and rounded(319 / 400) == "0.798" and rounded(-0.0025) == "-0.003" and rounded(2.5, 0) == "3"
     assert rounded(0.00012345) == "0.00012" and rounded(1234567.0, 0) == "1,234,567" and rounded(0.0) == "0.000"
     assert rounded(None) == rounded(math.nan) == rounded(True) == "–"

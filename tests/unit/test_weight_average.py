@@ -49,7 +49,7 @@ def averaging(folder: Path, kind: dict, **changes) -> Trainer:
 
 
 @pytest.mark.parametrize("kind", [EMA, SWA], ids=["ema", "swa"])
-def test_the_average_is_that_of_torch_and_is_what_is_evaluated_and_saved(tmp_path, kind):
+def test_the_average_equals_that_of_torch_and_is_evaluated_and_saved(tmp_path, kind):
     trainer, plain = averaging(tmp_path / "run", kind), make(tmp_path / "plain", make_task=WithStatistics)
     reference = Reference(module_of(trainer), kind)
     trainer.callbacks.callbacks = [*trainer.callbacks.callbacks, reference]
@@ -70,7 +70,7 @@ def test_the_average_is_that_of_torch_and_is_what_is_evaluated_and_saved(tmp_pat
 
 @pytest.mark.parametrize("format", ["whole", "sharded"])
 @pytest.mark.parametrize("stops_at", [2, 9])
-def test_a_resumed_training_continues_the_average_to_the_bit(tmp_path, format, stops_at):
+def test_a_resumed_training_continues_the_average_bit_for_bit(tmp_path, format, stops_at):
     """Also where it stopped before there was one."""
     whole = averaging(tmp_path / "whole", SWA)
     whole.fit()
@@ -101,6 +101,6 @@ def test_two_averages_are_refused():
 
 
 @pytest.mark.parametrize("arguments", [{"decay": 1.5}, {"first_step": 0}, {"every": 0}])
-def test_arguments_without_a_meaning_are_refused(arguments):
+def test_meaningless_arguments_are_refused(arguments):
     with pytest.raises(SystemExit, match=r"train.callbacks: .*(must be)"):
         load_callbacks(Train(callbacks=[{"use": EMA["use"], "arguments": arguments}]))

@@ -23,7 +23,7 @@ MODELS = {"llama": LlamaForCausalLM(LlamaConfig(**LLAMA)), "bart": BartForSequen
 
 @pytest.mark.parametrize("pretrained", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_on_the_meta_device_is_otherwise_like_the_real_one(tmp_path, name, pretrained):
+def test_a_model_on_the_meta_device_is_otherwise_equal_to_the_real_one(tmp_path, name, pretrained):
     real = MODELS[name]
     real.save_pretrained(tmp_path)
     section = {"use": f"transformers.{type(real).__name__}", "arguments": {} if pretrained else {"llama": LLAMA, "bart": BART}[name]}
@@ -54,7 +54,7 @@ def test_models_built_afterwards_are_ordinary():
 
 
 @pytest.mark.parametrize("pretrained", [False, True])
-def test_a_field_that_no_configuration_knows_is_refused(tmp_path, pretrained):
+def test_an_unknown_configuration_field_is_refused(tmp_path, pretrained):
     MODELS["llama"].save_pretrained(tmp_path)
     section = {"use": "transformers.LlamaForCausalLM", "arguments": (LLAMA if not pretrained else {}) | {"hiden_size": 8}}
     with pytest.raises(SystemExit, match=r"model.arguments.hiden_size: LlamaConfig has no such field. Did you mean 'hidden_size'\?"):
