@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-# of torch, here and in what tests start: as many tests run at a time as there are cores, and spinning threads of several would crawl
+# torch's threads, here and in processes of the tests: as many tests run at once as there are cores, and spinning threads would slow each other down
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -36,7 +36,7 @@ WORDS = [
 
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tmp_path_factory) -> Path:
-    """A folder with a word tokenizer; as some published ones it brings its own padding and truncation."""
+    """A folder with a word tokenizer which, like some published ones, has its own padding and truncation."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))

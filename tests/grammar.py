@@ -1,4 +1,4 @@
-"""Texts of a known entropy: no language model can predict them better, and one that looks at a single word only is far from it."""
+"""Texts of known entropy: no language model can predict them better, and one that sees only a single word is far from it."""
 
 import math
 import random
@@ -12,9 +12,9 @@ CHANCES = (0.7, 0.1, 0.1, 0.1)
 
 
 def texts(count: int, seed: int = 0) -> tuple[list[str], float]:
-    """So many texts, and the perplexity of who knows the grammar: from the chances of all that was drawn, each END included.
+    """This many texts, and the perplexity under the true grammar: from the probabilities of all that was drawn, each END included.
 
-    The first two words of a text are any; each other one is one of four, which depend on both words before it.
+    The first two words of a text are arbitrary; each further word is one of four, which depend on the two words before it.
     """
     rules, draw = random.Random(1), random.Random(seed)
     follow = {(a, b): rules.sample(WORDS, len(CHANCES)) for a in WORDS for b in WORDS}

@@ -11,11 +11,11 @@ from typing import Any
 
 WORK = "import numpy; sum(i * i for i in range(1_000_000))"
 WORK_SECONDS = 0.25  # on two idle cores
-MOST = 10.0  # a test that hangs must end some time
+MOST = 10.0  # a hanging test must end at some point
 
 
 def seconds(idle: float) -> float:
-    """What takes so long on an idle machine may take this long here and now."""
+    """The limit on this machine now for something that may take this many seconds on an idle one."""
     return idle * slowness()
 
 
@@ -24,21 +24,21 @@ def whole_seconds(idle: float) -> int:
 
 
 def slowness() -> float:
-    """By the machine as it was when first asked, and by its load now, which may have risen since."""
+    """From the speed measured at the first call and the current load, which may have risen since."""
     load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     return min(max(1.0, measured(), load), MOST)
 
 
 @cache
 def measured() -> float:
-    """Starting a process, importing and computing, compared with an idle machine."""
+    """The time for starting a process, importing and computing, relative to an idle machine."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", WORK], check=True)
     return (time.monotonic() - began) / WORK_SECONDS
 
 
 def until(holds: Callable[[], Any], idle: float = 60, process: subprocess.Popen | None = None, story: Callable[[], str] = str) -> Any:
-    """The first true answer; `process` must be running until then. `story` is what to show if there is none."""
+    """The first true answer, during which `process` must keep running; `story`: what to show if there is none."""
     began = time.monotonic()
     while not (answer := holds()):
         assert process is None or process.poll() is None, f"it ended early, with {process.returncode}\n{story()}"

@@ -1,4 +1,4 @@
-"""`snakemake --lint`, with one finding left out: the environment of all rules is requirements.lock, in one .venv."""
+"""`snakemake --lint`, except for one finding: all rules share the environment of requirements.lock, in one .venv."""
 
 import re
 import subprocess

@@ -55,7 +55,7 @@ def read_table(path: Path) -> tuple[list[Mutation], list[str]]:
 
 
 def copy_of(repository: Path, root: Path) -> None:
-    """What git knows or could know: no results, no environment."""
+    """All files that git tracks or could track: no results, no environment."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=repository, capture_output=True, text=True, check=True
     )
@@ -66,10 +66,10 @@ def copy_of(repository: Path, root: Path) -> None:
 
 
 def run_tests(root: Path, tests: list[str], log: Path) -> int | None:
-    """pytest's exit code, in a process forked from this one, which has imported what takes long; None if it did not end in time."""
+    """pytest's exit code, in a process forked from this one, which has imported the slow packages; None if it did not end in time."""
     sys.stdout.flush()
     if (pid := os.fork()) == 0:
-        os.setpgid(0, 0)  # to be ended with all that it starts
+        os.setpgid(0, 0)  # so that it can be ended with everything it starts
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
@@ -118,7 +118,7 @@ def main() -> None:
     if not chosen:
         sys.exit(f"--only: no mutation has that in its name. There are: {', '.join(each.name for each in every)}.")
     places = [f"{mutation.file}:{mutation.line(args.repository)}" for mutation in chosen]
-    # of torch, in the tests and what they start; and no compiled file of a mutation is left for the next
+    # of torch, in the tests and their processes; and no mutation leaves a compiled file to the next
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
     sys.path.remove(str(Path(__file__).parent))  # the tests are to find their own

@@ -61,7 +61,7 @@ REPLACED(fcntl64)
 
 
 def environment(folder: Path, code: int, library_folder: Path) -> dict[str, str]:
-    """For a process to which locks in `folder` fail with this errno."""
+    """The environment of a process for which locks in `folder` fail with this errno."""
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
     library = library_folder / "no_locks.so"

@@ -1,12 +1,12 @@
-"""Lets fairscale's FullyShardedDataParallel run without a GPU, for tests: its CUDA streams become nothing, since a CPU has one stream.
+"""Lets fairscale's FullyShardedDataParallel run without a GPU, for tests: its CUDA streams are replaced by stand-ins, since a CPU has one stream.
 
-All else is its own code: how parameters are cut, gathered and freed, and how gradients are added up, over gloo.
+Everything else is fairscale's code: parameters are sharded, gathered and freed, and gradients reduced, over gloo.
 """
 
 import os
 import types
 
-os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # fairscale's own switch, read when it is imported: gloo adds up lists only
+os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # fairscale reads it when it is imported: gloo can only reduce lists
 
 import fairscale.nn.data_parallel.fully_sharded_data_parallel as theirs
 import torch
@@ -20,7 +20,7 @@ NO_CUDA = types.SimpleNamespace(
 
 
 class TorchOnCpu(types.ModuleType):
-    """torch as fairscale's module sees it, with streams that are none."""
+    """torch as fairscale's module sees it, with streams that do nothing."""
 
     cuda = NO_CUDA
 

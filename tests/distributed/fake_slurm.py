@@ -1,6 +1,6 @@
-"""SLURM's programs, for one job whose nodes are names for this machine: under which name it is started says which program it is.
+"""SLURM's programs for one job, whose nodes are names of this machine; the name under which it is started selects the program.
 
-The folder above its own holds the job: `nodes` (those it has), `dead` (which start no program), `restarts`, and `asked`, what was changed.
+The parent folder describes the job: `nodes` (its nodes), `dead` (nodes that start no program), `restarts`, and `asked` (changes that were requested).
 """
 
 import os

@@ -1,7 +1,7 @@
 """Runs a stage's script in processes forked from this one, which has already imported the slow packages.
 
-So a training starts in a fraction of a second, and can be killed a hundred times. What runs is the script itself, in real
-processes that torch.distributed connects; only the launcher is ours.
+So a training starts in a fraction of a second, and can be killed a hundred times. The script itself runs, in real processes
+connected by torch.distributed; only the launcher is replaced.
 """
 
 import os
@@ -20,7 +20,7 @@ from pathlib import Path
 import limits
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/train_model.py"
-SHUTTING_DOWN_SECONDS = 60  # in which the others must notice that one was killed
+SHUTTING_DOWN_SECONDS = 60  # within which the peers must notice that one was killed
 
 
 @cache
@@ -63,7 +63,7 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
     code = 1
     try:
         os.environ.update(variables)
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, and it would wait for them for ever
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, so it would wait for them for ever
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
@@ -77,14 +77,14 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
-        for thread in threading.enumerate():  # what is being saved is saved to the end, as when a script ends
+        for thread in threading.enumerate():  # a save in progress is completed, as at the end of a script
             if thread is not threading.main_thread() and not thread.daemon:
                 thread.join()
         os._exit(code)
 
 
 def wait(pids: list[int], seconds: float = 300) -> list[int]:
-    """Their exit codes, negative for signals; whichever does not end in time (of an idle machine) is killed."""
+    """Their exit codes, negative for signals; a process that does not end within the time limit (for an idle machine) is killed."""
     began, codes = time.monotonic(), {}
     while len(codes) < len(pids):
         for pid in pids:
@@ -107,7 +107,7 @@ def ended(pids: list[int]) -> bool:
 
 
 def kill(pids: list[int], seconds: float, victims: list[int], connected: Callable[[], bool]) -> None:
-    """Some of the ranks, after a while; all of them where the others are not `connected` yet, and would wait long for who is gone."""
+    """Kill some of the ranks after a while; all of them if the peers are not `connected` yet, since those would wait long for a missing rank."""
     time.sleep(seconds)
     for rank in victims if connected() else range(len(pids)):
         os.kill(pids[rank], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A task with two modules that learn in turn from each other: a discriminator of first tokens and a generator of second ones."""
+"""A task with two modules that are trained against each other: a discriminator of first tokens and a generator of second ones."""
 
 import torch
 import torch.distributed as dist

@@ -46,7 +46,7 @@ def command(data: Path, folder: Path, processes: int = 1, **settings) -> list[st
 
 
 def launch(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    """Train to the end, with torchrun where the workflow would; the losses by step."""
+    """Train to the end, with torchrun if the workflow would use it; returns the losses by step."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command(data, folder, processes, **settings), capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,7 +54,7 @@ def launch(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int
 
 
 def train(data: Path, folder: Path, processes: int = 1, **settings) -> dict[int, float]:
-    """The same in processes forked from this one, for tests that are not about the launch: most of the time goes by in imports."""
+    """The same in processes forked from this one, for tests that are not about the launcher: most of the time is spent on imports."""
     codes = forking.wait(start(data, folder, processes, **settings))
     assert codes == [0] * processes, log_of(folder).read_text()
     return losses(folder)
@@ -80,7 +80,7 @@ def interrupted(pids: list[int], number: signal.Signals, when: Callable[[], obje
 
 
 def run_stage(stage: str, words: list[object], log: Path, processes: int = 1) -> str:
-    """Another stage; what it printed. Not forked from this process, in which libraries may already have started threads."""
+    """Run another stage and return its output. It is not forked from this process, in which libraries may have started threads."""
     command = [warm_python(), str(forking.SCRIPT.with_name(f"{stage}.py")), *map(str, words)]
     with open(log, "w") as file:
         ranks = [

@@ -1,4 +1,4 @@
-"""What a step of a training that is neither logged nor evaluated nor saved exchanges and waits for: a job for each strategy.
+"""The communication and synchronisation of a step without logging, evaluation or saving: a job for each strategy.
 
 torchrun --standalone --nproc-per-node 2 steady_state_runner.py JOBS.json RESULTS.json
 """
@@ -30,7 +30,7 @@ STEADY = 4  # the first steps make the optimizers' state
 
 
 class Recorder(TorchDispatchMode):
-    """Collectives and reads of single numbers in the order in which Python or C++ calls them, and what else is noted between them."""
+    """Records collectives and reads of scalars in the order in which Python or C++ calls them, with notes in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def noting(self, event: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, which leaves a note when it has returned."""
+        """The same function, which adds a note when it returns."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Many small trainings in one start of the processes: each job of a file under its strategy, on examples that are made up here.
+"""Many small trainings in one start of the processes: each job of a file under its strategy, on made-up examples.
 
 torchrun --standalone --nproc-per-node 2 strategies_runner.py JOBS.json RESULTS.json
 """
@@ -67,7 +67,7 @@ MODELS = {
         arguments=LLAMA | {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 256},
     ),
 }
-# what each model's trainings try besides: clipping for sure, groups, frozen parameters, recomputed activations, two modules
+# what each model's trainings also cover: clipping in every case, groups, frozen parameters, recomputed activations, two modules
 TRAIN = {
     "bert": {"clip_norm": 0.1, "weight_decay": 0.1, "groups": [{"match": "bert.embeddings.*", "rate_scale": 0.5, "weight_decay": 0.0}]},
     "bart": {"freeze": ["model.encoder.layers.0.*", "*layernorm_embedding*"]},
@@ -153,7 +153,7 @@ class Observed(Trainer):
 
 @dataclass
 class Job:
-    """A training of twelve steps, two epochs of which each has a smaller batch, and what it is made of."""
+    """A training of twelve steps in two epochs, each with one smaller batch, and its parts."""
 
     strategy: str
     model: str
@@ -208,7 +208,7 @@ def placed(job: Job, trainer: Trainer) -> dict[str, float]:
 
 
 def overflowed(job: Job) -> dict[str, Any]:
-    """What becomes of all weights, and of the scale in all processes, if the last process's part of a gradient is infinite."""
+    """All weights, and the loss scale of all processes, after the last process's part of a gradient was infinite."""
     trainer = job.start()
     state, strategy = trainer.state, trainer.state.strategy
     *_, module = state.modules.values()
@@ -236,7 +236,7 @@ def weights(state: TrainState) -> dict[tuple[str, str], torch.Tensor]:
 
 
 def measured(job: Job) -> list[dict[str, int]]:
-    """The bytes that each process holds when gradients are there, and of the optimizer's state after a step."""
+    """The bytes that each process holds when gradients exist, and the bytes of the optimizer state after a step."""
     trainer = job.start()
     state, strategy = trainer.state, trainer.state.strategy
     ((name, module),) = state.modules.items()

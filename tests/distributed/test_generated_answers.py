@@ -1,4 +1,4 @@
-"""Generated answers where ranks hold parts of a model: those of one process, and ranks that need different numbers of tokens wait for each other."""
+"""Generated answers of sharded models equal those of one process; ranks that need different numbers of tokens wait for each other."""
 
 import csv
 import json

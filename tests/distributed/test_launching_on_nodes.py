@@ -14,7 +14,7 @@ TOOL = Path(__file__).parents[2] / "workflow/scripts/tools/launch_slurm.py"
 
 
 class Job:
-    """launch_slurm.py in a job on a1, a2 and so on; the script of each process is Python text."""
+    """launch_slurm.py in a job on a1, a2 and so on; each process runs the given Python text."""
 
     def __init__(self, folder: Path, script: str, *options: str, nodes: int = 2):
         self.folder = folder
@@ -68,7 +68,7 @@ def job(tmp_path, script: str, *options: str, nodes: int = 2) -> Job:
 
 
 def test_a_killed_process_is_named_and_all_are_restarted(tmp_path):
-    """Peers on the other node fail in the same moment, as in a collective, and that node reports first."""
+    """Peers on the other node fail at the same moment, as in a collective, and that node reports first."""
     script = "if start == '0.0':\n    if host == 'a1': sys.exit(1)\n    time.sleep(1)\n    if rank == '2': os.kill(os.getpid(), 9)\n    time.sleep(600)"
     found = job(tmp_path, script, "--nodes", "2", "--processes", "2")
     assert found.wait() == 0
@@ -120,7 +120,7 @@ HANGS = (
     ("nodes", "had", "then"), [("2+1", 3, ["srun a1,a2", "srun a1,a3"]), ("1-2", 2, ["srun a1,a2", "srun a1"])], ids=["spare", "fewer"]
 )
 def test_a_dead_node_is_given_up_and_the_others_continue(tmp_path, nodes, had, then):
-    """It is cut off: nothing fails by itself, but there is no sign of life, and it starts no program."""
+    """It is cut off: nothing fails by itself, but its heartbeats stop, and it starts no program."""
     found = job(tmp_path, HANGS, "--nodes", nodes, "--silence", "3", nodes=had)
     try:
         assert found.wait() == 0

@@ -1,4 +1,4 @@
-"""Metrics that are no sums, several optimizers and schedules that follow the metric: the same on any number of real processes, and resumed."""
+"""Metrics that are not sums, several optimizers, and schedules that follow the metric: equal on any number of real processes and after a resume."""
 
 import signal
 from pathlib import Path

@@ -167,7 +167,7 @@ def test_two_modules_train_equally_on_any_number_of_processes(tmp_path, processe
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_a_configured_module_trains_equally_on_any_number_of_processes(digits, tmp_path, processes):
-    """What the dataset draws for an item is the same on any number of processes, and torchmetrics counts each example once."""
+    """Random numbers of an item are equal on any number of processes, and torchmetrics counts each example once."""
     train(digits, tmp_path / "alone", model=CNN, task=DIGITS)
     train(digits, tmp_path / "several", processes, model=CNN, task=DIGITS)
     assert losses(tmp_path / "several") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
@@ -218,7 +218,7 @@ def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_p
     assert results["baselines"]["majority"]["accuracy"] < 0.3 and "confusion" in results  # labels that only the task knows
     assert results["baselines"]["constant"]["accuracy"] < 0.3 and results["baselines"]["constant"]["loss"] == pytest.approx(2.2, abs=0.2)
 
-    # trained again, to the same weights, with a metric that means something else: it is not the former one's figure that is told
+    # trained again to the same weights, with another metric of the same name: the former value must not be reported
     manifest = tmp_path / "training/manifest.json"
     trained = manifest.read_text()
     assert r"average=\"macro\"" in trained

@@ -1,5 +1,5 @@
-"""Processes of a `mesh` that hold different parts of a model, stages of a pipeline or experts: the losses of one process with each, beside
-other dimensions, and from each other's checkpoints."""
+"""Processes of a `mesh` that hold different parts of a model, pipeline stages or experts: their losses equal those of one process, alone, combined with
+other dimensions, and resumed from each other's checkpoints."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ FIRST = [
     ("deep", "deep", "single", None, {}),
     ("mixture", "mixture", "single", None, {}),
     ("qwen", "qwen", "single", None, {}),
-    ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than a batch has: some microbatches do not count
+    ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than there are examples in a batch: some microbatches are fillers
     ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
     ("expert", "mixture", {"expert": 2}, None, {}),
     ("expert, packed", "qwen", {"expert": 2}, None, {"accumulate": 2, "format": "whole"}),

@@ -39,7 +39,7 @@ def open_files(folder: Path, ranks: int) -> int:
 def test_open_files_of_a_rank_grow_with_the_logarithm_of_the_number_of_ranks(tmp_path):
     forking.preload()
     few, many = open_files(tmp_path / "few", 3), open_files(tmp_path / "many", 12)
-    assert many <= few + 2 * math.log2(4)  # not by 9, as with a connection to each
+    assert many <= few + 2 * math.log2(4)  # not by 9, as with a connection to each rank
 
 
 TASK = """

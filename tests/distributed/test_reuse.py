@@ -1,4 +1,4 @@
-"""Settings that change no weight up to a step repeat no step up to there: the result is that of a training from the start, bit for bit."""
+"""Steps whose weights an edit does not change are not repeated: the result equals a training from the start, bit for bit."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Pretrained weights of which each rank reads its slices: each strategy holds those of a whole model, also where files lack a part."""
+"""Each rank reads its slices of pretrained weights: under each strategy they equal those of a whole model, also if files lack a part."""
 
 import json
 from pathlib import Path

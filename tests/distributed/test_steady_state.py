@@ -10,9 +10,9 @@ from distributed.test_strategies import EVERYWHERE, job
 
 RUNNER = Path(__file__).with_name("steady_state_runner.py")
 ARGUMENTS = {"hsdp": {"shard": 2}}
-# in the forward pass of transformers' BERT, which looks whether a mask masks anything
+# in the forward pass of transformers' BERT, which checks whether a mask masks anything
 BY_THE_MODEL = 1
-# fairscale compares the norm of the gradients with the longest one allowed on the host
+# fairscale compares the norm of the gradients with the maximum on the host
 BY_THE_UPDATE = {"fairscale_oss": 1, "fairscale_fsdp": 1}
 
 
@@ -39,7 +39,7 @@ def test_the_trainer_adds_one_exchange_of_scalars_that_no_step_waits_for(recorde
     assert collectives(trainer) == collectives(plain) + Counter({"collective allreduce_": int(several)})
     own = [event for event in trainer if not event.startswith("collective")]
     computed = [event for event in plain if not event.startswith("collective")]
-    # the scalars of the next step are under way while this one is computed; then the host asks whether the one before was applied
+    # the scalars of the next step are in transit while this one is computed; then the host asks whether the previous one was applied
     assert own == ["scalars started", *computed, "item", "of a host copy", "scalars read"]
 
 

@@ -1,4 +1,4 @@
-"""Every strategy gives the losses of `single`, on one, two and four processes; and what one strategy saved, another goes on with.
+"""Every strategy has the losses of `single`, on one, two and four processes, and resumes from checkpoints of the others.
 
 Many small trainings share one start of the processes, in the order of their number: `strategies_runner.py` runs them.
 """
@@ -43,8 +43,8 @@ MESH = {
     ],
     4: [("packed", {"context": 2}), ("lm", {"tensor": 2, "sequence_parallel": True, "build_once": True})],  # the other ranks shard
 }
-IN_PIECES = {1: {"bart"}, 2: {"llama", "packed"}, 4: {"bert", "lm"}}  # the models whose batches are worked off in two pieces
-# who saves half way, and who goes on from there: the number of processes before and after, the strategies, and the model
+IN_PIECES = {1: {"bart"}, 2: {"llama", "packed"}, 4: {"bert", "lm"}}  # the models whose batches are split into two microbatches
+# who saves half way and who resumes: strategy and processes before, strategy and processes after, model
 SAVED = (
     {("single", 1, "bart"), ("single", 1, "llama"), ("single", 1, "own"), ("tensor_parallel", 2, "llama")}
     | {(strategy, 2, "bart") for strategy in EVERYWHERE}
@@ -61,7 +61,7 @@ RESUMED = [
 ]
 
 
-# sharded checkpoints where they are not the default: who saves, and who resumes from them
+# sharded checkpoints of strategies that do not save them by default: who saves, and who resumes from them
 SHARDED = [
     ("single", 1, "fsdp", 2),
     ("ddp", 2, "fairscale_fsdp", 4),
@@ -87,7 +87,7 @@ def job(
 
 
 def cases(processes: int) -> list[tuple[str, str, dict]]:
-    """Strategy, model and arguments of the trainings on so many processes; benchmarks/strategies.py runs all combinations."""
+    """Strategy, model and arguments of the trainings on this many processes; benchmarks/strategies.py runs all combinations."""
     if processes == 1:
         alone = [(strategy, model, {}) for strategy in ("single", "data_parallel") for model in MODELS]
         alone += [("single", model, {}) for model in ("own", "lm", "packed")]
@@ -227,7 +227,7 @@ def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processe
 
 
 def test_saved_files_have_equal_names_and_shapes(folder, four):
-    """The same names, tied weights once, and groups of parameters in which nothing is lost; in either format."""
+    """The same names, tied weights once, and complete groups of parameters, in both formats."""
     import torch
 
     weights, state = whole(folder / "single-1-bart/checkpoints/step-00000006")
@@ -278,7 +278,7 @@ def test_an_overflow_in_one_process_is_skipped_by_all(two, strategy, model):
 
 
 def test_an_interrupted_training_resumes_under_another_strategy(data, tmp_path):
-    """By the training script. With another strategy, whose weights are the same up to rounding, a finished one repeats no step."""
+    """With the training script. A finished training with another strategy, whose weights are equal up to rounding, repeats no step."""
     folder, longer = tmp_path / "run/training", {"epochs": 6}
     whole = running.train(data, tmp_path / "whole", **longer)
     pids = running.start(data, folder, 2, strategy="fsdp", **longer)

@@ -103,7 +103,7 @@ def preloaded():
 
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory) -> Path:
-    """One process that nothing happens to."""
+    """An undisturbed training on one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     assert forking.run(kill_anywhere.arguments(data, folder, 1), 1, folder.with_suffix(".log")) == [0]
     return folder
@@ -127,7 +127,7 @@ def test_resumes_with_another_number_of_processes(data, tmp_path, before, after)
     assert forking.run(whole, before, tmp_path / "whole.log") == [0] * before
     pids = forking.start(words, before, tmp_path / "parts.log")
     limits.until(lambda: len(events(tmp_path / "parts", "train")) >= 4)
-    os.kill(pids[-1], signal.SIGTERM)  # one is enough: all agree
+    os.kill(pids[-1], signal.SIGTERM)  # one is enough: all ranks agree on a stop
     assert forking.wait(pids) == [75] * before
     assert forking.run(words, after, tmp_path / "parts.log") == [0] * after
     attempts = events(tmp_path / "parts", "attempt")
@@ -246,7 +246,7 @@ def test_a_stuck_process_is_named_and_the_training_ends(data, tmp_path):
 
 @pytest.fixture(scope="module")
 def selected(data, tmp_path_factory) -> list[str]:
-    """What an evaluation is told of a training and its best checkpoint."""
+    """The arguments of an evaluation: a training and its best checkpoint."""
     folder = tmp_path_factory.mktemp("evaluated")
     words = kill_anywhere.arguments(data, folder / "training", 1, task=odd(folder / "training"), epochs=1)
     assert forking.run(words, 1, folder / "log") == [0], (folder / "log").read_text()
@@ -307,7 +307,7 @@ def test_out_of_memory_is_answered_with_smaller_microbatches(data, tmp_path, pro
 
 @pytest.mark.parametrize(("processes", "stop_at", "evaluated"), [(1, 7, 8), (1, 8, 8), (2, 11, 11), (1, 43, 44)])
 def test_a_stop_at_an_evaluation_saves_first_and_evaluates_after_the_resume(data, tmp_path, processes, stop_at, evaluated):
-    """The signal comes in the step before the one that is evaluated, or in that one; within an epoch, at its end, in the last one."""
+    """The signal arrives in the step before the evaluated one, or in that step; within an epoch, at its end, in the last step."""
     for name, when in (("whole", None), ("parts", stop_at)):
         words = kill_anywhere.arguments(data, tmp_path / name / "run", 1, task=odd(tmp_path / name / "run", stop_at=when))
         first = forking.run(words, processes, tmp_path / "log")

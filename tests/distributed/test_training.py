@@ -42,7 +42,7 @@ def test_losses_are_equal_on_any_number_of_processes(data, alone, tmp_path, proc
 
 
 def test_the_journal_has_the_development_metrics_that_transformers_computes(data, tmp_path):
-    """Of the saved weights, text by text, in a plain loop; with dropout, which an evaluation must not have."""
+    """The metrics of the saved weights, text by text in a plain loop; the model has dropout, which an evaluation must switch off."""
     dropout = MODEL.arguments | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     train(data, tmp_path, model=Model(use=MODEL.use, arguments=dropout), epochs=3)
     weights = load_torch(max((tmp_path / "checkpoints").glob("step-*")) / "model.safetensors")
@@ -59,18 +59,18 @@ def test_the_journal_has_the_development_metrics_that_transformers_computes(data
 
 @pytest.mark.slow
 def test_save_every_minutes_saves_at_the_same_steps_on_all_ranks(data, tmp_path):
-    """With torchrun: the first rank's clock decides. If another rank did not save, this would wait for it."""
+    """With torchrun: rank 0's clock decides. If another rank did not save, this test would hang."""
     seconds = 0.2
     launch(data, tmp_path, 2, save_every_minutes=seconds / 60, evaluate_every=1000, steps=150)
     saved = [line for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "checkpoint"]
     assert [line["step"] for line in saved] == sorted({line["step"] for line in saved}) and saved[-1]["step"] == 150
     assert len(saved) > 3, "no evaluation asks for any but the last"
-    between = saved[-2]["time"] - saved[0]["time"]  # on a busy machine one may be reported late, just before the next
+    between = saved[-2]["time"] - saved[0]["time"]  # on a busy machine a save may be reported late, just before the next one
     assert between > (len(saved) - 3) * seconds / 2
 
 
 def test_a_training_stopped_by_a_signal_resumes_bit_for_bit(data, tmp_path):
-    """With dropout, which a resumed training must draw as an uninterrupted one would have."""
+    """With dropout, for which a resumed training must draw the same numbers as an uninterrupted one."""
     model = Model(use=MODEL.use, arguments=MODEL.arguments | {"hidden_dropout_prob": 0.1})
     longer = {"epochs": 12, "evaluations_per_epoch": 1, "model": model}
     train(data, tmp_path / "whole", **longer)
@@ -150,4 +150,4 @@ def test_it_stops_early_when_the_metric_no_longer_improves(data, tmp_path):
     train(data, tmp_path, epochs=10, learning_rate=1e-9, early_stopping={"patience": 2, "min_change": 0.01})
     done = json.loads((tmp_path / "manifest.json").read_text())["facts"]["steps"]
     evaluated = [line["step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "eval"]
-    assert evaluated[-1] == done and len(evaluated) == 1 + 3  # the start; the first value, and two that are no better
+    assert evaluated[-1] == done and len(evaluated) == 1 + 3  # the first evaluation, and two without improvement

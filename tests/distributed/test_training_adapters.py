@@ -1,4 +1,4 @@
-"""LoRA adapters: the losses of peft in a plain loop, on one process and on two; only they are saved; peft loads what is selected."""
+"""LoRA adapters: losses equal those of peft in a plain loop, on one process and on two; only adapters are saved; peft loads the selected ones."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The server behind warm_python.py: imports the slow packages once, and runs each script that it is asked for in a forked process."""
+"""The server behind warm_python.py: imports the slow packages once, and runs each requested script in a forked process."""
 
 import gc
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def preload() -> None:
-    """Packages only: the code under test is imported by each process anew, and may be another copy each time."""
+    """Packages only: each process imports the code under test itself, and may import another copy of it."""
     import matplotlib
     import mlflow.store.tracking.sqlalchemy_store
     import pandas
@@ -34,12 +34,12 @@ def preload() -> None:
 
 
 def serve(address: str) -> tuple[list[int], dict[str, Any]]:
-    """The files and the request of a process that is to be; returns only there, and never in the server."""
+    """The files and the request for a new process; returns only in that process, never in the server."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
         print("ready", flush=True)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that answer
         while True:
             connection = listening.accept()[0]
             if not os.fork():
@@ -62,7 +62,7 @@ def received(connection: socket.socket, size: int) -> bytes:
 
 
 def attend(pid: int, connection: socket.socket) -> None:
-    """Hands signals on to the process, ends it if its stand-in was killed, and sends its exit code. Never returns."""
+    """Passes signals on to the process, ends it if its stand-in was killed, and sends its exit code. Never returns."""
     ended = os.pidfd_open(pid)
     while ended not in select.select([ended, connection], [], [])[0]:
         signals = connection.recv(16)
@@ -79,7 +79,7 @@ def attend(pid: int, connection: socket.socket) -> None:
 
 
 def become(stand_in: str, files: list[int], words: list[str], folder: str, environment: dict[str, str]) -> None:
-    """As Python had been started in that folder with these words."""
+    """As if Python had been started in that folder with these arguments."""
     os.setsid()
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -12,7 +12,7 @@ from snaketrain.runtime.journal import read_events
 
 
 def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:
-    """How much later than in its journal a training's losses are in MLflow's database: the median over so many seconds."""
+    """How much later a training's losses are in MLflow's database than in its journal: the median over this many seconds."""
     seen: dict[int, float] = {}
     before = shown_step(folder / "mlflow.db")
     end = time.monotonic() + limits.seconds(seconds)
@@ -21,7 +21,7 @@ def seconds_behind(folder: Path, journal: Path, seconds: float = 15) -> float:
         told = [event for event in read_events(journal)[0] if event["event"] == "train" and event["step"] > before]
         seen |= {event["step"]: now - event["time"] for event in told if event["step"] not in seen and event["step"] <= shown}
         time.sleep(0.1)
-    waiting = {event["step"]: time.time() - event["time"] for event in told}  # those that are not shown yet are later than this
+    waiting = {event["step"]: time.time() - event["time"] for event in told}  # those that are not shown yet are even later
     late = list((waiting | seen).values())
     print(f"MLflow is behind by at most {max(late):.1f} s, by {statistics.median(late):.1f} s as a rule")
     return statistics.median(late)

@@ -1,4 +1,4 @@
-"""The comparison's page of a real workflow: its parts have names, and it needs no network. Its looks: tests/unit/test_page.py."""
+"""The comparison page of a real workflow: its parts are labelled, and it needs no network. Its looks: tests/unit/test_page.py."""
 
 from html.parser import HTMLParser
 

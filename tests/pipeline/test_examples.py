@@ -101,14 +101,14 @@ def write_chats(folder: Path) -> None:
 
 
 TESTED = (300, 2)
-PERPLEXITY = texts(*TESTED)[1]  # about 3.4; looking at one word only makes 6.8, at none 8.7
+PERPLEXITY = texts(*TESTED)[1]  # about 3.4; a model that sees one word reaches 6.8, one that sees none 8.7
 
 
 LABELLED_COLUMNS = "index\tquestion\tsentence\tlabel\n"
 
 
 def write_qnli(folder: Path) -> None:
-    """Whether the sentence has more kind words than the question: who reads one of the two only is right four times out of five."""
+    """Whether the sentence has more kind words than the question: reading only one of the two is right four times out of five."""
     draw = random.Random(0)
     (folder / "data/QNLI").mkdir(parents=True)
     for split, count in (("train", 700), ("dev", 150), ("test", 150)):
@@ -139,7 +139,7 @@ def write_pretrained(folder: Path) -> None:
 
 
 def write_reviews(folder: Path) -> None:
-    """Sentences of two sources in one file; those of the second are said twice."""
+    """Sentences of two sources in one file; those of the second occur twice."""
     with open(folder / "reviews.csv", "w", newline="", encoding="utf-8") as file:
         rows = [(text, label, "rotten_tomatoes") for text, label in sentences(700)]
         rows += [(f"{text} {text}", label, "imdb") for text, label in sentences(900)[700:]]
@@ -160,15 +160,15 @@ SMALL_BERT |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SMALL_T5 = {"d_model": 48, "d_kv": 24, "d_ff": 96, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
 
 CASES = {
-    "image_classification": Case(copy_code, {}, {"accuracy": (0.93, 1)}),  # the largest class makes 0.1
+    "image_classification": Case(copy_code, {}, {"accuracy": (0.93, 1)}),  # always the largest class: 0.1
     "streamed_digits": Case(copy_code, {}, {"accuracy": (0.85, 1)}),
     "segmentation": Case(
         copy_code,
         {"data": {"train": {"arguments": {"count": 600}}}, "train": {"epochs": 8}},
-        {"overlap": (0.6, 1), "pixels": (0.9, 1)},  # background everywhere makes 0.25 and 0.76
+        {"overlap": (0.6, 1), "pixels": (0.9, 1)},  # background everywhere: 0.25 and 0.76
     ),
     "regression_regularised": Case(copy_code, {"train": {"epochs": 6}}, {"sine_r2": (0.85, 1), "cosine_r2": (0.85, 1)}),
-    "gan": Case(copy_code, {}, {"distance": (0.01, 0.12)}),  # one place of eight makes 0.6, four of them 0.2; less than chance is no sample
+    "gan": Case(copy_code, {}, {"distance": (0.01, 0.12)}),  # one mode of eight gives 0.6, four of them 0.2
     "glue_pair": Case(
         write_qnli,
         {
@@ -181,7 +181,7 @@ CASES = {
     "sst2_bart": Case(
         write_sst2,
         {"model": {"source": None, "arguments": SMALL_BART}, "train": {"batch_size": 16, "learning_rate": 2e-3, "epochs": 2}},
-        {"accuracy": (0.85, 1)},  # the larger class makes 0.5
+        {"accuracy": (0.85, 1)},  # always the larger class: 0.5
     ),
     "evaluation_sets": Case(
         write_reviews,
@@ -205,7 +205,7 @@ CASES = {
             "model": {"arguments": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}},
             "train": {"block_length": 32, "batch_size": 16, "epochs": 5, "learning_rate": 6e-3, "evaluations_per_epoch": 1},
         },
-        {"perplexity": (0.97 * PERPLEXITY, 1.1 * PERPLEXITY)},  # less would be seen, not predicted
+        {"perplexity": (0.97 * PERPLEXITY, 1.1 * PERPLEXITY)},  # a lower value would mean that the answer leaked
     ),
     "answers": Case(
         write_answers,
@@ -233,7 +233,7 @@ CASES = {
             },
             "evaluate": {"generate": {"max_new_tokens": 5, "num_beams": 2}},
         },
-        {"exact_match": (0.9, 1), "rougeL": (0.95, 1)},  # a guess is right once in 512
+        {"exact_match": (0.9, 1), "rougeL": (0.95, 1)},  # by chance: 1 in 512
     ),
     "chats": Case(
         write_chats,
@@ -320,7 +320,7 @@ def assert_it_predicts_unlabelled_pairs(folder: Path) -> None:
 
 
 def run_together(folder: Path, names: list[str]) -> Path:
-    """Several examples as runs of one workflow, two at a time: most of their time goes by in starting processes."""
+    """Several examples as runs of one workflow, two at a time: most of the time is spent on starting processes."""
     runs: dict[str, Any] = {}
     for name in names:
         sections = configuration(name)
@@ -420,5 +420,5 @@ def test_predictions_are_beside_their_targets_and_metrics_beside_a_constant_answ
 def test_the_example_of_a_dataset_class_trains_a_model_that_has_learnt(name, trained_together, monkeypatch):
     for run in configuration(name)["runs"]:
         assert_it_has_learnt(name, trained_together, f"{name}-{run}")
-    monkeypatch.chdir(REPOSITORY)  # where the file as it stands finds its code
+    monkeypatch.chdir(REPOSITORY)  # where the unchanged file finds its code
     examine(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))

@@ -1,4 +1,4 @@
-"""The follower beside an MLflow that is away, hangs, refuses or is full: one clear warning, no harm, and nothing lost or doubled."""
+"""The follower with an MLflow that is unreachable, hangs, refuses or is full: one clear warning, no harm, and nothing lost or duplicated."""
 
 import contextlib
 import http.server
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A real one on loopback, which can be killed and started again with what it holds."""
+    """A real server on loopback, which can be killed and started again with its content."""
 
     def __init__(self, folder: Path, *options: str, **environment: str):
         self.folder, self.port, self.process = folder, free_port(), None
@@ -86,7 +86,7 @@ def command(results: Path, uri: str, *more: str) -> list[str]:
 
 
 def once(results: Path, uri: str, **environment: str) -> str:
-    """What it warns of; it neither fails nor says anything else."""
+    """Its warnings; it must neither fail nor print anything else."""
     words, environment = command(results, uri, "--once"), NO_RETRIES | environment
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=limits.seconds(60))
     assert done.returncode == 0
@@ -139,12 +139,12 @@ def test_down_at_the_start_then_killed_and_started_again(tmp_path, server):
     finally:
         workflow.kill()
         workflow.wait()
-    assert follower.wait(limits.seconds(60)) == 0 and follower.stderr.read() == ""  # one warning for each time that it was away
+    assert follower.wait(limits.seconds(60)) == 0 and follower.stderr.read() == ""  # one warning for each outage
     assert losses(server.uri) == [*range(5, 65, 5), *range(61, 300)]
 
 
 def test_a_server_receives_all_that_a_database_does(tmp_path, server):
-    """Files too; and again changes nothing."""
+    """Including files; running it again changes nothing."""
     server.start()
     results = make_workspace(tmp_path)
     uri = f"sqlite:///{tmp_path}/alone.db"
@@ -165,7 +165,7 @@ def content(uri: str) -> dict:
 
 @contextlib.contextmanager
 def hanging():
-    """It accepts, and never answers."""
+    """It accepts connections, and never answers."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -239,7 +239,7 @@ def test_a_password_in_the_address_is_refused(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_a_full_disk(tmp_path):
-    """First no room for the database, then none for what is kept beside the runs."""
+    """First no space for the database, then none for the files beside the runs."""
     results = make_workspace(tmp_path / "here", {"first": {}})
     small = tmp_path / "small"
     small.mkdir()
@@ -311,7 +311,7 @@ def test_a_server_that_fails(tmp_path, status):
 
 
 def test_a_database_is_deleted_while_a_follower_runs(tmp_path):
-    """It makes another, with all in it that was in the first, and goes on."""
+    """It creates a new one with the same content, and continues."""
     results, uri = make_workspace(tmp_path, {"first": {"ends": "nothing"}}), f"sqlite:///{tmp_path}/mlflow.db"
     workflow = subprocess.Popen(["sleep", "infinity"])
     follower = subprocess.Popen(

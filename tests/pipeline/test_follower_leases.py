@@ -24,7 +24,7 @@ from snaketrain.tracking.mlflow_store import Store
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# the tool with a lease that is given up for lost after two seconds
+# the tool, with a lease that expires after two seconds
 QUICK = """
 import sys
 from snaketrain.runtime import lease
@@ -59,7 +59,7 @@ def test_results_on_a_file_system_without_locks(tmp_path, tmp_path_factory):
 
 
 def suspended_between_transactions(follower: subprocess.Popen, folder: Path) -> bool:
-    """Within one, be it one that reads, SQLite's own lock would keep all others from writing."""
+    """Inside a transaction, even a reading one, SQLite's own lock would keep all others from writing."""
     follower.send_signal(signal.SIGSTOP)
     limits.until(lambda: psutil.Process(follower.pid).status() == psutil.STATUS_STOPPED)
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db", timeout=0.5, isolation_level=None)) as connection:

@@ -1,6 +1,6 @@
 """Paths and settings with all special characters of shells, Snakemake and argparse: the pipeline runs, and nothing in them is executed.
 
-One of its two runs fails at first: the other one is compared nevertheless.
+One of its two runs fails at first, and the comparison shows the other one.
 """
 
 import csv
@@ -25,7 +25,7 @@ RIGHT = "from snaketrain.tasks.text_classification import TextClassification as 
 
 
 def hostile(folder: Path) -> Path:
-    """A workspace in which every file and every free text is of this kind; the run `wrong` fails."""
+    """A workspace in which every file name and free text has such characters; the run `wrong` fails."""
     folder.mkdir(parents=True)
     (folder / TEXT).mkdir()
     with open(folder / TEXT / f"{TEXT}.csv", "w", newline="", encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def table(folder: Path) -> pd.DataFrame:
 
 
 def first_command(log: Path) -> str:
-    """The command that a log begins with: the first line, or more of them where a text in it has several."""
+    """The command with which a log begins: the first line, or several if a text in it has several."""
     command = ""
     for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
         command += line
@@ -96,10 +96,10 @@ def test_one_failed_run_does_not_prevent_the_comparison(workspace_of_two):
     assert printed.count("Traceback (most recent call last)") == 1 and "  log: logs/train_model/wrong.log\n" in printed
     assert "1 of 10 jobs did not finish." in printed.splitlines()[-1] and "code." not in printed and "shell:" not in printed
     assert f"wrong: train_model failed: {said}" in (folder / "logs/compare_runs.log").read_text(encoding="utf-8")
-    # what ended with which figures, though nothing in it was executed
+    # which run ended with which metrics, though nothing in the text was executed
     assert (folder / "told-wrong").read_text(encoding="utf-8").startswith(f"failed|failed: RuntimeError: {TEXT}|{{}}|")
     assert (folder / "told-right").read_text().endswith(f"|{found.loc['right', 'test_accuracy']:.5g}")
-    with readable(f"{SQLITE}{folder / 'mlflow.db'}") as uri:  # which MLflow does not open where it is
+    with readable(f"{SQLITE}{folder / 'mlflow.db'}") as uri:  # which MLflow cannot open at its place
         client = Store(uri).client
         runs = client.search_runs([each.experiment_id for each in client.search_experiments()], "tags.`pipeline.stage` = 'train'")
         statuses = {run.data.tags["pipeline.run"]: run.info.status for run in runs}

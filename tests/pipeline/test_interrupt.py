@@ -30,13 +30,13 @@ def processes_in(folder: Path) -> list[str]:
         try:
             if Path(process.cwd()).is_relative_to(folder):
                 found.append(" ".join(process.cmdline())[:200])
-        except (psutil.Error, OSError):  # it has just ended, or is another user's
+        except (psutil.Error, OSError):  # it has just ended, or belongs to another user
             continue
     return found
 
 
 def in_terminal(command: list[str | Path], folder: Path) -> str:
-    """What a command that succeeds shows in a terminal."""
+    """What a command that succeeds prints in a terminal."""
     ours, its = os.openpty()
     running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=folder)
     os.close(its)
@@ -55,7 +55,12 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     changes = {"runs": {"long": {"train.epochs": 10}}, "compute": {"processes": 2, "threads": 2, "device": "cpu"}}
     write_configuration(folder, read_configuration(folder) | changes)
     words = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--cores", "2"]
-    command = ["env", "--default-signal=INT", *words, TARGET]  # what started the tests may ignore Ctrl-C, as a shell's background does
+    command = [
+        "env",
+        "--default-signal=INT",
+        *words,
+        TARGET,
+    ]  # the process that started the tests may ignore Ctrl-C, like a background job of a shell
     with open(tmp_path / "printed.txt", "w") as printed:
         running = subprocess.Popen(command, stdout=printed, stderr=printed, cwd=folder, start_new_session=True)
     try:
@@ -73,7 +78,7 @@ def test_ctrl_c_saves_and_the_next_start_resumes(workspace, tmp_path):
     assert not (folder / TARGET).exists()
     assert f"train_model        long  stopped by SIGINT at step {stopped['step']}\n" in (tmp_path / "printed.txt").read_text()
     log = (folder / "logs/train_model/long.log").read_text()
-    assert f"stopped by SIGINT at step {stopped['step']}" in log  # what keeps the log outlives the signal
+    assert f"stopped by SIGINT at step {stopped['step']}" in log  # the process that keeps the log survives the signal
 
     shown = in_terminal(["env", "TERM=xterm", "NO_COLOR=1", *words, TARGET], folder)
     assert f"long  resumes after step {stopped['step']}\r\n" in shown and "train_model        long  done in " in shown

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
 
-# what is secret stands in braces
+# secrets are in braces
 ARGUMENTS = {
     "address": "https://anna:{planted-a01}@data.example/reviews.csv",
     "odd_address": "ftp://anna:{planted@a02}@data.example",

@@ -102,13 +102,13 @@ def test_the_recorded_code_is_used(workspace, tmp_path):
     done = reproduce(folder, "small", project)
     assert "5 of 5 losses up to step 10 are bit-identical" in done.stdout, done.stdout + done.stderr
     assert "using the code of commit" in done.stdout and "with its uncommitted changes" in done.stdout
-    shutil.rmtree(project / ".git")  # as if the commit were nowhere any more
+    shutil.rmtree(project / ".git")  # as if the commit no longer existed
     done = reproduce(folder, "small", project)
     assert done.returncode == 1 and "differs: the code: commit" in done.stdout and "0 of 5 losses" in done.stdout
 
 
 def test_the_recorded_code_of_the_user_is_used(finished, uri):
-    """One of two files of the user was changed, and is restored in place, beside the other in a folder."""
+    """One of two files of the user was changed, and is restored to its place beside the other."""
     factors, training = finished / "own/factors.py", Path(Store(uri).get(run_id(uri, "own")).info.artifact_uri) / "training"
     assert (training / "code/own/emphatic.py").read_text() == OWN_TASK
     then = factors.read_text()

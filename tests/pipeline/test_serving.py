@@ -92,7 +92,7 @@ def test_served_over_http(workspace, uri):
 
 
 def test_the_champions_page_has_metrics_data_and_its_version(workspace, uri):
-    """It is the only model that MLflow lists: the files of all others are elsewhere, so that it could not load them."""
+    """It is the only model that MLflow lists: it has no copies of the others' files, so it could not load them."""
     import mlflow
 
     store = Store(uri)

@@ -113,6 +113,6 @@ def prepared(folder: Path) -> tuple[dict, bytes]:
 
 
 def commands(folder: Path, stage: str) -> list[str]:
-    """Of the jobs whose results are there, from their logs."""
+    """The commands of the jobs whose results exist, from their logs."""
     found = [log.read_text().splitlines()[0] for log in sorted((folder / "logs" / stage).rglob("*.log"))]
     return [each for each in found if (folder / next(w for w in shlex.split(each) if w.startswith("results/data/"))).exists()]

@@ -202,7 +202,7 @@ def test_deleted_and_changed_results_of_a_run_are_restored(finished):
 
 
 def test_results_written_while_no_workflow_ran_are_checked_by_their_manifest(finished):
-    """Snakemake was killed, so it has no record of it, or that of an earlier result."""
+    """Snakemake was killed, so it has no record of the result, or one of an earlier result."""
     shutil.rmtree(finished / ".snakemake/metadata")
     manifest = "results/runs/small/training/manifest.json"
     submission = Submission("4", "rule_train_model_wildcards_small", "", "4.log", {manifest: None})
@@ -234,7 +234,7 @@ def test_deleted_data_is_restored_without_retraining(finished):
 
 
 def test_deleted_data_hides_no_other_change(finished):
-    """Snakemake does not check stages that depend on one that runs: then all of them run."""
+    """Snakemake does not check the stages that depend on one that runs: they all run."""
     next(finished.glob("results/data/*/train.arrow")).unlink()
     configure(finished, runs__small={"train.seed": 7})
     assert planned(finished) == of(TRAINS, *BOTH) | {"prepare_data"}
@@ -342,7 +342,7 @@ def test_the_same_selection_is_not_scored_again(finished):
 
 
 def test_another_cadence_trains_no_step_again(finished):
-    """And MLflow has the curves of the whole training."""
+    """MLflow also has the curves of the whole training."""
     configure(finished, train__evaluations_per_epoch=4)
     done = snakemake(finished, snakefile=finished / "Snakefile")
     assert "Traceback" not in done.stderr

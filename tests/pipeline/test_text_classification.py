@@ -120,7 +120,7 @@ def test_predictions_depend_on_both_texts_of_a_pair(finished):
     assert results["metrics"]["f1"] == pytest.approx(f1_score(labels, predicted, pos_label="second"))
     assert results["metrics"]["auroc"] == pytest.approx(roc_auc_score(labels, [float(row["p_second"]) for row in rows]), abs=1e-4)
     assert rows[0]["text"] and rows[0]["text_pair"]
-    # who reads the first text only is right in 80 % of the cases: always of 0 or 4 kind words, in half of those of 2
+    # reading only the first text is right in 80 % of the cases: always with 0 or 4 kind words, half of the time with 2
     assert results["metrics"]["accuracy"] > 0.88 and results["majority_accuracy"] < 0.65
 
 
@@ -255,7 +255,7 @@ def test_a_classifier_of_pairs_is_served_by_mlflow(finished, tmp_path):
 
 @pytest.mark.parametrize(("run", "processes"), [("pairs", 1), ("topics", 2), ("grades", 1)])
 def test_new_files_are_predicted_by_hand_as_by_transformers(finished, tmp_path, run, processes):
-    """From a copy of the model's folder, and with columns of other names; a row without a text has no prediction."""
+    """With a copy of the model's folder, and columns of other names; a row without a text has no prediction."""
     from transformers import pipeline
 
     folder = shutil.copytree(finished / "results/runs" / run / "selection/model", tmp_path / "copied")

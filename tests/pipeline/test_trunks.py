@@ -1,4 +1,4 @@
-"""Runs of a sweep that agree at first: a job trains these steps once, and both runs continue from there."""
+"""Runs of a sweep with the same first steps: a job trains these steps once, and both runs continue from there."""
 
 from pathlib import Path
 

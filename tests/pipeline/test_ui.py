@@ -51,7 +51,7 @@ def listening(port: int) -> set[str]:
 
 
 def page(address: str, awaited: str) -> str:
-    """What the page has become once all was loaded; on a busy machine the browser may give up before."""
+    """The page after everything was loaded; on a busy machine the browser may give up earlier."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=120000", "--window-size=3200,2400", "--dump-dom"]
     for _ in range(4):
         content = subprocess.run([CHROMIUM, *options, address], capture_output=True, text=True, timeout=limits.seconds(180)).stdout
@@ -79,7 +79,7 @@ def test_the_table_shows_trainings_with_our_columns(addresses):
     for column in ("dev/accuracy", "test/accuracy", "interval", "train.learning_rate", "train.seed"):
         assert f"|{column}|" in text
     assert "|small|" in text and "|other|" in text and "evaluation|" not in text.replace("Evaluation", "")
-    assert "|train.batch_size|" not in text  # the same in both
+    assert "|train.batch_size|" not in text  # equal in both
 
 
 def test_the_curves(addresses):

@@ -1,6 +1,6 @@
 """A stand-in for Python that forks a server which has already imported the slow packages.
 
-Importing torch, transformers and MLflow takes longer than all that the stages of a small workflow do. Snakemake, each stage's
+Importing torch, transformers and MLflow takes longer than all the work of a small workflow's stages. Snakemake, each stage's
 script and the follower still run as processes of their own, from the command lines that Snakemake makes: `sys.executable` is a
 small program that asks the server for a forked process, hands its files and signals on, and ends as that process ends. Anything
 but a script, and a script whose environment has variables that packages read when they are imported, gets the real Python.
@@ -45,7 +45,7 @@ def warm_python() -> str:
     """The path of the stand-in; its server starts now, and ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
     address, real = folder / "socket", Path(sys.executable)
-    for program in real.parent.iterdir():  # torchrun and mlflow are looked for beside Python
+    for program in real.parent.iterdir():  # torchrun and mlflow are searched beside Python
         if not program.name.startswith("python"):
             (folder / program.name).symlink_to(program)
     environment = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name not in OFFLINE}

@@ -1,6 +1,6 @@
 """A folder in which the whole workflow runs within a minute: a tiny random BERT learns which words are kind.
 
-The Snakefile reads `config/config.yaml` of the working directory, so the folder has its own.
+The Snakefile reads `config/config.yaml` of the working directory, so the folder has one.
 """
 
 import csv
@@ -87,7 +87,7 @@ def prepared(folder: Path) -> Path:
 
 
 def sentences(count: int) -> list[tuple[str, int]]:
-    """One kind or unkind word among neutral ones decides; no two sentences are equal, and the labels alternate."""
+    """One kind or unkind word among neutral ones decides the label; no two sentences are equal, and the labels alternate."""
     draw = random.Random(0)
     rows: dict[str, int] = {}
     while len(rows) < count:

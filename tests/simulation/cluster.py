@@ -243,7 +243,7 @@ class Controller:
         self.look_soon()
 
     def shrink(self, job: Job, kept: set[str]) -> None:
-        """A running job gives up its other nodes, and SLURM no longer minds what becomes of them."""
+        """A running job releases its other nodes, and SLURM no longer cares about them."""
         for node in job.hosts:
             if node.name not in kept:
                 node.job = None

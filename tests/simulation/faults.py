@@ -1,4 +1,4 @@
-"""What goes wrong in a history: each kind with a chance of its own, some of them many times."""
+"""What goes wrong in a history: each kind of fault with its own probability, some of them many times."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -48,7 +48,7 @@ class Programs:
     """Called in a thread of a simulated process, as subprocess would be."""
 
     def __init__(self, controller: Controller, random: Random, hiccups: float):
-        """`hiccups`: how often a single command fails for nothing, before or after SLURM has done what it asked."""
+        """`hiccups`: how often a single command fails without a reason, before or after SLURM has carried it out."""
         self.controller, self.random, self.hiccups = controller, random, hiccups
         self.lost_answers = self.failures = 0
 

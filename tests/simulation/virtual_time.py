@@ -17,7 +17,7 @@ TIMED_OUT = object()
 
 
 class StuckForEver(Exception):
-    """Everybody waits, and nothing is going to happen any more."""
+    """Every process waits, and no event will ever wake one."""
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ SMALL = {"epochs": 10, "batch_size": 16, "learning_rate": 3e-3, "warmup": 0.1}
 
 
 def words(draw: random.Random, kind: int) -> str:
-    """Five words, so many of them kind."""
+    """Five words, of which this many are kind."""
     return " ".join(draw.sample(draw.choices(KIND, k=kind) + draw.choices([*NEUTRAL, *UNKIND], k=5 - kind), 5))
 
 
 def row(task: str, draw: random.Random, index: int) -> dict[str, object]:
-    """Single sentences are of kind words or not; of pairs the number of kind words in each decides."""
+    """Single sentences have kind words or not; for pairs the number of kind words in each decides."""
     first, second = draw.sample(range(5), 2)
     if task not in PAIRS:
         kind = index % 2

@@ -39,7 +39,7 @@ CHOICES: dict[str, list[Any]] = {
 
 
 def test_reused_trainings_equal_those_from_the_start(tmp_path):
-    """Pairs in which something was reused are counted: few of them would mean that nothing is shown."""
+    """Pairs in which steps were reused are counted: if there were few, the test would show nothing."""
     data, draw, fresh = prepared(tmp_path / "prepared"), random.Random(0), dict[str, Path]()
     reused = 0
     for number in range(PAIRS):

@@ -1,4 +1,4 @@
-"""A SLURM cluster of its own for these tests, and one workflow that nothing disturbed, to compare with."""
+"""A SLURM cluster for these tests, and an undisturbed workflow to compare with."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""snakemake that looks at its SLURM jobs every second; by itself it does so less and less often, down to every three minutes."""
+"""snakemake that polls its SLURM jobs every second; normally it polls less and less often, down to every three minutes."""
 
 import asyncio
 import sys

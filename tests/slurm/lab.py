@@ -1,4 +1,4 @@
-"""A workspace on the cluster: start snakemake in it, wait until something has come about, disturb it, look at what is left."""
+"""A workspace on the cluster: start snakemake in it, wait for something to happen, disturb it, check what is left."""
 
 import json
 import os
@@ -68,7 +68,10 @@ class Workflow:
         words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--profile", REPOSITORY / "profiles/slurm"]
         faster = ["--slurm-init-seconds-before-status-checks", 1]
         self.command = [str(word) for word in (python, HERE / "fast_snakemake.py", *words, *faster, *options)]
-        as_in_terminal = ["env", "--default-signal=INT"]  # what started the tests may ignore Ctrl-C, as a shell's background does
+        as_in_terminal = [
+            "env",
+            "--default-signal=INT",
+        ]  # the process that started the tests may ignore Ctrl-C, like a background job of a shell
         self.process = subprocess.Popen(
             [*as_in_terminal, *self.command], cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True
         )
@@ -83,7 +86,7 @@ class Workflow:
         return (self.folder / "snakemake.out").read_text()
 
     def story(self) -> str:
-        """What one asks first when it went wrong: what the cluster is at, when the training started and ended, the last words of each log."""
+        """What one asks first after a failure: the state of the cluster, when the training started and ended, the end of each log."""
         told = sorted(events(self.folder, "attempt") + events(self.folder, "end"), key=lambda event: event["time"])
         told = [
             f"{datetime.fromtimestamp(event['time']):%T} {event['event']} {event.get('status', '')} of job {event.get('job')}"

@@ -1,4 +1,4 @@
-"""A task that takes its time, so that there is some to disturb it: `pace.txt` holds the seconds of each step, and may change."""
+"""A task with slow steps, so that there is time to disturb it: `pace.txt` has the seconds per step, and may change."""
 
 import os
 import time

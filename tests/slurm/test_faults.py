@@ -1,4 +1,4 @@
-"""Whatever happens to a training on the cluster, it goes on by itself from its last checkpoint, to the same weights."""
+"""Whatever happens to a training on the cluster, it resumes by itself from its last checkpoint, and ends with the same weights."""
 
 import os
 import re
@@ -38,7 +38,7 @@ from slurm.lab import (
 
 @pytest.fixture(scope="module")
 def training(cluster, undisturbed, tmp_path_factory) -> Iterator[Workflow]:
-    """One workflow whose training is well on its way, past its first checkpoint. Each test disturbs it; the last one looks at the end."""
+    """One workflow whose training is past its first checkpoint. Each test disturbs it; the last one checks its result."""
     folder = untrained(undisturbed, tmp_path_factory.mktemp("training") / "workspace")
     workflow = Workflow(folder, f"{TRAINING}/manifest.json", "--retries", "9")
     well_on_its_way(workflow)
@@ -49,12 +49,12 @@ def training(cluster, undisturbed, tmp_path_factory) -> Iterator[Workflow]:
 
 def well_on_its_way(workflow: Workflow) -> None:
     until(lambda: max(steps(workflow.folder), default=0) > 12, "it trains", workflow=workflow)
-    set_pace(workflow.folder, limits.seconds(1))  # it must not come to its end before it is disturbed
+    set_pace(workflow.folder, limits.seconds(1))  # it must not end before it is disturbed
 
 
 @contextmanager
 def started_again(workflow: Workflow, most: int = 1) -> Iterator[None]:
-    """What is done to it in here makes it start again, by itself, and take steps that it had not yet taken; in `most` starts."""
+    """What happens inside must make it start again by itself and take new steps, within `most` starts."""
     starts, step = attempts(workflow.folder), max(steps(workflow.folder))
     yield
     until(lambda: attempts(workflow.folder) > starts, "it is started again", workflow=workflow)
@@ -126,7 +126,7 @@ def lost(cluster, how: str, node: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("which", [1, 0], ids=["second", "first"])
 def test_a_node_is_cut_off(cluster, training, which):
-    """Its processes live on, and must neither write any more, nor harm the others when it is back.
+    """Its processes live on; they must neither write, nor harm the others when the node is back.
 
     When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
     """
@@ -170,7 +170,7 @@ def test_after_all_faults_it_equals_an_undisturbed_training(training, undisturbe
 
 
 def test_time_limit(undisturbed, workspace):
-    """Shorter than the training by far: it saves in time, and goes on under the same number, which is no failure."""
+    """Much shorter than the training: it saves in time and continues under the same job number, which is not a failure."""
     minutes = 2 + seconds_to_start(undisturbed) // 30
     configured(workspace, compute={"minutes": minutes, "save_before_limit_seconds": 30})
     set_pace(workspace, 60 * minutes / STEPS)  # with its start it takes longer
@@ -194,7 +194,7 @@ def seconds_to_start(folder: Path) -> int:
 
 
 def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
-    """The cluster has no more than two nodes, then one. Other numbers of processes add up in another order."""
+    """The cluster has only two nodes, then one. With other numbers of processes, sums are computed in another order."""
     configured(workspace, compute={"nodes": "1-2"}, model={"arguments": {"drop": 0.0}})
     alone = configured(Path(shutil.copytree(workspace, tmp_path / "alone")), compute={"processes": 1})
     snakemake(set_pace(alone, 0), f"{TRAINING}/manifest.json")
@@ -213,7 +213,7 @@ def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
 
 
 def test_a_spare_node_steps_in_for_one_that_crashes(cluster, workspace, undisturbed):
-    """Long before SLURM notices, and without waiting in the queue again."""
+    """Long before SLURM notices the dead node, and without waiting in the queue again."""
     configured(workspace, compute={"nodes": "2+1"})
     cluster.act("node-timeout", "300")
     workflow = Workflow(workspace, f"{TRAINING}/manifest.json")
@@ -244,7 +244,7 @@ def workflow(workspace) -> Iterator[Workflow]:
 
 
 def test_suspended_and_then_interrupted(workspace, undisturbed):
-    """For longer than `compute.stall_seconds`, which ends nothing. Ctrl-C ends the job, which saves, and snakemake says so and ends with it."""
+    """Suspension for longer than `compute.stall_seconds` ends nothing. Ctrl-C ends the job, which saves; snakemake says so and exits."""
     stall_seconds = limits.seconds(30)
     workflow = Workflow(configured(workspace, compute={"stall_seconds": stall_seconds}), f"{TRAINING}/manifest.json")
     try:
@@ -279,7 +279,7 @@ def test_cancelled_stays_cancelled(workflow):
 
 
 def test_snakemake_is_killed(workflow, undisturbed):
-    """Its job goes on, and a new snakemake follows it. One that would ask for other resources ends it, and resumes in another job."""
+    """Its job continues, and a new snakemake follows it. A snakemake that would request other resources ends it and resumes in another job."""
     first = job_of(workflow.folder)
     again = killed_and_started_again(workflow)
     until(lambda: f"goes on as SLURM job {first}" in again.printed(), "it follows the job", workflow=again)
@@ -292,7 +292,7 @@ def test_snakemake_is_killed(workflow, undisturbed):
 
 
 def test_jobs_that_finish_while_no_snakemake_runs_count(workspace):
-    """Counts, whatever Snakemake's own record says, which is of other settings."""
+    """Results count even if Snakemake's own record is of other settings."""
     workflow = Workflow(configured(workspace, train={"learning_rate": 2e-3}), f"{TRAINING}/manifest.json")
     well_on_its_way(workflow)
     kill(workflow)

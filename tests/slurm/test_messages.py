@@ -1,4 +1,4 @@
-"""What a user sees when the cluster will not, or not yet: one line with the reason, and what to do."""
+"""What a user sees when the cluster refuses a job or lets it wait: one line with the reason and what to do."""
 
 import re
 import subprocess
@@ -51,7 +51,7 @@ def test_several_nodes_without_slurm_are_refused_before_any_job(workspace):
 
 
 def test_gpus_that_torch_does_not_find_end_the_training_at_once(workspace):
-    """SLURM gives a device that is none; the CPU is no replacement."""
+    """SLURM allocates a device that is not a GPU; the CPU must not replace it."""
     workflow = Workflow(configured(workspace, compute={"gpus": 2, "device": "auto"}), f"{TRAINING}/manifest.json", "--retries", "0")
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
     (log,) = workspace.glob("logs/slurm/rule_train_model/*/*.log")

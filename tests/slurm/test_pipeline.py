@@ -1,4 +1,4 @@
-"""The workflow on a real cluster of several nodes, where nothing goes wrong."""
+"""The workflow on a real cluster of several nodes, without faults."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A search on the cluster: the runs of a rung are jobs side by side, which a killed workflow leaves behind and another one goes on with."""
+"""A search on the cluster: the runs of a rung are parallel jobs, which survive a killed workflow and are adopted by the next one."""
 
 import json
 import signal

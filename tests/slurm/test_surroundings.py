@@ -49,7 +49,7 @@ def environment(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def runtimes(tmp_path, monkeypatch) -> None:
-    """Those of containers, first in PATH; a plugin of SLURM takes the options of pyxis out of srun's."""
+    """Stand-ins for container runtimes, first in PATH; a SLURM plugin removes the options of pyxis from those of srun."""
     (tmp_path / "bin").mkdir()
     srun = subprocess.run(["which", "srun"], capture_output=True, text=True, check=True).stdout.strip()
     for name, text in {"apptainer": APPTAINER, "srun": SRUN.format(srun=srun)}.items():

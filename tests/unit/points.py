@@ -80,7 +80,7 @@ class Journal:
 
 
 class StopsAt:
-    """A signal to stop comes as a step begins."""
+    """A stop signal arrives as a step begins."""
 
     def __init__(self, step: int):
         self.at, self.begun = step, 0

@@ -38,7 +38,7 @@ class Mixed(Heir, mine.Mine, base.Task):
     pass
 """
 
-# what is changed ("/" leads into sections), and words that the message must hold, beginning with the path
+# the change ("/" separates sections), and parts of the message, which begins with the path
 PROMPTS = {"data/text": ["text", "label"], "data/label": None, "train/task": "causal_lm", "select/metric": "loss"}
 BAD = [
     # misspelt keys, at every level
@@ -341,7 +341,7 @@ def test_patterns_are_checked_against_the_names_of_the_parameters(folder):
     assert "bert.embeddings" in found[0].partition("Did you mean")[2]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     assert any("nothing of the model is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5  # the names are known from before
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5  # the names are cached
 
 
 def test_an_error_hides_no_other(folder):
@@ -368,11 +368,11 @@ def test_an_error_hides_no_other(folder):
     ]  # fmt: skip
     found = problems_of(changes)
     assert [place for place in places if not any(problem.startswith(place) for problem in found)] == [], found
-    assert len(found) <= len(places) + 1, found  # and what only follows is not reported
+    assert len(found) <= len(places) + 1, found  # and consequences are not reported
 
 
 def test_the_configuration_of_a_model_is_the_one_beside_its_weights():
-    """A sentence transformer has others below, of its pooling and the like."""
+    """A sentence transformer has further ones in subfolders, for pooling and the like."""
     names = ["1_Pooling/config.json", "config.json", "2_Normalize/config.json", "model.safetensors"]
     assert model_config({name: Path("model") / name for name in names}) == Path("model/config.json")
     assert model_config({"model.safetensors": Path("model/model.safetensors")}) is None

@@ -158,7 +158,7 @@ def test_the_outputs_of_one_batch_at_a_time_are_kept(task, modules, examples, lo
 
 
 def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, examples):
-    """The others may wait for it, where a model is spread over all."""
+    """Peers may wait for it if the model is sharded."""
     asked = []
     task.predict = lambda outputs, batch: asked.append(batch) or {}
     who = state(task, modules)
@@ -168,7 +168,7 @@ def test_a_process_without_examples_of_its_own_predicts_as_well(task, modules, e
 
 
 def test_layouts_evaluate_and_train_alike(task, modules, texts, examples):
-    """Padded or packed, in one batch or in pieces: the same loss, and the same weights after a step."""
+    """Padded or packed, in one batch or in microbatches: the same loss, and the same weights after a step."""
     before = {name: value.clone() for name, value in modules["model"].state_dict().items()}
     found = []
     for data in (examples(), Packed(examples())):

@@ -61,7 +61,7 @@ def train_and_save(folder: Path, steps: int, format: str = "whole") -> dict[int,
 
 
 def test_all_ranks_load_the_checkpoint_that_rank_0_chose(tmp_path):
-    """Which may not be the newest that another one sees: on another machine, or when one has just been written."""
+    """Another rank may see a different newest checkpoint: on another machine, or when one has just been written."""
     weights = train_and_save(tmp_path, 3)
     chosen = sorted(tmp_path.glob("step-*"))[1]
     second = learner(Second(chosen))
@@ -72,7 +72,7 @@ def test_all_ranks_load_the_checkpoint_that_rank_0_chose(tmp_path):
 
 @pytest.mark.parametrize(("task", "metric"), [(TextClassification, "loss"), (CausalLm, "perplexity")])
 def test_the_lowest_loss_is_kept_and_selected(tmp_path, task, metric):
-    """Without `select.mode`: the metric says that less of it is better."""
+    """Without `select.mode`: the metric declares that lower is better."""
     mode = mode_of(metric, modes_of(task.metrics, "class", "the task"), None)
     ours, checkpoints = learner(Strategy("cpu", "fp32")), Checkpoints(tmp_path / "checkpoints", Selection(metric, mode), 1)
     for step, value in enumerate((3.0, 1.0, 2.0, 4.0), start=1):
@@ -83,7 +83,7 @@ def test_the_lowest_loss_is_kept_and_selected(tmp_path, task, metric):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_checkpoint_has_the_values_at_the_time_of_saving(tmp_path, monkeypatch, format):
-    """The training continues before a byte is written, both the first time and when the memory of a copy is reused."""
+    """The training continues before anything is written, both the first time and when the memory of the copy is reused."""
     ours, checkpoints, writes = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 9, make_format(format, SINGLE)), []
     monkeypatch.setattr(checkpoints._background, "start", writes.append)
     module, optimizer, task = ours.modules["model"], ours.optimizers["model"], Remembers()
@@ -166,7 +166,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format
 
 
 def test_a_foreign_pickle_is_never_loaded(tmp_path):
-    """`.metadata` is one, and its digest is checked before."""
+    """`.metadata` is a pickle, and its digest is checked first."""
     train_and_save(tmp_path, 1, "sharded")
     planted = tmp_path / "planted"
     (tmp_path / "step-00000001/weights/.metadata").write_bytes(pickle.dumps(Planted(planted)))
@@ -236,9 +236,9 @@ def test_a_large_module_is_exported_as_several_files_with_an_index(tmp_path):
 
 
 def test_a_kill_while_a_checkpoint_is_replaced_loses_none(tmp_path):
-    """One that was saved before it was evaluated is saved again afterwards; between two renames neither has its name."""
+    """A checkpoint saved before its evaluation is saved again afterwards; between two renames neither copy has the name."""
     train_and_save(tmp_path, 2)
-    (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002")  # whole, and not yet in its place
+    (tmp_path / "step-00000002").rename(tmp_path / ".step-00000002")  # complete, and not yet renamed
     shutil.copytree(tmp_path / ".step-00000002", tmp_path / ".gone-step-00000002")
     (tmp_path / ".step-00000003").mkdir()
     (tmp_path / ".step-00000003/model.safetensors").touch()  # torn

@@ -1,4 +1,4 @@
-"""`cluster.py`: what the runs of a folder are at, by a fake squeue and by their files; their logs; and how one is cancelled."""
+"""`cluster.py`: the state of a folder's runs, from a fake squeue and their files; their logs; and cancelling one."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def slurm(tmp_path, monkeypatch):
 
 
 def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0) -> None:
-    """A run that began a moment ago and has taken so many of 100 steps."""
+    """A run that began a moment ago and has taken this many of 100 steps."""
     folder = Path("results/runs") / run / "training"
     folder.mkdir(parents=True)
     began = time.time() - steps * pace

@@ -109,7 +109,7 @@ def test_results_of_reading_are_cached_until_the_file_changes(tmp_path):
         return words_found, len(reads)
 
     file.write_text("one two")
-    assert [found(), found()] == [(["one", "two"], 1), (["one", "two"], 2)]  # too young to be trusted
+    assert [found(), found()] == [(["one", "two"], 1), (["one", "two"], 2)]  # too new to be trusted
     os.utime(file, (1, 1))
     assert [found(), found()] == [(["one", "two"], 3), (["one", "two"], 3)]
     file.write_text("six two")  # of the same size

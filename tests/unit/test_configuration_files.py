@@ -114,7 +114,7 @@ def test_expanding_takes_as_long_as_there_are_points(axes):
         assert not problems
         return (time.process_time() - started) / len(runs)
 
-    # of forty thousand and of four hundred or four thousand; where every name was compared with all others it was 100 and 10 times as much
+    # of 40,000 points and of 400 or 4,000; comparing every name with all others took 100 and 10 times as long
     assert min(seconds_each(1) for _ in range(2)) < 5 * max(seconds_each(0.1) for _ in range(3))
 
 

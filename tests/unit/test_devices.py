@@ -1,4 +1,4 @@
-"""A GPU that was asked for and is missing is an error at the start, on each rank that misses it."""
+"""A requested GPU that is missing is an error at the start, on each rank that lacks it."""
 
 import platform
 

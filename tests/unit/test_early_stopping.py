@@ -14,12 +14,12 @@ from snaketrain.training.state import TrainState
 @pytest.mark.parametrize(
     ("mode", "values", "last"),
     [
-        ("min", [3, 2, 1, 1, 1], 5),  # two in a row that are no better
+        ("min", [3, 2, 1, 1, 1], 5),  # two in a row without improvement
         ("min", [3, 4, 2, 5, 2, 1], 5),
         ("max", [1, 2, 3, 2, 1, 9], 5),
         ("max", [1, math.nan, 2, math.nan, math.nan], 5),
         ("min", [5, 4, 3, 2, 1], None),
-        ("min", [5, 4.95, 4.9, 1], 3),  # each by less than it takes
+        ("min", [5, 4.95, 4.9, 1], 3),  # each by less than min_change
     ],
 )
 def test_it_stops_at_the_second_evaluation_in_a_row_without_improvement(mode, values, last):

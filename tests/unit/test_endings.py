@@ -11,7 +11,7 @@ import pytest
 from snaketrain.runtime.job_settings import settings_words
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# what blocks the exit of a process, as torch's gloo group sometimes does: a destructor, and a pool's thread
+# what blocks a process's exit: a destructor, as torch's gloo group sometimes does, and a thread of a pool
 SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ stages.run(main, Path("out"), report, leave)
         ("return 75", 75, ""),
         ("raise SystemExit('data.train: is missing')", 1, "reported SystemExit data.train: is missing"),
         ("raise SystemExit(3)", 3, "reported SystemExit 3"),
-        ("sys.exit()", 1, "reported SystemExit"),  # of the user's code: what was to be made is not there
+        ("sys.exit()", 1, "reported SystemExit"),  # in a user's code: the expected file is missing
         ("raise WorthAnotherStart('smaller pieces')", 76, "reported WorthAnotherStart smaller pieces"),
         ("raise ValueError('untold')", 1, "OSError: the disk is full"),
         ("raise KeyboardInterrupt", 130, "interrupted"),

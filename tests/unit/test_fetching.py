@@ -201,7 +201,7 @@ def test_a_split_of_a_hub_dataset_is_fetched_as_its_card_says(monkeypatch, tmp_p
 
 
 def test_a_source_without_a_split_is_recorded_as_before():
-    """Or data that was prepared by an earlier version would be prepared again, in a folder of another name."""
+    """Otherwise data prepared by an earlier version would be prepared again, in a folder of another name."""
     assert strings("source", Source(path="a.csv")) == [
         'source.path="a.csv"',
         "source.package=null",

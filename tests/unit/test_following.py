@@ -1,4 +1,4 @@
-"""What MLflow holds after the follower has been at work, in a real database: all of it, once, whatever happened between."""
+"""The content of MLflow after the follower has run, in a real database: everything, once, whatever happened meanwhile."""
 
 import json
 import math
@@ -293,7 +293,7 @@ def test_a_journal_that_grows_with_repeated_steps_and_a_torn_line(tmp_path, uri)
 
 
 def test_an_evaluation_of_lost_weights_is_replaced_by_the_next_attempts(tmp_path, uri, empty_database):
-    """What MLflow was told it keeps, but shows the later one; told of both at once, it never hears of the first."""
+    """MLflow keeps every point, but shows the later one; if both are read at once, the first one is never sent."""
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     evaluations = [{"event": "eval", "step": 80, "time": time.time() + n, "attempt": n, "metrics": {"accuracy": n / 4}} for n in (1, 2)]
     write(results, evaluations[0])
@@ -327,7 +327,7 @@ def test_nan_stays_nan(tmp_path, uri):
 
 @pytest.mark.parametrize(("ends", "status"), [("FINISHED", "FINISHED"), ("STOPPED", "KILLED"), ("FAILED", "FAILED"), ("nothing", "KILLED")])
 def test_status_at_the_end(tmp_path, uri, ends, status):
-    store = follow(make_workspace(tmp_path, {"first": {"ends": ends}}), uri)  # "nothing" for years: it was killed
+    store = follow(make_workspace(tmp_path, {"first": {"ends": ends}}), uri)  # silent for years: it was killed
     assert training_run(store).info.status == status
 
 
@@ -347,7 +347,7 @@ def test_a_training_whose_process_is_gone_was_killed(tmp_path, uri):
     assert run.data.tags["pipeline.end"] == f"killed: process {process.pid} on {platform.node()} is gone"
     write_json(results / "runs/first/training/owner.json", owner | {"host": "elsewhere"})
     write(results, {"event": "attempt", "attempt": 2, "time": time.time()})
-    assert training_run(follow(results, uri)).info.status == "RUNNING"  # there it may well live
+    assert training_run(follow(results, uri)).info.status == "RUNNING"  # where it may still be alive
 
 
 @pytest.fixture
@@ -377,7 +377,7 @@ def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, u
     for number, name in enumerate([*runs, "done", "failed"]):
         in_job(results, name, f"47{number}")
     squeue("470", "471", "472", "473")
-    follow(results, uri)  # so that what has ended is known to have
+    follow(results, uri)  # so that ended jobs are known
     follower = Follower(results, Store(uri))
     before = len(squeue("470", "471", "472", "473"))
     for _ in range(5):
@@ -386,7 +386,7 @@ def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, u
     (asked,) = squeue("470", "472", "473")[before:]
     assert asked.endswith("--jobs=470,471,472,473")
     monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
-    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that it is not its silence that tells
+    with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that its silence cannot be the reason
         journal.write(json.dumps(loss(65, 0.5)) + "\n")
     follower.update(results / "runs/run-1/training")
     assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
@@ -574,7 +574,7 @@ def test_the_view_has_our_columns_and_the_best_first(tmp_path, uri):
         ]
     )
     assert len(view["selectedColumns"]) <= 6
-    assert "params.`train.batch_size`" not in view["selectedColumns"]  # the same in both
+    assert "params.`train.batch_size`" not in view["selectedColumns"]  # equal in both
     where = f"http://ui/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=snaketrain"
     assert all_runs.endswith(f"{where}&workflowType=machine_learning")
     assert all(row.run_id in compared for row in follower.rows["tests"].values())
@@ -631,7 +631,7 @@ def test_a_name_given_by_a_user_is_kept(tmp_path, uri):
 
 
 def test_a_failed_run_says_so_in_its_description(tmp_path, uri):
-    """Until it is resumed; what somebody has added stays."""
+    """Until it is resumed; text that a user has added stays."""
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(
         results, {"event": "end", "status": "FAILED", "error": "RuntimeError: no `batch`\nof two lines", "time": time.time(), "attempt": 1}
@@ -737,7 +737,7 @@ def test_command_while_a_process_runs_and_one_at_a_time(tmp_path, uri):
 
 
 def test_curves_grow_while_a_training_runs(tmp_path, uri):
-    """As a workflow starts it, beside a training that tells something five times a second."""
+    """As a workflow starts it, beside a training that writes to its journal five times a second."""
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     follower = subprocess.Popen(command(results, "--uri", uri, "--while-pid", str(os.getpid())), stdout=subprocess.DEVNULL)
     training = subprocess.Popen([sys.executable, "-c", TRAINING, str(results / "runs/first/training/journal.jsonl")])

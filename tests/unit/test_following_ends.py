@@ -16,7 +16,7 @@ from snaketrain.orchestration import follower
 from snaketrain.orchestration.follower import MOST_DEATHS, NOTE, FollowerProcess
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# ignores SIGTERM, as if a registration took long
+# ignores SIGTERM, as if a registration took a long time
 SLOW = """
 import pathlib, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2], ".follower.doing").write_text("registering the best model of small"))
@@ -65,7 +65,7 @@ def test_it_waits_no_longer_than_allowed_and_says_for_what(tmp_path, slow, capfd
     assert "after 2 seconds (tracking.wait_seconds) it was ended while registering the best model of small" in last
     words = shlex.split(last.partition("To finish it: ")[2])
     assert words == [sys.executable, str(slow), "--results", str(tmp_path), "--once"]
-    limits.until(lambda: not lives(int((tmp_path / "child").read_text())))  # what registers ends with it
+    limits.until(lambda: not lives(int((tmp_path / "child").read_text())))  # the process that registers models ends with it
 
 
 def test_ctrl_c_ends_the_wait_at_once(tmp_path, slow):
@@ -95,7 +95,7 @@ def test_a_follower_that_ends_at_once_is_not_mentioned(tmp_path, monkeypatch, ca
     assert capfd.readouterr().err == "" and not (tmp_path / NOTE).exists()
 
 
-# notes each start; the first so many end as the last argument says, the others run until SIGTERM
+# notes each start; the first ones end as the last argument says, the others run until SIGTERM
 DYING = """
 import os, pathlib, signal, subprocess, sys, time
 starts = pathlib.Path(sys.argv[2], "starts")
@@ -114,7 +114,7 @@ while True:
 
 @pytest.fixture
 def dying(tmp_path, monkeypatch):
-    """A follower that dies at so many of its starts; its starts so far."""
+    """A follower that dies at its first starts, as many as given; and its number of starts so far."""
 
     def dying(deaths: int) -> FollowerProcess:
         (tmp_path / "follow_runs.py").write_text(DYING.replace("DEATHS", str(deaths)))

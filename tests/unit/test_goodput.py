@@ -1,4 +1,4 @@
-"""The time of a training, summed up from its journal: every second once, even if steps were repeated."""
+"""The time of a training by activity, from its journal: every second counts once, even if steps were repeated."""
 
 import pytest
 

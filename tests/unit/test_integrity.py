@@ -76,7 +76,7 @@ def test_a_reader_exits_with_the_file_and_the_stage_to_rerun(tmp_path, harm, wha
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
-    """A file too large for Snakemake to take its digest."""
+    """A file so large that Snakemake does not digest it."""
     monkeypatch.chdir(tmp_path)
     own_files._digests.cache_clear()
     Path("raw.txt").write_bytes(b"a" * 1_500_000)

@@ -9,7 +9,7 @@ from snaketrain.launch.interfaces import address_of, use_interface
 
 def test_an_interface_is_passed_to_both_libraries(monkeypatch):
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        monkeypatch.setenv(name, "")  # so that what the test leaves is undone
+        monkeypatch.setenv(name, "")  # so that the test's changes are undone
         monkeypatch.delenv(name)
     assert address_of("lo") == "127.0.0.1"
     use_interface("lo")

@@ -276,7 +276,7 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("train", "fast", {}),
     ("data", [], {}),
     (7, {}, {}),
-    # what is no value at all
+    # not values at all
     ("train.task.arguments", {"a": object()}, {}),
     ("train.task.arguments", {"a": b"bytes"}, {}),
     ("tracking.notes", "a\0b", {}),
@@ -296,7 +296,7 @@ def put(config: Any, path: tuple, value: Any) -> Any:
 
 
 def leaves(section: type[Section], path: tuple = ()) -> Iterator[tuple[tuple, str, Any, list]]:
-    """Every setting: where it is, its name, its type and its limits; of lists and of names with values the first one."""
+    """Every setting: path, name, type and limits; of lists and mappings the first element."""
     for name, field in section.model_fields.items():
         kind, limits = plain(field.annotation, field.metadata)
         yield (*path, name), name, kind, limits
@@ -404,7 +404,7 @@ def test_hardly_any_error_written_by_hand_is_accepted(folder):
 
 
 def tried(battery: list[tuple[str, str, dict]]) -> tuple[list[str], list[str], float]:
-    """The accepted ones, those without a message of one line that names the place, and the longest CPU time."""
+    """Accepted values, errors without a one-line message that names the path, and the longest CPU time."""
     accepted, failed, slowest = [], [], 0.0
     for where, what, config in battery:
         started = time.process_time()

@@ -48,8 +48,8 @@ def test_other_settings_have_another_file(tmp_path):
 
 
 def test_a_file_with_passwords_is_readable_only_by_its_owner(tmp_path, monkeypatch):
-    """Others are not in it at all, whichever form they have."""
-    monkeypatch.setenv(CONCEALED, "{}")  # and not what is concealed here later
+    """Other passwords are not in it at all, whatever their form."""
+    monkeypatch.setenv(CONCEALED, "{}")  # and not secrets that are concealed later
     arguments = {"address": "https://anna:geheim1@data.example", "password": "geheim2", "name": "geheim3"}
     monkeypatch.setenv("SOME_PASSWORD", "geheim3")
     path = settings_of(task={"use": "x.Y", "arguments": arguments}).store("small", tmp_path)

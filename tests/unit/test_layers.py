@@ -96,7 +96,7 @@ def test_tasks_and_data_know_only_one_process(name):
 
 
 def test_tokens_come_from_one_interface():
-    """How they are made quickly is the business of `data.tokenization` alone."""
+    """How they are computed quickly concerns `data.tokenization` alone."""
     interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files", "prompts")}
     outside = [name for name in FILES if not name.startswith("snaketrain.data.tokenization")]
     found = {module_of(each) for name in outside for each in of(name) if each.startswith("snaketrain.data.tokenization")}
@@ -162,5 +162,5 @@ def test_rules_import_only_light_packages():
 
 
 def test_plots_use_one_configuration_of_matplotlib():
-    """`drawing.py` sees to it that no name is read as a formula."""
+    """`drawing.py` makes sure that no name is parsed as a formula."""
     assert [name for name in FILES if "matplotlib" in tops(of(name))] == ["snaketrain.evaluation.drawing"]

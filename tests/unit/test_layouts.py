@@ -16,7 +16,7 @@ from snaketrain.data.loading.layouts import Blocks, Packed, in_rows
 
 
 def write(path, texts: list[list[int]], batch: int) -> TextExamples:
-    """Prepared texts, in record batches of so many: files of a larger corpus have many."""
+    """Prepared texts in record batches of this size: files of a large corpus have many."""
     schema = pyarrow.schema([("input_ids", pyarrow.list_(pyarrow.int32())), ("label", pyarrow.int64())])
     with pyarrow.ipc.new_file(str(path), schema) as file:
         for start in range(0, len(texts), batch):
@@ -102,7 +102,7 @@ def test_budgets_count_real_tokens_where_nothing_is_padded():
     assert max(real) <= 4000 and np.mean(real) > 0.93 * 4000
     assert max(lengths[ids].max() * len(ids) for ids in padded.of(0)) <= 4000
     assert len(packed.of(0)) <= len(padded.of(0))
-    # as they were drawn: batches of like lengths would only make the steps less alike
+    # in the order drawn: batches of similar lengths would only make the steps less alike
     spread = [np.mean([lengths[ids].std() for ids in kind.of(0)]) for kind in (packed, padded)]
     assert spread[0] > 5 * spread[1]
 

@@ -17,7 +17,7 @@ from snaketrain.runtime import lease as module
 from snaketrain.runtime.lease import Lease, LeaseLost, Owner
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
-# takes the lease, says so, and writes a line about five times a second as long as it may
+# takes the lease, says so, and writes a line five times a second as long as it owns it
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_a_suspended_owner_loses_the_lease_and_writes_no_more(start):
     assert second.says == "owner"
     first.popen.send_signal(signal.SIGCONT)
     rest, error = first.popen.communicate(timeout=limits.seconds(20))
-    assert first.popen.returncode == 1 and rest.count("write") <= 10  # what stood in the pipe before it was suspended
+    assert first.popen.returncode == 1 and rest.count("write") <= 10  # written to the pipe before it was suspended
     assert f"process {second.popen.pid} on {Owner.current().host} may write now, and this one ends" in error
     assert (second.says, second.says) == ("write", "write")
 
@@ -167,7 +167,7 @@ def test_many_processes_take_turns(tmp_path):
 
 
 def test_no_owner_may_overlook_a_later_one(tmp_path):
-    """As after sleeping between its look and its own file."""
+    """As if it had been suspended between looking and creating its own file."""
     late = Lease(tmp_path / "lease")
     (tmp_path / "lease.5").touch()
     assert not late._create(4)

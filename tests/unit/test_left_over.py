@@ -1,4 +1,4 @@
-"""Which jobs of a killed workflow go on, which are done, and which are ended."""
+"""Which jobs of a killed workflow continue, which are done, and which are ended."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def settled(job, slurm, is_ready=True, is_done=False) -> tuple[LeftOver, list[st
 
 
 def submitted(number: str, fingerprint: str = "now") -> None:
-    """By a workflow that is no more."""
+    """By a workflow that has ended."""
     Submissions().submitted(Submission(number, COMMENT, fingerprint, f"{number}.log", {"manifest.json": None}))
     lines = Submissions().file.read_text().replace(f", {os.getpid()}, ", ", 0, ")
     Submissions().file.write_text(lines)
@@ -74,7 +74,7 @@ def test_a_job_with_other_settings_is_ended(job):
 
 
 def test_a_job_of_which_nothing_is_known_is_ended(job):
-    """snakemake was killed before it could note it down."""
+    """snakemake was killed before it could record the job."""
     submitted("3")
     slurm = FakeSlurm(_4="RUNNING")
     assert settled(job, slurm)[0].take(job) is None
@@ -96,7 +96,7 @@ def test_a_job_whose_input_is_made_again_is_ended(job):
 
 
 def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
-    """It was cancelled, and saves; or it is requeued, and goes on."""
+    """It was cancelled and saves, or it is requeued and continues."""
     submitted("4")
     slurm = FakeSlurm(_4="COMPLETING")
     monkeypatch.setattr(left_over.time, "sleep", lambda seconds: slurm.states_by_number.update({"4": "PENDING"}))
@@ -112,7 +112,7 @@ def test_what_finished_while_no_workflow_ran_counts(job):
 
 
 def test_a_job_whose_end_a_workflow_has_seen_is_not_taken_for_done(job):
-    """It is to run again for another reason."""
+    """The job must run again for another reason."""
     submitted("4")
     Submissions().ended("4", "COMPLETED")
     assert settled(job, FakeSlurm(), is_done=True)[0].take(job) is None

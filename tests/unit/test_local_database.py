@@ -22,7 +22,7 @@ MOUNTS = """
 41 22 0:32 / /lus/with\\040space rw,noflock - lustre 10.0.0.1@o2ib:/lus rw
 42 22 0:33 / /home/anna/remote rw - fuse.sshfs anna@there: rw
 """
-# leaves a transaction half-written, as a process that is killed does
+# leaves a half-written transaction, like a killed process
 TORN = """
 import os, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -76,7 +76,7 @@ def test_a_start_after_a_killed_one_finds_the_local_database_which_is_newer(plac
 
 
 def test_a_start_on_another_machine_after_a_killed_one_has_another_id(place):
-    """So that the `.mlflow.json` files, which say what was sent to the lost one, do not count."""
+    """So that the `.mlflow.json` files, which record what was sent to the lost database, do not count."""
     database, folder, results = place
     finished(place, "before")
     killed = LocalDatabase(*place)
@@ -131,7 +131,7 @@ def test_copies_are_made_when_due_and_whenever_something_changed(place, monkeypa
 
 
 def test_a_half_written_transaction_at_its_place_is_rolled_back(place):
-    """SQLite's journal belongs to the database: neither may be taken or left alone."""
+    """SQLite's journal belongs to the database: one must not be copied or replaced without the other."""
     write(place[0], "whole")
     subprocess.run([sys.executable, "-c", TORN, str(place[0])])
     journal = Path(f"{place[0]}-journal")

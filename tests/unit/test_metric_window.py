@@ -15,7 +15,7 @@ LOSSES = [{"a": torch.tensor(0.1), "b": torch.tensor(1 / 3)}, {"a": torch.tensor
 
 
 class OfTwo(Strategy):
-    """The second process of two, of which the first one has the same."""
+    """The second of two processes; the first one has the same values."""
 
     rank, world_size = 1, 2
 
@@ -46,7 +46,7 @@ def test_losses_are_sent_as_numbers_and_added_up_as_before():
 
 
 def test_processes_that_had_no_part_in_a_loss_add_it_up_as_well():
-    """Else they would not take part in adding up, and the others would wait for them."""
+    """Otherwise they would not take part in the reduction, and their peers would wait for them."""
     state = window(Strategy("cpu", "fp32"), LOSSES).state_dict()
     resumed = MetricWindow(OfTwo("cpu", "fp32"))
     resumed.load_state_dict(state)

@@ -49,7 +49,7 @@ def short(names: dict[str, float], **arguments: dict) -> dict[str, dict]:
 @pytest.mark.parametrize("answer", [0, 1])
 @pytest.mark.parametrize("labels", [[0, 1, 1, 1, 0, 1, 1], [1, 1], [0, 0]], ids=str)
 def test_the_correlation_of_a_constant_answer_is_zero(labels, answer):
-    """As scikit-learn has it, also where all labels are the same."""
+    """As in scikit-learn, also if all labels are equal."""
     logits = np.eye(2, dtype=np.float32)[np.full(len(labels), answer)]
     assert measured("class", logits, np.array(labels), [], short({"matthews_correlation": 0.0})) == {"matthews_correlation": 0.0}
     several = np.full((len(labels), 2), 2.0 * answer - 1, np.float32)
@@ -253,7 +253,7 @@ def test_results_without_the_new_metrics_are_not_stale():
 
 
 def test_the_training_logs_the_metric_that_selects_even_if_it_was_not_asked_to():
-    """And reruns only where it would not have been logged."""
+    """It reruns only if the metric would not have been logged."""
     plain = settings_of("train_model")
     assert settings_of("train_model", select={"metric": "macro_f1"}) == plain
     chosen = settings_of("train_model", select={"metric": "auroc"})

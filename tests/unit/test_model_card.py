@@ -96,7 +96,7 @@ def test_it_has_the_evaluation_sets_and_whichever_job_ends_last_writes_all(run, 
     evaluate_on(run, "tweets", selection)
 
     def write_slowly(path, text):
-        if "emails" not in text:  # this one ends before the card of the other is written
+        if "emails" not in text:  # this job ends before the other one writes its card
             evaluate_on(run, "emails", selection)
         write_text(path, text)
 

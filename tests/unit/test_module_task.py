@@ -391,7 +391,7 @@ def chosen_by(metric: dict | str, **select) -> list[str]:
     ],
 )
 def test_the_mode_of_a_metric_is_known_before_and_in_the_training(metric, mode):
-    """Read from files before any job starts; of the metric itself by the training: both say the same."""
+    """Read from files before any job starts, and from the metric itself in the training: both agree."""
     Path("mine.py").write_text(MINE + HALVED)
     assert Module(losses=LOSSES, metrics={"m": metric}).metrics == {"loss": "min", "m": mode}
     assert chosen_by(metric) == []

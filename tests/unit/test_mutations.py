@@ -51,7 +51,7 @@ tests = ["test_sums.py"]
 
 @pytest.fixture
 def repository(tmp_path) -> Path:
-    """One with a function that is tested and one that is not."""
+    """A repository with a tested function and an untested one."""
     here = tmp_path / "small"
     files = {
         "workflow/scripts/sums.py": "import math\n\n\ndef add(a, b):\n    return a + b\n\n\ndef times(a, b):\n    return a * b\n",

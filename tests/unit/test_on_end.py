@@ -1,4 +1,4 @@
-"""The user's command for the end of a run: what it is told, how often, and that nothing it does has consequences."""
+"""The user's command for the end of a run: its environment, how often it runs, and that its failure has no consequences."""
 
 import json
 import time

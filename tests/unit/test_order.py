@@ -1,4 +1,4 @@
-"""Data of many sections: every example once, shuffled, the same however a training gets to a step, and no process holds the order of all."""
+"""Data of many sections: every example once, shuffled, in the same order after a resume, and no process holds the order of all examples."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A user's own files are kept with a training, and used when it is reproduced."""
+"""A user's own files are recorded with a training, and used when it is reproduced."""
 
 import subprocess
 from pathlib import Path

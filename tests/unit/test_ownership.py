@@ -93,7 +93,7 @@ def test_the_owner_stays_the_same_when_its_torchrun_was_killed(tmp_path, monkeyp
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """squeue and scancel of a job that ends a while after it was cancelled; writes down what it was asked."""
+    """squeue and scancel for a job that ends some time after it was cancelled; they record their arguments."""
     (tmp_path / "bin").mkdir()
     squeue = '#!/bin/sh\n[ ! -s $HERE/cancelled ] || rm -f $HERE/state\ncat $HERE/state 2>/dev/null || { echo "Invalid job id specified" >&2; exit 1; }\n'
     for name, script in {"squeue": squeue, "scancel": '#!/bin/sh\necho "$@" >> $HERE/cancelled\n'}.items():

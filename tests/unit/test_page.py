@@ -1,4 +1,4 @@
-"""The comparison's page in a real browser, wide and narrow, light and dark; and what it says of the models' mistakes."""
+"""The comparison page in a real browser, wide and narrow, light and dark; and what it shows of the models' mistakes."""
 
 import html
 import io
@@ -24,7 +24,7 @@ from snaketrain.evaluation.predictions import Predictions
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1200, 390)
 
-# each frame tells what axe finds in it; an answer that is missing would not be seen as an empty list
+# each frame reports axe's findings; a missing answer must not look like an empty list
 REPORT = """
 addEventListener("load", async () => {
   document.querySelectorAll("details").forEach(each => each.open = true);
@@ -43,7 +43,7 @@ addEventListener("load", async () => {
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
-    """Of two configurations of three seeds, one run that is worse than a constant answer, and one that failed."""
+    """The page of two configurations with three seeds, one run that is worse than a constant answer, and one that failed."""
     runs = {f"rate=1e-3-seed={seed}": {"skill": 0.9 + seed / 100, "train.seed": seed} for seed in range(3)}
     runs |= {f"rate=1e-4-seed={seed}": {"skill": 0.8, "train.seed": seed, "train.learning_rate": 1e-4} for seed in range(3)}
     results = make_workspace(tmp_path_factory.mktemp("page"), runs | {"poor<b>": {"skill": 0.3, "train.learning_rate": 1.0}})
@@ -53,7 +53,7 @@ def text(tmp_path_factory) -> str:
 
 
 def copy_as_set(run: Path, name: str) -> None:
-    """The results on the test set as those on an evaluation set as well, and on it two checkpoints."""
+    """The results on the test set, used as those of an evaluation set too, with two checkpoints on it."""
     folder = run / f"sets/{name}"
     folder.mkdir(parents=True)
     shutil.copy(run / "evaluation/test_results.json", folder / f"{name}_results.json")

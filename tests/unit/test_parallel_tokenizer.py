@@ -33,7 +33,7 @@ def make(tiny_tokenizer, tmp_path):
 
 
 def batches(*columns: str) -> list[pyarrow.RecordBatch]:
-    """Of quickly made and slowly made texts by turns."""
+    """Quickly and slowly tokenised texts alternate."""
     found = []
     for number in range(9):
         texts = [" ".join(WORDS[n % (3 + number) :] * (1 + number % 3 * 40)) for n in range(30)]

@@ -25,7 +25,7 @@ def llama(**settings: object) -> LlamaForCausalLM:
 
 
 def through(stages: list) -> Tensor:
-    """Run one after the other on the same ids."""
+    """The stages, run one after the other on the same ids."""
     passed = torch.empty(0)
     for stage in stages:
         stage.compute, stage.length = (lambda model, _: model(IDS, use_cache=False).logits), IDS.numel()

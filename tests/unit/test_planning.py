@@ -59,7 +59,7 @@ def test_memory_of_states_matches_theory(llama):
 
 
 def test_fsdp_frees_the_blocks_that_it_gathered(llama):
-    """So what lives of them at once does not grow with the depth."""
+    """So the number of gathered blocks does not grow with the depth."""
     few, many = (
         planned(llama({"train.strategy": "fsdp", "compute.processes": 4, "train.recompute_activations": True}, num_hidden_layers=layers))
         for layers in (2, 8)
@@ -146,7 +146,7 @@ def test_what_cannot_be_planned_says_why(llama):
 
 
 def test_fields_of_old_published_files_are_left_out(tmp_path):
-    about = {"model_type": "bert", "hidden_size": 32, "gradient_checkpointing": False}  # a field that BertConfig has no more
+    about = {"model_type": "bert", "hidden_size": 32, "gradient_checkpointing": False}  # a field that BertConfig no longer has
     (tmp_path / "config.json").write_text(json.dumps(about))
     use, fields = _published("transformers.AutoModelForSequenceClassification", tmp_path)
     assert use == "transformers.BertForSequenceClassification"

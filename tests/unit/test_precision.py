@@ -20,7 +20,7 @@ from snaketrain.training import building
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU that computes in bf16 or does not; torch takes all of them for able, since it emulates."""
+    """A GPU with or without bf16; torch reports bf16 for all GPUs, since it emulates it."""
     able = {"bf16": True}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -59,11 +59,11 @@ def test_processes_on_different_gpus_use_the_same_precision(monkeypatch, gpu, ot
 
 
 class Chosen(Exception):
-    """In which precision a strategy was asked for."""
+    """The precision with which a strategy was requested."""
 
 
 def test_an_evaluation_uses_the_precision_of_the_training(monkeypatch, tmp_path):
-    """Not in what `auto` means on the machine that it happens to run on."""
+    """Not with what `auto` means on the machine on which it runs."""
     settings = [*strings("train", Train()), *strings("model", Model(use="torch.nn.Linear"))]
     training = Manifest("train_model", "x", settings, {}, {}, {"precision": "bf16"})
 

@@ -251,7 +251,7 @@ def test_the_stages_give_the_same_content_every_time(tmp_path, fetched):
 
 def test_processes_for_much_data_make_no_difference(tmp_path, tiny_tokenizer):
     rows = [(f"a film {number} " + "that was never really good " * 10, number % 2) for number in range(PROCESSES_FROM_BYTES // 50)]
-    (tmp_path / "train.tsv").write_text(table(rows))  # several times as much, as a process takes time to wake up
+    (tmp_path / "train.tsv").write_text(table(rows))  # several times as long, since a process takes time to wake up
     data = Data(train=Examples(path="train.tsv"), tokenizer=Source(path=str(tiny_tokenizer)), name="movies", max_length=40)
     stage("fetch_data", tmp_path, "raw/manifest.json", settings=strings("data", data))
     stage("fetch_model", tmp_path, "model/manifest.json", settings=strings("source", data.tokenizer))

@@ -1,4 +1,4 @@
-"""The output of a running training: to TensorBoard late and in bundles, but completely; to its log in a line now and then."""
+"""The output of a running training: delayed, bundled but complete to TensorBoard; an occasional line to its log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which of many failing ranks says what, and what each writes down."""
+"""Which of many failing ranks prints what, and what each saves."""
 
 import logging
 import os

@@ -167,7 +167,7 @@ def many(*bad_lines: str, header: str = "text,label\n") -> str:
     "stray", ['"great film,1\n', '"great" film,1\n', 'great film,"1\n', '"he said "no",0\n'], ids=["open", "closed early", "label", "inner"]
 )
 def test_a_stray_quote_hides_no_rows(tmp_path, stray):
-    """The field would extend to the next quote, or to the end of the file, and the rows in between would be lost."""
+    """Otherwise the field would extend to the next quote or the end of the file, and the rows in between would be lost."""
     file = write(tmp_path / "a.csv", many(stray))
     with pytest.raises(BadData, match="a.csv, row beginning in line 51: not readable as CSV .*stray or missing quote"):
         read(file)
@@ -368,7 +368,7 @@ def test_minus_one_is_a_class_where_the_training_data_say_so(tmp_path):
 
 
 def test_a_long_file_is_not_read_through(tmp_path):
-    # one class and nothing kept so far prove nothing when there is more
+    # one class, or no row yet, proves nothing while there are more rows
     content = "text,label\n" + "a,1\n" * 20_000 + "b,0\n" * 5
     assert problems(tmp_path, content) == []
     assert problems(tmp_path, content, where={"label": "0"}) == []

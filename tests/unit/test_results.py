@@ -1,4 +1,4 @@
-"""The metrics of an evaluation, against scikit-learn, explicit formulas and counts by hand; for every label kind and for none."""
+"""The metrics of an evaluation against scikit-learn, explicit formulas and manual counts, for every label kind and without one."""
 
 import csv
 import json
@@ -169,7 +169,7 @@ def test_a_users_task_has_its_own_metrics_and_columns(tmp_path):
     assert list(lines[0]) == ["id", "depth", "corner_0", "corner_1"]
     assert [[int(line["corner_0"]), int(line["corner_1"])] for line in lines] == rows["corner"].tolist()
     assert np.array([float(line["depth"]) for line in lines], np.float32).tolist() == rows["depth"].tolist()
-    # predictions called like those of a classifier, of data without classes
+    # predictions named like a classifier's, for data without classes
     results = write(
         tmp_path, {"probabilities": np.ones((300, 2))}, [-100] * 300, {"label_kind": "class", "label_names": [], "splits": {"train": {}}}
     )
@@ -201,7 +201,7 @@ def test_a_task_without_predictions_leaves_none_of_an_earlier_one(tmp_path, one_
 
 @pytest.mark.parametrize(("right", "examples"), [(0, 10), (7, 10), (10, 10), (861, 1000)])
 def test_wilson_interval_solves_its_equation(tmp_path, right, examples):
-    """Its ends are the shares p that lie exactly z standard errors, at p, from the one that was found."""
+    """Its bounds are the shares p that are exactly z standard errors (at p) away from the observed share."""
     facts = {"label_names": ["no", "yes"], "label_kind": "class", "splits": {"train": {}}}
     labels = [1] * right + [0] * (examples - right)
     for confidence, z in ((0.95, 1.959964), (0.99, 2.575829)):

@@ -21,7 +21,7 @@ def test_values_that_differ_are_found_by_the_wildcard():
 
 
 def test_none_stays_a_function():
-    """Snakemake takes no None for a resource, but takes a function's None for "not asked for"."""
+    """Snakemake refuses None as a resource, but reads a function's None as "not requested"."""
     assert varying(["small"], lambda name: None)(SMALL) is None
 
 

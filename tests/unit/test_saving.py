@@ -29,7 +29,7 @@ def test_save_every_saves_besides_the_best_and_the_last(tmp_path):
 
 
 class Minute(Callback):
-    """Each step takes one."""
+    """Each step takes one minute."""
 
     now = 0.0
 
@@ -43,7 +43,7 @@ def test_save_every_minutes_saves_when_the_time_has_come(tmp_path, monkeypatch):
     training = make(tmp_path, save_every_minutes=2.5, **AT_THE_END)
     training.callbacks.callbacks.append(clock)
     training.fit()
-    assert saved(training) == [4, 8, 12, 15]  # decided while the step is computed, of which the clock does not know yet
+    assert saved(training) == [4, 8, 12, 15]  # decided while the step is computed, whose time the clock does not include yet
 
 
 class Killed(BaseException):
@@ -66,7 +66,7 @@ def test_killed_between_two_evaluations_it_resumes_from_the_newest_checkpoint(tm
     killed.callbacks.callbacks.append(KilledAt(10))
     with pytest.raises(Killed):
         killed.fit()
-    killed.checkpoints.finish()  # what a thread of this process writes, a kill would have ended
+    killed.checkpoints.finish()  # a real kill would have stopped the thread that writes
     resumed = make(tmp_path / "killed", **options)
     resumed.fit()
     reported, expected = ([(line["step"], line["metrics"]["loss"]) for line in each.journal.of("train")] for each in (resumed, whole))

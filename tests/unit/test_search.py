@@ -33,7 +33,7 @@ def configuration(**sections) -> dict:
 
 
 def at_rung(run: str, correct: int, loss: float = 1.0, seed: int = 0) -> AtRung:
-    """A run that is right on so many examples."""
+    """A run that is right on this many examples."""
     right = np.random.default_rng(seed).permutation(EXAMPLES) < correct
     labels = np.arange(EXAMPLES) % 2
     table = pd.DataFrame({"label": labels, "predicted": np.where(right, labels, 1 - labels)}).astype(str)
@@ -52,7 +52,7 @@ def test_the_best_continue_and_those_that_a_test_cannot_tell_from_the_best():
         at_rung("d", 176, seed=2),
         *(at_rung(f"z{n}", 100) for n in range(4)),
     ]
-    assert continuing(found) == ["b", "c", "d"]  # two of eight in any case; `d` may be as good as `b`, and `a`, the fourth, is worse
+    assert continuing(found) == ["b", "c", "d"]  # always two of eight; `d` may be as good as `b`, and `a`, the fourth, is worse
     assert continuing(found, keep_tied=0.25) == ["b", "c"]
     why = {each.run: each.why for each in decide(found, "accuracy", "max", Search())}
     assert "may be as good as b (McNemar's test on the same 200 examples" in why["d"]
@@ -74,7 +74,7 @@ def test_equal_values_are_ranked_by_the_loss_then_by_name():
 
 
 def test_a_rung_without_weights_of_its_step_says_so(tmp_path):
-    """Of a training that was past it before it was searched."""
+    """The rung of a training that was past it before it was searched."""
     (tmp_path / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
     facts = {"run": "a", "step": 61, "rung_step": 20, "metrics": {"accuracy": "max"}}
     write_manifest(tmp_path / "manifest.json", Manifest("train_rung", "", [], {}, {}, facts))

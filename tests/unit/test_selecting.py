@@ -89,7 +89,7 @@ def test_curves_contain_the_evaluations_of_the_last_attempt():
 
 
 def test_a_follower_that_has_sent_the_lost_evaluation_sends_the_other_too():
-    """At the same step, but later: MLflow shows the later one."""
+    """At the same step but at a later time: MLflow shows the later one."""
     high_water: dict[str, int] = {}
     before, after = points(JOURNAL[:4], high_water), points(JOURNAL[4:], high_water)
     assert [point[1:] for point in before] == [(0.72, 104.0, 4), (0.90, 108.0, 8)]
@@ -116,7 +116,7 @@ def finished(training) -> dict[str, Path]:
 
 
 def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished, tmp_path, monkeypatch):
-    """On a login node, under SLURM: the copy has the digest of what it was copied from."""
+    """On a login node, under SLURM: the copy gets the digest of its source."""
     read = []
     monkeypatch.setattr(integrity, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
     given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])

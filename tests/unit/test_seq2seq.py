@@ -1,4 +1,4 @@
-"""Losses of encoder-decoder models against those that transformers computes, and the messages for models that cannot write."""
+"""Losses of encoder-decoder models against those of transformers, and the messages for models that cannot generate."""
 
 import pytest
 import torch

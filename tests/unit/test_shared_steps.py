@@ -55,7 +55,7 @@ def test_no_picture_without_shared_steps():
 
 
 def test_trainings_that_continued_each_other_over_time():
-    """One was trained again, from the other, which had continued what it was before."""
+    """One was trained again from the other, which had continued its earlier version."""
     one, other = (Path(f"results/runs/{name}/training") for name in "ab")
     events = {one: journal(9, (5, str(other))), other: journal(12, (9, str(one)))}
     for folder in events:

@@ -1,4 +1,4 @@
-"""The work of several processes, done in this one: their shares add up, and each draws its own dropout."""
+"""The work of several processes, done in this one: their losses add up to the total, and each draws its own dropout."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from snaketrain.training.trainer import Trainer
 
 
 class Share(Strategy):
-    """One of several processes, which knows what the others have counted and exchanges nothing with them."""
+    """One of several processes, which knows the counts of the others without communicating."""
 
     def __init__(self, rank: int, world_size: int, counted: int = BATCH):
         super().__init__("cpu", "fp32")
@@ -26,7 +26,7 @@ class Share(Strategy):
 
 @pytest.mark.parametrize(("world_size", "accumulate"), [(2, 1), (2, 3), (3, 2), (5, 3)])
 def test_the_shares_of_a_batch_add_up_to_the_gradient_of_its_mean(tmp_path, world_size, accumulate):
-    """Of five processes with three pieces each, most pieces only fill up."""
+    """With five processes of three microbatches each, most microbatches are fillers."""
     alone = make(tmp_path)
     counted = len(alone.plan.batches.of(0)[0])
     shares = [gradients(make(tmp_path, strategy=Share(rank, world_size, counted), accumulate=accumulate)) for rank in range(world_size)]

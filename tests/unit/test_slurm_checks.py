@@ -1,4 +1,4 @@
-"""What is told of the jobs of a workflow under SLURM, and when."""
+"""What is reported about a workflow's jobs under SLURM, and when."""
 
 import json
 import subprocess
@@ -68,7 +68,7 @@ def test_a_requeued_job_is_reported_with_the_node_that_died(watch, told, monkeyp
 
 
 def test_a_requeued_job_with_a_range_of_nodes_takes_fewer(told, monkeypatch):
-    """SLURM does not answer at first; the next look asks again, and other jobs are looked at meanwhile."""
+    """SLURM does not answer at first; the next poll asks again, and other jobs are checked meanwhile."""
     asked, answers = [], ["", SlurmError("no answer"), ""]
 
     def answer(self, command):
@@ -87,7 +87,7 @@ def test_a_requeued_job_with_a_range_of_nodes_takes_fewer(told, monkeypatch):
 
 
 def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, monkeypatch):
-    """Those that SLURM itself has given up need no exclusion, and come back when it takes them back. Tried again until SLURM answers."""
+    """Nodes that SLURM itself has given up need no exclusion, and return when it takes them back. Retried until SLURM answers."""
     changed, answers = [], [SlurmError("busy"), "a1 down\na2 idle", " ExcNodeList=b1", "b1", ""]
 
     def answer(self, command):

@@ -1,4 +1,4 @@
-"""One place runs SLURM's programs: many jobs in one question, an answer that is used again for a while, one error."""
+"""One module runs SLURM's programs: one query for many jobs, an answer that is cached for a while, one kind of error."""
 
 import ast
 import os

@@ -14,7 +14,7 @@ KILL = "the kernel killed 1 process of this job on n2 for memory (limit 4000 MB,
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    """What is found for a job in a state with a log; accounting says what the test says."""
+    """The reason found for a job in a state with a log; the test provides the answer of accounting."""
 
     def explain(state: str, log: str | None, asked_mb: int | None = None, sacct: str | None = None):
         def answer(self, command):

@@ -151,7 +151,7 @@ def test_options_that_are_settings_are_refused(sbatch, setting):
 
 @pytest.mark.parametrize("given", ["my $(touch x) `y`", "train={seed: 1}", 'data={"name": "x"}', "notes='two words'", "ü", Path("it's")])
 def test_arguments_that_jobs_receive_literally(given):
-    """The very text that the plugin puts into a job's script."""
+    """The text that the plugin puts into a job's script."""
     assert launching.misquoted([given], in_double_quotes=False) == []
     assert shlex.split(format_cli_value(given, quote=True)) == [str(given)]
 
@@ -209,7 +209,7 @@ def test_arguments_of_the_script_are_not_read_by_a_shell():
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """scontrol and srun of a job on a1 to a3, of which those in the file `lost` do not answer; what is changed is written down."""
+    """scontrol and srun for a job on a1 to a3, of which those in the file `lost` do not answer; they record changes."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "restarts").write_text("2")
     (tmp_path / "lost").write_text("")
@@ -332,7 +332,7 @@ def test_a_training_that_ends_within_the_grace_time_is_requeued(job, slurm, pree
     ids=["little time", "no time", "little time, and nothing saved", "much time"],
 )
 def test_a_training_whose_time_runs_out_in_the_pause_before_a_restart_is_requeued(job, slurm, seconds_left, saved, requests):
-    """SLURM signals processes only, and there are none in a pause: the next ones would train until they are killed."""
+    """SLURM signals only running processes, and there are none during a pause: the next ones would train until they are killed."""
     job.save_before_limit = 120
     end = datetime.now() + timedelta(seconds=seconds_left)
     (slurm / "times").write_text(f"StartTime=2026-11-23T02:00:00 EndTime={end.isoformat(timespec='seconds')}")
@@ -344,7 +344,7 @@ def test_a_training_whose_time_runs_out_in_the_pause_before_a_restart_is_requeue
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_training_whose_time_runs_out_while_its_processes_start_is_requeued(job, slurm, saved):
-    """They do not save on the signal yet, and are killed by it."""
+    """They cannot save yet, so the signal kills them."""
     if saved:
         (slurm / "checkpoints/step-00000010").mkdir(parents=True)
     assert job.exit_code(StepEnding(Ending(138)), []) == 138

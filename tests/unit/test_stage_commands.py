@@ -33,7 +33,7 @@ STAGES = (
 
 @pytest.fixture
 def pipeline(tmp_path, monkeypatch):
-    """Every text that is legal, and scripts in a folder of such a name."""
+    """All legal texts, and scripts in a folder with such a name."""
     monkeypatch.chdir(tmp_path)
     scripts = tmp_path / TEXT / "scripts"
     scripts.mkdir(parents=True)
@@ -72,7 +72,7 @@ def test_every_script_receives_its_arguments_literally(pipeline, tmp_path):
         (given,) = run(stage_commands.shell_command(found, stage, *job), tmp_path)
         assert given["words"] == found.stages[stage].words(*job)
         assert given["words"][:2] == ["--output", f"{TEXT}/manifest.json"] and f"--data={TEXT}" in given["words"]
-        assert given["words"][2] == "--settings" and not Path(given["words"][3]).exists()  # which only who executes it writes
+        assert given["words"][2] == "--settings" and not Path(given["words"][3]).exists()  # which only exists if the text was executed
         assert "--initial" not in given["words"]
 
 

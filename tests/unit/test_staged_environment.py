@@ -132,7 +132,7 @@ def test_too_little_space_is_reported(tmp_path, monkeypatch):
 
 
 def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
-    """Neither a fresh one, nor one that a process runs from."""
+    """But neither a new one, nor one that is in use."""
     for name in ("old", "fresh", "used"):
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.lock").touch()

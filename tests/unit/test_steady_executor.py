@@ -1,4 +1,4 @@
-"""What the executor does when SLURM does not answer, forgets a job, or refuses one for a moment; the plugin's own code runs, over a fake SLURM."""
+"""What the executor does when SLURM does not answer, forgets a job, or refuses one for a while; the plugin's own code runs on a fake SLURM."""
 
 import asyncio
 import logging
@@ -121,7 +121,7 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, submitted, tmp
 
 
 def test_files_left_by_an_earlier_job_are_not_results_of_this_one(slurm, executor, submitted, tmp_path):
-    """SLURM has lost a job before it began, and the manifest of the last time is still there."""
+    """SLURM has lost a job before it began, and the manifest of an earlier job still exists."""
     (tmp_path / "manifest.json").write_text("old")
     job = submitted("1", "manifest.json")
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_a_job_that_would_end_the_same_way_is_not_retried(slurm, executor, submi
 
 
 def test_a_memory_kill_that_slurm_calls_a_failure_is_not_retried(slurm, executor, submitted):
-    """Where SLURM does not count memory kills, only the log tells of them."""
+    """If SLURM does not count memory kills, only the log shows them."""
     job = submitted("1")
     job.aux["slurm_logfile"].write_text("job 1: out of memory: the kernel killed 1 process of this job on n2 for memory (limit 4000 MB)\n")
     slurm(squeue="echo '1|FAILED'")
@@ -201,7 +201,7 @@ def test_a_submission_waits(slurm, executor, submission, caplog, message):
 
 
 def test_many_submissions_at_a_limit_do_not_each_ask_for_all_jobs(slurm, executor, submission, tmp_path):
-    """SLURM said no, so no job can have been lost; that is asked only where it did not answer."""
+    """SLURM refused, so no job can have been lost; only a missing answer needs that check."""
     slurm(sbatch=once_refused(AT_THE_LIMIT), squeue=f'echo "$@" >> {tmp_path}/asked; echo 3')
     executor.run_job(submission)
     assert [job.external_jobid for job in executor.active_jobs] == ["12"]
@@ -230,7 +230,7 @@ def test_another_refusal_is_reported_at_once(slurm, executor, submission):
 
 
 def test_a_job_whose_submission_was_not_confirmed_is_cancelled(slurm, executor, submission, submitted, tmp_path):
-    """And none of another folder, where a run may have the same name."""
+    """And no job of another folder, where a run may have the same name."""
     message = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
     rows = [
         f"11|PENDING|None|rule_train_model||{tmp_path}",
@@ -256,7 +256,7 @@ def lost_answer(tmp_path) -> tuple[str, str]:
 
 
 def test_nothing_is_resubmitted_before_the_first_try_is_known_to_have_left_no_job(slurm, executor, submission, tmp_path):
-    """SLURM does not answer that question either. Found by the simulated cluster (seed 465): both jobs ran."""
+    """SLURM does not answer that query either. Found by the simulated cluster (seed 465): both jobs ran."""
     message, asked = lost_answer(tmp_path)
     sbatch = f"if [ -e {tmp_path}/cancelled ]; then echo 12; else echo once >> {tmp_path}/submissions; {message}; fi"
     slurm(sbatch=sbatch, squeue=asked)
@@ -370,7 +370,7 @@ def test_what_finished_while_no_workflow_ran_is_not_submitted(slurm, executor, s
 
 
 def test_an_error_of_ours_while_submitting_fails_the_job(slurm, executor, submission, monkeypatch):
-    """It is raised in a thread that nobody looks at."""
+    """It is raised in a thread whose errors nobody sees."""
     monkeypatch.setattr(submitting, "fingerprint", lambda job, settings: Path("missing").read_text())
     executor.run_job(submission)
     assert "FileNotFoundError" in executor.reported[0][1]
@@ -380,7 +380,7 @@ def test_an_error_of_ours_while_submitting_fails_the_job(slurm, executor, submis
 
 
 def test_ctrl_c_waits_until_the_jobs_have_saved(slurm, executor, submitted, caplog, tmp_path):
-    """Also for jobs that are being looked at, which Snakemake leaves out."""
+    """Also for jobs that are being polled, which Snakemake leaves out."""
     caplog.set_level("INFO")
     submitted("4"), submitted("5", run="large")
     slurm(squeue=f"test -e {tmp_path}/asked || echo 4; touch {tmp_path}/asked")
@@ -411,7 +411,7 @@ def test_ctrl_c_while_slurm_does_not_answer_says_what_keeps_running(slurm, execu
 
 
 def test_ctrl_c_while_scancel_hangs_does_not_wait_for_jobs(slurm, executor, submitted, caplog, monkeypatch):
-    """The plugin takes that for a success. Found by the simulated cluster (seed 424)."""
+    """The plugin would report a success. Found by the simulated cluster (seed 424)."""
     monkeypatch.setattr("snaketrain.slurm.client.TIMEOUT_SECONDS", 0.2)
     submitted("4")
     slurm(scancel="exec sleep 60")

@@ -167,7 +167,7 @@ def test_random_numbers_elsewhere_are_unaffected(mine):
 
 
 def interrupted(dataset, after: int, ahead: int = 1, loader: Loader | None = None) -> dict:
-    """What a checkpoint saves after a step, when later ones have been read already."""
+    """What a checkpoint saves after a step although later items were already read."""
     stream = stream_of(dataset)
     progress = StreamProgress(stream.name, stream.restart)
     for request, loaded in (loader or Loader()).load(stream, requests()):
@@ -193,14 +193,14 @@ def resumed(dataset, state: dict, loader: Loader | None = None) -> dict:
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["Plain", "Resumable"])
-@pytest.mark.parametrize("after", [1, 2, 3])  # within the first pass, and within and after the second
+@pytest.mark.parametrize("after", [1, 2, 3])  # within the first pass, within the second, and after it
 def test_a_resumed_stream_continues_with_the_next_example(mine, kind, after, workers, caplog):
     expected = read(stream_of(mine[kind]()))
     state = interrupted(mine[kind](), after, loader=Loader(workers))
     dataset = mine[kind]()
     assert resumed(dataset, state, Loader(workers)) == {step: batch for step, batch in expected.items() if step > after}
     assert "did not resume" not in caplog.text
-    if not workers:  # a stream with a state does not read again what it has given
+    if not workers:  # a stream with a state does not repeat items
         assert dataset.given == 24 - after * BATCH + (0 if kind == "Resumable" else state["of_pass"])
         assert ("it is read again past" in caplog.text) == (kind == "Plain" and state["of_pass"] > 0)
 
@@ -212,7 +212,7 @@ def test_a_stream_that_resumes_elsewhere_is_reported(mine, caplog):
 
 
 def test_a_batch_can_be_loaded_again_when_the_next_one_has_been_read(mine):
-    """As after running out of memory; where a worker reads, this process first goes to the last step done."""
+    """As after running out of memory; with a worker, this process first goes back to the last completed step."""
     expected, stream = read(stream_of(mine["Resumable"]())), stream_of(mine["Resumable"]())
     stream.batch(range(4)), stream.batch(range(4, 8))
     assert stream.batch([1, 3])["number"].tolist() == expected[1]["number"][1::2]

@@ -1,4 +1,4 @@
-"""What surrounds the processes of a training on each node. The container runtimes are stand-ins that write down what they are given."""
+"""The environment of a training's processes on each node. The container runtimes are stand-ins that record their arguments."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_an_error_in_setup_ends_the_job_with_a_clear_line(start, setup, told):
 
 
 def test_apptainer_runs_python_with_gpus_folders_and_variables(start, tmp_path):
-    """The stand-in clears the environment, as an image with variables of its own may, and executes what comes after the image."""
+    """The stand-in clears the environment, as an image with its own variables may, and executes what follows the image."""
     program(
         tmp_path,
         "apptainer",

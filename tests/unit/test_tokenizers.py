@@ -35,13 +35,16 @@ def texts(seed: int, count: int) -> list[str]:
     def word() -> str:
         return "".join(draw.choices(SYLLABLES, k=draw.choice([1, 1, 2, 2, 3, 6])))
 
-    vocabulary = [word() for _ in range(60)]  # words that come again in other company
+    vocabulary = [word() for _ in range(60)]  # words that occur again in other contexts
     made = []
     for _ in range(count):
         words = [draw.choice(vocabulary) if draw.random() < 0.8 else word() for _ in range(draw.randint(0, 14))]
         odd = draw.random() < 0.4
         made.append("".join(word + (draw.choice(SPACES) if odd else " ") for word in words).strip("" if odd else " "))
-    return [*sorted(made, key=lambda text: "<" in text), *FRANCE]  # added tokens come late, when a check of the beginning would miss them
+    return [
+        *sorted(made, key=lambda text: "<" in text),
+        *FRANCE,
+    ]  # added tokens occur late, so that a check of the beginning would miss them
 
 
 @cache
@@ -198,7 +201,7 @@ def test_there_are_many_kinds():
 
 @pytest.mark.parametrize("limit", [{}, {"limit_train": 5000}])
 def test_a_difference_far_into_the_data_is_noticed(tiny_tokenizer, tmp_path, monkeypatch, capsys, limit):
-    """The third batch is the first with a text whose words alone have other tokens; then everything starts again with whole texts."""
+    """In the third batch a text first has other tokens than its words alone; then everything is encoded again as whole texts."""
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -54,7 +54,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 @pytest.fixture
 def taken():
-    """A port on which somebody listens, and the next one is free."""
+    """A port in use whose successor is free."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 

@@ -51,7 +51,7 @@ def test_steps_equal_those_of_a_plain_loop(tmp_path, accumulate):
 
 @pytest.mark.parametrize("stops_at", [1, 7, 8, 10])
 def test_a_training_stopped_anywhere_resumes_bit_for_bit(tmp_path, stops_at):
-    """With dropout: between two evaluations of the plan, at one, and at the end of an epoch."""
+    """With dropout: stopped between two planned evaluations, at one, and at the end of an epoch."""
     whole, begun = make(tmp_path / "whole", dropout=0.5), make(tmp_path / "parts", dropout=0.5, stops_at=stops_at)
     assert (whole.fit().step, begun.fit().step) == (15, stops_at)
     resumed = make(tmp_path / "parts", dropout=0.5)
@@ -75,7 +75,7 @@ def test_evaluations_have_no_dropout_and_count_each_example_once(tmp_path):
 def test_training_has_dropout_again_after_an_evaluation(tmp_path):
     training = make(tmp_path, dropout=0.5)
     training.fit()
-    assert module_of(training)[1].training is False  # the last thing was an evaluation
+    assert module_of(training)[1].training is False  # the last event was an evaluation
     with_it, without = (gradients(make(tmp_path / str(dropout), dropout), evaluated_before=True) for dropout in (0.5, 0.0))
     assert not torch.allclose(with_it["0.weight"], without["0.weight"])
 
@@ -108,7 +108,7 @@ def test_a_nonfinite_step_changes_only_the_journal(tmp_path, spoiled):
 
 
 def test_steps_that_a_task_skips_are_still_evaluated_and_saved(tmp_path):
-    """Of five an epoch the last two, one of which ends it."""
+    """The last two of five steps in an epoch, one of which ends it."""
     training, ended = make(tmp_path), []
 
     class Ends(Callback):

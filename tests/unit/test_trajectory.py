@@ -1,4 +1,4 @@
-"""From which step a training must be repeated after an edit: the fingerprints of two trainings part there, and nowhere before."""
+"""From which step a training must be repeated after an edit: the fingerprints of two trainings differ from there on, and not before."""
 
 import dataclasses
 import json
@@ -104,7 +104,7 @@ def test_the_step_from_which_an_edit_trains(edit, step):
 
 
 def test_if_evaluations_change_the_weights_their_steps_count():
-    """A learning rate that falls at a plateau, say."""
+    """For example, because the learning rate falls at a plateau."""
     first = made(evaluations_count=True)
     assert parts(first, made(evaluations_count=True)) == NEVER
     for train in ({"evaluate_every": 7}, {"save_every": 7}, {"metrics": {"mcc": {"use": "matthews_correlation"}}}):
@@ -145,7 +145,7 @@ def test_more_bad_steps_than_are_allowed_would_have_led_to_a_rollback():
 
 
 def test_the_schedule_of_one_group_is_not_that_of_another():
-    """With the same rates in the same steps, but for other parameters."""
+    """With the same rates at the same steps, but for other parameters."""
     first = {"groups": [{"match": "a.*", "schedule": "linear"}, {"match": "b.*"}]}
     second = {"groups": [{"match": "a.*"}, {"match": "b.*", "schedule": "linear"}]}
     assert parts(made(first), made(second)) == 1

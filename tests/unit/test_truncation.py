@@ -1,4 +1,4 @@
-"""Texts are encoded word by word, and only the beginnings of long ones; the tokens are those of the whole text."""
+"""Texts are encoded word by word, and of long ones only the beginning; the tokens equal those of the whole text."""
 
 import random
 import unicodedata
@@ -30,7 +30,7 @@ def texts(count: int, longest: int, seed: int = 0) -> list[str]:
         words = ["".join(draw.choices(SYLLABLES, k=draw.choice([1, 2, 3, 3, 4, 60]))) for _ in range(draw.randint(1, longest))]
         spaces = draw.choices(SPACES, k=len(words))
         found.append("".join(word + space for word, space in zip(words, spaces, strict=True)))
-    for number in range(count):  # words that are one token each, so many that what is looked at is hardly enough, or hardly not
+    for number in range(count):  # words of one token each, so that the encoded part is barely long enough, or barely too short
         alike = [word for word in COMMON if len(word) in (3 + number % 6, 4 + number % 5)]
         found.append(" ".join(draw.choices(alike, k=draw.randint(15, 60))))
     return [*found, "", " ", " " * 2000, "x" * 3000, " " + "y" * 3000, "a " * 1500]
@@ -90,7 +90,7 @@ def test_tokens_equal_those_of_the_whole_text(kind, end_token):
 @pytest.mark.parametrize("cached", [0, 10**6])
 @pytest.mark.parametrize("kind", ["word pieces", "bytes", "unigrams"])
 def test_whole_texts_have_equal_tokens_too(kind, cached, monkeypatch):
-    """Most of their words are inner words of many texts; and what the cache drops in between makes no difference."""
+    """Most of their words occur inside many texts, and what the cache evicts in between makes no difference."""
     monkeypatch.setattr(word_tokens, "CACHED_CHARACTERS", cached)
     tokenizer, some = trained(kind), texts(300, 100)
     whole = [encoding.ids for encoding in tokenizer.encode_batch(some)]
@@ -100,7 +100,7 @@ def test_whole_texts_have_equal_tokens_too(kind, cached, monkeypatch):
 
 
 def test_the_plain_tokenizer_is_used_if_tokens_of_words_differ():
-    """This one splits at spaces, and yet a word after another has other tokens than alone."""
+    """This tokenizer splits at spaces, yet a word has other tokens after another word than alone."""
     tokenizer, some = trained("bytes"), ["ba ti lo", "ti ba lo", "lo lo"] * 20
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace("ba ti", "x")])
     assert splits_at_spaces(tokenizer)

@@ -1,4 +1,4 @@
-"""Which first steps runs share, as planned from their settings, against the learning rates that a training would use."""
+"""Which first steps runs share, planned from their settings, against the learning rates of real schedules."""
 
 import json
 import random
@@ -46,7 +46,7 @@ def test_shared_steps_are_those_with_the_same_rates():
         ]
         equal = next((step for step, (ours, theirs) in enumerate(zip(*rates, strict=False)) if ours != theirs), min(map(len, rates)))
         found = shared(stretches(one), stretches(other))
-        # the first steps of two warm-ups have the rate 0 in common, and a schedule may come to the peak as another leaves it
+        # the first steps of two warm-ups share the rate 0, and one schedule may reach the peak where another leaves it
         assert found == equal or (found == 0 and equal == 1) or found == equal - 1, (one, other)
         shares += found > 5
     assert shares > 50
@@ -108,7 +108,7 @@ def test_runs_that_differ_in_anything_else_share_nothing():
 
 
 def test_a_run_that_leaves_early_does_not_wait():
-    """Its few steps would save less than a job is worth."""
+    """Its few steps would save less than a job costs."""
     found = pipeline({"train.schedule": [decay(100), decay(200), "linear"]}, train={"steps": 3000}).trunks.plan
     (trunk,) = found.trunks.values()
     assert trunk.branch_steps == (2801,) and len(found.of_run) == 2

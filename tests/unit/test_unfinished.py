@@ -18,7 +18,7 @@ class Job(SimpleNamespace):
 
 @pytest.fixture
 def workflow(tmp_path, monkeypatch):
-    """Snakemake's DAG of two runs on the same data, of which nothing is finished, and a scheduler in whose sets jobs can be put."""
+    """Snakemake's DAG of two runs on the same data, nothing of which is finished, and a scheduler whose sets of jobs can be filled."""
     monkeypatch.chdir(tmp_path)
     jobs = {"prepare_data": job("prepare_data")}
     before = {jobs["prepare_data"]: []}
@@ -72,7 +72,7 @@ def test_the_last_job_that_ran_of_a_submitted_group_has_failed(workflow, tmp_pat
     group = frozenset(workflow.jobs[stage, "a"] for stage in STAGES)
     workflow.dag.get_job_group = lambda job: group if job in group else None
     workflow.scheduler.failed.add(group)
-    for number, stage in enumerate(("evaluate_model", "train_model", "select_checkpoint")):  # the first is of an earlier start
+    for number, stage in enumerate(("evaluate_model", "train_model", "select_checkpoint")):  # the first one is from an earlier start
         log = write(tmp_path / f"logs/{stage}/a.log", f"python {stage}.py\n{stage} has its say\n")
         os.utime(log, (number, number))
     assert without_results(workflow.dag, workflow.scheduler)["a"] == "select_checkpoint failed: select_checkpoint has its say"

@@ -80,7 +80,7 @@ def test_a_model_whose_weights_are_read_later_is_the_same(tmp_path, name):
     expected = seeded(section, tmp_path)
     drawn = torch.rand(1)
     found = seeded(section | {"unread": True}, tmp_path)
-    assert torch.rand(1) == drawn  # what is drawn afterwards, such as dropout
+    assert torch.rand(1) == drawn  # random numbers drawn afterwards, such as dropout
     assert all(parameter.is_meta for parameter in found.parameters()) and type(found) is type(expected)
     give_memory(found, CPU, CPU)
     read_slices(found, unread_weights(found))

@@ -78,7 +78,7 @@ def test_a_fused_optimizer_decides_on_the_device(norm):
 
 
 class OfTwo(Strategy):
-    """One of two processes; the other one's gradients are what `other` says, and its modules those of a task that wraps by itself."""
+    """One of two processes; `other` gives the other one's gradients; the modules are wrapped by the task itself."""
 
     other = 0.0
 
@@ -110,7 +110,7 @@ def test_running_out_of_memory_between_two_optimizers_is_not_retried(monkeypatch
 
 @pytest.mark.parametrize(("scale", "reported"), [(2.0**10, []), (0.5, [7])])
 def test_nonfinite_gradients_without_a_loss_scale_are_not_an_overflow(scale, reported):
-    """Else a training in fp16 whose every gradient is NaN would go to its end without a word."""
+    """Otherwise a training in fp16 whose gradients are all NaN would end without a message."""
     strategy, lines = Strategy("cpu", "fp16"), []
     strategy.scaler.scale(torch.ones(()))  # which makes its state
     strategy.scaler.update(scale)

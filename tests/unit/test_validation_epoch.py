@@ -12,7 +12,7 @@ from snaketrain.tasks.base import Modules
 
 
 class Averaged(Classify):
-    """The mean of the weights of all steps is what is evaluated."""
+    """Evaluates the mean of the weights of all steps."""
 
     average = None
 

@@ -21,7 +21,7 @@ import verdicts as simulation
 
 
 def of_answers(correct: np.ndarray) -> Predictions:
-    """Of a classifier of two classes that is right on some examples."""
+    """Predictions of a two-class classifier that is right on some examples."""
     labels = np.arange(len(correct)) % 2
     predicted = np.where(correct, labels, 1 - labels)
     table = pd.DataFrame({"label": labels, "predicted": predicted}).astype(str)
@@ -115,7 +115,7 @@ def test_over_seeds_alone_it_is_the_interval_of_welch():
 
 
 def test_the_variance_over_examples_is_added():
-    """Seeds that agree say little of other examples: without them the interval would be of length 0."""
+    """Seeds that agree say little about other examples: without these the interval would have length 0."""
     ours, theirs = answers(130).astype(float), answers(120, seed=1).astype(float)
     contenders = [Contender([float(each.mean())] * 3, [of_answers(each > 0)] * 3) for each in (ours, theirs)]
     found = difference("accuracy", *contenders)
@@ -149,7 +149,7 @@ WEIGHTS = np.random.default_rng(6).integers(0, 4, 60)
 
 
 def by_reference(form: str, name: str, rows: np.ndarray) -> float:
-    """On some rows, some of them several times."""
+    """Resampled rows, some of them repeated."""
     labels, guesses, (x, y) = LABELS[rows], GUESSES[rows], NUMBERS[:, rows]
     f1 = {"labels": range(3), "zero_division": 0}
     return {

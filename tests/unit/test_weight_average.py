@@ -71,7 +71,7 @@ def test_the_average_equals_that_of_torch_and_is_evaluated_and_saved(tmp_path, k
 @pytest.mark.parametrize("format", ["whole", "sharded"])
 @pytest.mark.parametrize("stops_at", [2, 9])
 def test_a_resumed_training_continues_the_average_bit_for_bit(tmp_path, format, stops_at):
-    """Also where it stopped before there was one."""
+    """Also if it stopped before there was an average."""
     whole = averaging(tmp_path / "whole", SWA)
     whole.fit()
     for stop in (stops_at, 10**9):
