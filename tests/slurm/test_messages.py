@@ -46,7 +46,7 @@ def test_several_nodes_without_slurm_are_refused_before_any_job(workspace):
     command = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", "--directory", workspace, "--cores", "2"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=workspace)
     assert done.returncode == 1
-    assert "compute.nodes: is 2, and more than one node needs SLURM. Use `--profile profiles/slurm`" in done.stderr
+    assert "compute.nodes: is 2, but more than one node needs SLURM. Use `--profile profiles/slurm`" in done.stderr
     assert "rule train_model" not in done.stderr and "Traceback" not in done.stderr
 
 

@@ -445,9 +445,9 @@ def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended()
         ({"device": "cuda", "sbatch": "--gpus-per-node=2"}, "auto", "slurm", None, None),
         ({}, "fairscale_fsdp", "slurm", None, "train.strategy: `fairscale_fsdp` needs GPUs, but compute.gpus is 0"),
         ({}, "ddp", "slurm", None, None),
-        ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, and this machine has none"),
+        ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, but this machine has none"),
         ({"device": "cuda"}, "auto", "cluster-generic", None, None),
-        ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, and this machine has none"),
+        ({"gpus": 1}, "auto", "local", None, "compute.gpus: is 1, which needs GPUs, but this machine has none"),
     ],
 )
 def test_missing_gpus_are_reported_before_any_job(monkeypatch, compute, strategy, executor, gres, told):

@@ -1,4 +1,4 @@
-"""Check configuration files, and report each error with its line. Snakemake reads them before the workflow does, and says less of them."""
+"""Check configuration files, and report each error with its line. Snakemake reads them before the workflow does, and says less about errors."""
 
 import argparse
 import sys

@@ -1,6 +1,6 @@
 """Bring MLflow up to date with the runs' files, once or for as long as a workflow runs. Safe to start at any time.
 
-It only reads files, so training neither knows of it nor waits for it. If the MLflow server is away, there is a warning.
+It only reads files, so a training neither knows of it nor waits for it. If MLflow does not answer, it prints a warning.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
         "--local-store",
         type=Path,
         metavar="FOLDER",
-        help="a folder on a local disk, where the database is written and from where it is copied to its place every minute and at the end",
+        help="a folder on a local disk in which the database is written; it is copied to its place every minute and at the end",
     )
     parser.add_argument("--no-models", action="store_true", help="do not register the best text classifier in the model registry")
     parser.add_argument("--once", action="store_true", help="update MLflow once and exit")
@@ -54,8 +54,8 @@ def main() -> None:
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
     if args.local_store and not uri.startswith(SQLITE):
-        parser.error("--local-store has no use with a server, which keeps its own database")
-    # Ctrl-C reaches the workflow too, which then lets its jobs end: what they still write must reach MLflow
+        parser.error("--local-store has no effect with a server, which has its own database")
+    # Ctrl-C reaches the workflow too, which then waits for its jobs: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))

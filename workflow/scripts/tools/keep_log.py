@@ -1,6 +1,6 @@
 """Write standard input to a log, in whole lines and without passwords. All output of a stage passes through here.
 
-Of a progress bar, which returns to the beginning of its line to draw itself anew, only the last state is kept.
+Of a progress bar, which redraws its line again and again, only the last state is kept.
 """
 
 import argparse

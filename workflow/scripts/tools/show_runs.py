@@ -1,6 +1,6 @@
 """Start MLflow's web pages on this machine and open the view of the runs in its database.
 
-If they are running already, for this database, their address is printed; a port that something else uses is left to it.
+If a server already shows this database, its address is printed; if the port is in use by something else, the next free one is taken.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Execute Python from a copy of its virtual environment on this machine's own disk; from the environment itself, with a line that says why,
-where that cannot be.
+"""Execute Python from a copy of its virtual environment on this machine's own disk. If no copy can be made, a line says why, and Python is
+executed from the environment itself.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The follower as a workflow starts it: restarted when it dies, and waited for at the workflow's end, but not for ever."""
+"""The follower of a workflow: restarted when it dies, and waited for at the workflow's end, for a limited time."""
 
 import contextlib
 import os
@@ -31,13 +31,13 @@ def command(results: Path, uri: str | None, local_store: str | Path | None, mode
 
 
 class FollowerLog:
-    """What the follower writes to stderr. It goes to a file, since the follower may outlive the workflow, and is shown as it grows."""
+    """The follower's stderr: a file, since the follower may outlive the workflow, which is shown while it grows."""
 
     def __init__(self, path: Path, environment: dict[str, str]):
         self.path, self.environment, self._shown, self._began = path, os.environ | environment, 0, 0
 
     def start(self, process: list[str]) -> subprocess.Popen[bytes]:
-        """In a session of its own: Ctrl-C is the workflow's business, and what the follower starts ends with it."""
+        """In its own session: Ctrl-C must reach only the workflow, and the follower's children can be ended with it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "ab")  # noqa: SIM115 - closed below
@@ -114,7 +114,7 @@ class FollowerProcess:
                 continue
             self.log.show()
             end_all_of(process)  # a model that is being registered
-            if process.returncode == 0:  # somebody ended it on purpose
+            if process.returncode == 0:  # it was ended on purpose
                 return
             if time.monotonic() - began > STEADY_SECONDS:
                 pause, deaths = FIRST_PAUSE_SECONDS, 0

@@ -17,7 +17,7 @@ GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD
 
 
 def python(threads: int = 1) -> str:
-    """Of the stages that neither train nor evaluate, and of what starts those that do."""
+    """The Python of stages that neither train nor evaluate, and of the launchers of those that do."""
     return shlex.join(python_words(Compute(threads=threads)))
 
 
@@ -26,12 +26,12 @@ def python_with_network() -> str:
 
 
 def keep_log(show: bool) -> str:
-    """Behind a stage's pipe."""
+    """The command to which a stage's output is piped."""
     return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}{' --show' if show else ''}"
 
 
 def launch(compute: Compute, in_slurm_job: bool) -> str:
-    """In front of a script that trains or evaluates."""
+    """The command in front of a script that trains or evaluates."""
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
     here, on_node = shlex.join(["env", *own_variables(compute)]), shlex.join(python_words(compute))
     cpu = " --cpu" if compute.device == "cpu" else ""
@@ -42,7 +42,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     if compute.processes == 1:
         return on_node
     if launcher == "env":
-        # $$ is the job's shell: two jobs on one machine must not meet at one port
+        # $$ is the process id of the job's shell: two jobs on one machine must not use the same port
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
         return f"{here} {ranks} {start} {on_node}"
@@ -50,7 +50,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
 
 
 def step_options(compute: Compute) -> str:
-    """What launch_slurm.py is told of the network, and of the surroundings of the processes that it starts."""
+    """Options of launch_slurm.py: the network interface, and the environment of the processes that it starts."""
     words = [f"--interface={compute.interface}"] if compute.interface else []
     if compute.environment or compute.setup or compute.container or compute.stage_environment:
         words.append(f"--python={shlex.join(python_words(compute))}")
@@ -66,36 +66,38 @@ def out_of_reach(compute: Compute) -> str | None:
     if min(compute.node_counts) == 1 or compute.launcher == "srun":
         return None
     return (
-        f"compute.nodes: is {compute.nodes}, and more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
+        f"compute.nodes: is {compute.nodes}, but more than one node needs SLURM. Use `--profile profiles/slurm`, or set compute.nodes: 1 "
         "to train on this machine alone."
     )
 
 
 def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
-    """Why a training that needs GPUs will find none, where that can be known; `gres` is what its job asks of SLURM."""
+    """Why a training that needs GPUs will find none, if that is known now; `gres`: what its job requests from SLURM."""
     needs = f"train.strategy: `{run.train.strategy.use}`" if "cpu" not in strategy_info(run.train.strategy.use).devices else None
     if run.compute.required_device == "cuda":
         needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else f"compute.gpus: is {run.compute.gpus}, which"
     if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
         return (
-            f"{needs} needs GPUs, but compute.gpus is 0, so that SLURM would give none. Set compute.gpus: {run.compute.processes}, one for "
+            f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {run.compute.processes}, one for "
             "each of compute.processes."
         )
     if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
-        return f"{needs} needs GPUs, and this machine has none. Set compute.gpus: 0, compute.device: auto and a strategy such as `ddp`, or train where there are some."
+        return f"{needs} needs GPUs, but this machine has none. Set compute.gpus: 0, compute.device: auto and a strategy such as `ddp`, or train on a machine with GPUs."
     return None
 
 
 def check_folder(folder: str) -> None:
-    """Snakemake looks for wildcards in the path of its lock, and finds another one's or none."""
+    """Snakemake would read braces in the path of its lock as wildcards."""
     if set(folder) & set("{}"):
-        raise ConfigurationError([f"{folder}: Snakemake works in no folder with braces in its name. Rename it, or work in another one."])
+        raise ConfigurationError(
+            [f"{folder}: Snakemake cannot work in a folder with braces in its path. Rename it, or work in another one."]
+        )
 
 
 def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
-    """What a job of a cluster would be given otherwise than it is: Snakemake quotes paths and `--config` for it as Python does, not for a shell.
+    """Errors for arguments that a cluster job would receive changed: Snakemake quotes paths and `--config` as Python does, not for a shell.
 
-    `in_double_quotes`: all of it stands in such quotes once more, within which a shell executes `$(...)`.
+    `in_double_quotes`: the whole command is in double quotes as well, in which a shell executes `$(...)`.
     """
     from snakemake_interface_executor_plugins.utils import format_cli_value
 
@@ -105,11 +107,11 @@ def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
         single, double = quoted == f"'{text}'" and "'" not in text, quoted == f'"{text}"' and not set(text) & set('$`\\"')
         if not (single or double or isinstance(given, Path)):
             found.append(
-                f"{text!r}: Snakemake cannot hand it to a job as it is, for its quotes, backslashes or line breaks. Do without them."
+                f"{text!r}: Snakemake cannot pass it to a job unchanged, because of its quotes, backslashes or line breaks. Remove them."
             )
         elif in_double_quotes and set(text) & set("$`\\"):
             found.append(
-                f"{text!r}: the shell that submits jobs would execute what is in it. Set `slurm-pass-command-as-script: true` in the profile, "
+                f"{text!r}: the shell that submits jobs would execute it. Set `slurm-pass-command-as-script: true` in the profile, "
                 "as profiles/slurm does."
             )
     return found
@@ -136,19 +138,19 @@ def resources_of(computes: dict[str, Compute], saves: bool) -> dict[str, object]
 
 
 def asked(compute: Compute, saves: bool) -> dict[str, str | int | None]:
-    """What a training, which saves when its time runs out, or an evaluation asks of SLURM; other executors ignore it."""
-    # a task for each core: of a range of nodes SLURM gives no more than there are tasks on the smallest number of them
+    """What a training or an evaluation requests from SLURM; other executors ignore it. `saves`: it saves before its time limit."""
+    # a task for each core: of a range of nodes SLURM allocates at most as many as there are tasks on the smallest number of nodes
     size = [f"-N{compute.counts.asked}", f"--ntasks-per-node={compute.threads}", "-c1"]
-    extra = [*size, "--open-mode=append"]  # SLURM would empty the log of a job that it starts again
+    extra = [*size, "--open-mode=append"]  # SLURM would truncate the log of a requeued job
     if compute.evaluated_in_training_job:
-        extra.append(f"-t{compute.minutes}")  # Snakemake would add up the minutes of jobs that it submits as one
+        extra.append(f"-t{compute.minutes}")  # for jobs that it submits as one, Snakemake would add up the minutes
     if (saves or compute.evaluated_in_training_job) and compute.save_before_limit_seconds:
         extra.append(f"--signal=USR1@{compute.save_before_limit_seconds}")
     if compute.partition:
         extra.append(f"-p{shlex.quote(compute.partition)}")
     return {
-        # with `mpi` there is no srun around the job's shell, which would leave no room for ours. The plugin then wants more than one
-        # task a node; the options in `slurm_extra`, which come later, say what is meant
+        # with `mpi` the plugin puts no srun around the job's shell, which would leave no resources for ours. It then requires more than
+        # one task per node; the options in `slurm_extra`, which come later, override that
         "mpi": "srun",
         "tasks_per_node": 2,
         "tasks_per_gpu": 0,
@@ -160,7 +162,7 @@ def asked(compute: Compute, saves: bool) -> dict[str, str | int | None]:
 
 
 def further_options(sbatch: str) -> list[str]:
-    """In short form and in one word where the plugin takes an option for a mistake: it has resources for these, but no setting has."""
+    """In short form and one word each: the plugin refuses the long form of options for which it has resources, but we have no settings."""
     short = {"--constraint": "-C", "--qos": "-q", "--account": "-A"}
     words, found = shlex.split(sbatch), []
     while words:

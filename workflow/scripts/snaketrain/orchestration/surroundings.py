@@ -1,6 +1,6 @@
-"""What surrounds the Python of a training or an evaluation on each node: variables, the site's setup, a container, a staged environment.
+"""The environment of a training's or an evaluation's Python on each node: variables, the site's setup, a container, a staged environment.
 
-All of it is a prefix of words that stands behind the launcher, so that it holds in every process that trains, on every node.
+It is a prefix of the command, after the launcher, so that it applies to every process on every node.
 """
 
 import os
@@ -14,7 +14,7 @@ from snaketrain.runtime.exit_codes import SETUP_FAILED
 
 PROJECT = Path(__file__).resolve().parents[4]
 TOOLS = PROJECT / "workflow/scripts/tools"
-# The text of the user is an argument, so that no quote in it ends ours; `exit` in it must not end the job as if all were well
+# The user's text is an argument, so that no quote in it ends ours; an `exit` in it must not end the job successfully
 RUN_SETUP = """
 trap 'code=$?; echo "compute.setup: exit status $code on $(uname -n)${failed:+, of \\`$failed\\`}; the job ends." >&2; exit SETUP_FAILED' EXIT
 trap '[[ $BASH_COMMAND == "eval "* ]] || : "${failed:=$BASH_COMMAND}"' ERR
@@ -30,7 +30,7 @@ exec "$@"
 def own_variables(compute: Compute) -> list[str]:
     """`NAME=value` of what is set here for a stage's processes."""
     threads = max(1, compute.threads // compute.processes)
-    # spinning threads of two processes on the same cores crawl; after the fetching everything must be on this machine
+    # spinning threads of two processes on the same cores would slow each other down; after fetching, all files are on this machine
     found = [f"OMP_NUM_THREADS={threads}", "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=true"]
     return found if compute.bind == "none" else [*found, f"{BIND}={compute.bind}"]
 
@@ -40,7 +40,7 @@ def variables(compute: Compute) -> list[str]:
 
 
 def python_words(compute: Compute) -> list[str]:
-    """The Python of training and evaluation with all that surrounds it; its own arguments are to follow."""
+    """The command that starts Python for training and evaluation, in its environment; Python's arguments follow."""
     words = ["env", *variables(compute)]
     if compute.setup:
         words += ["bash", "-c", RUN_SETUP, "compute.setup", compute.setup]
@@ -52,13 +52,13 @@ def python_words(compute: Compute) -> list[str]:
     else:
         binds = [word for folder in (*own_folders(), *container.binds) for word in ("--bind", folder)]
         words += [container.runtime, "exec", *(["--nv"] if with_gpus(compute) else []), *binds, container.image]
-        # once more: variables of the image come before those of the host. Packages in ~/.local are not those of the image
+        # again, since variables of the image override those of the host; packages in ~/.local are not those of the image
         words += ["env", *variables(compute), "PYTHONNOUSERSITE=1", container.python]
     return words
 
 
 def srun_options(compute: Compute) -> list[str]:
-    """What srun itself is told, for its plugin pyxis."""
+    """Options of srun for its plugin pyxis."""
     container = compute.container
     if container is None or container.runtime != "pyxis":
         return []
@@ -67,7 +67,7 @@ def srun_options(compute: Compute) -> list[str]:
 
 
 def own_folders() -> list[str]:
-    """What a container must see: the working directory, this project, and results that are a link to elsewhere."""
+    """Folders that a container must see: the working directory, this project, and the target of `results` if it is a link."""
     found: list[Path] = []
     for path in (Path.cwd(), PROJECT, Path("results").resolve()):
         if not any(path.is_relative_to(folder) for folder in found):
@@ -84,14 +84,14 @@ def staging(compute: Compute) -> list[str]:
 
 
 def surroundings_problems(compute: Compute, under_slurm: bool) -> Iterator[str]:
-    """What can be known of them before the first job."""
+    """Problems that are known before the first job."""
     container = compute.container
     if container is None:
         return
     if container.runtime == "pyxis" and not under_slurm:
         yield "compute.container.runtime: is pyxis, which needs SLURM. Use `--profile profiles/slurm`, or apptainer."
     if "/" in container.image and "://" not in container.image and "#" not in container.image and not Path(container.image).exists():
-        yield f"compute.container.image: {container.image} is not there. Paths are relative to the working directory, {os.getcwd()}."
+        yield f"compute.container.image: {container.image} does not exist. Paths are relative to the working directory, {os.getcwd()}."
     for folder in own_folders():
         if set(folder) & set(":,"):
-            yield f"compute.container: {folder} cannot be bound into a container, for its colon or comma. Work in another folder."
+            yield f"compute.container: {folder} cannot be bound into a container because of its colon or comma. Work in another folder."
