@@ -63,7 +63,7 @@ def task_type(module: nn.Module) -> str | None:
 
 
 def check_tied(module: nn.Module) -> None:
-    """A tied weight would be changed in one place by training or merging, and in the other as well without being asked for."""
+    """Refuse tied weights: training or merging one would change the other as well."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     for name, first in tied_names(module).items():
         if parameters[name].requires_grad or ".base_layer." in f"{name} {first}":

@@ -1,1 +1,1 @@
-"""The side of Snakemake: which jobs there are, what makes them stale, how they are started, on a cluster too."""
+"""Snakemake's side: which jobs there are, what makes them stale, and how they are started, here and on a cluster."""

@@ -1,4 +1,4 @@
-"""The correlation of Matthews as scikit-learn has it. That of torchmetrics is up to 0.02, and not 0, for a constant answer among two classes."""
+"""Matthews correlation as in scikit-learn: torchmetrics' is up to 0.02, rather than 0, for a constant answer among two classes."""
 
 import torch
 from torch import Tensor

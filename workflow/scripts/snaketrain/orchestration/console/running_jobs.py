@@ -82,7 +82,7 @@ class RunningJob:
                 self.has_progress = self.progress_is_new = True
 
     def _warnings(self) -> Iterator[str]:
-        """Of a log, which a job other than a training begins anew."""
+        """New warnings in its log, which every job but a training truncates when it starts."""
         try:
             size = _size(self.log)
             if size < self._log_read:
