@@ -66,7 +66,7 @@ test-slow: .venv/installed
 
 # On two clusters, each with namespaces of its own: these tests mostly wait.
 test-slurm: .venv/installed
-	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest --dist worksteal --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed
 	$(BIN)/python tests/mutations.py
