@@ -37,9 +37,9 @@ def slurm(tmp_path, monkeypatch):
     return says
 
 
-def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0) -> None:
+def trained(run: str, steps: int, end: dict | None = None, pace: float = 2.0, kind: str = "runs") -> None:
     """A run that began a moment ago and has taken this many of 100 steps."""
-    folder = Path("results/runs") / run / "training"
+    folder = Path("results") / kind / run / "training"
     folder.mkdir(parents=True)
     began = time.time() - steps * pace
     events = [{"event": "attempt", "resume_step": 0, "steps": 100, "time": began}]
@@ -118,6 +118,47 @@ def test_status_of_idle_runs(slurm, monkeypatch, capsys):
     assert found["finished"] == "evaluate_model done 100 of 100 logs/evaluate_model/finished.log"
 
 
+def test_status_of_searches_trunks_and_evaluations_of_further_sets(slurm, monkeypatch, capsys):
+    slurm(
+        squeue=rows(
+            "4|RUNNING|None|rule_train_rung_wildcards_large_2|n1",
+            "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2",
+            "6|RUNNING|None|rule_evaluate_set_wildcards_small_more|n3",
+            "7|PENDING|Priority|rule_predict_inputs_wildcards_small|",
+        )
+    )
+    trained("large", 40)
+    submitted("4", "rule_train_rung_wildcards_large_2")
+    trained("abc", 30, kind="trunks")
+    trained("small", 100, {"status": "FINISHED"})
+    assert call(monkeypatch, "status", "--json") == 0
+    found = [(each["run"], each["stage"], each["job"], each["step"]) for each in json.loads(capsys.readouterr().out)]
+    assert found == [
+        ("large", "train_rung", "4", 40),
+        ("small", "evaluate_set", "6", 100),
+        ("small", "predict_inputs", "7", 100),
+        ("abc", "train_trunk", "5", 30),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("comment", "state", "shown"),
+    [
+        ("rule_train_rung_wildcards_large_2", "COMPLETED", "train_model 9 reached rung 2 12 of 100 9.log"),
+        ("rule_train_rung_wildcards_large_2", "CANCELLED", "train_model 9 CANCELLED 12 of 100 9.log"),
+        ("rule_large_evaluate_model_select_checkpoint_train_model", "OUT_OF_MEMORY", "train_model 9 OUT_OF_MEMORY 12 of 100 9.log"),
+    ],
+)
+def test_status_and_log_of_the_last_job_of_a_rung_or_of_several_stages(slurm, monkeypatch, capfd, comment, state, shown):
+    trained("large", 12, {"status": "STOPPED", "why": "reached rung 2"})
+    submitted("8", "rule_train_rung_wildcards_large_1", "COMPLETED")
+    submitted("9", comment, state)
+    assert call(monkeypatch, "status") == 0
+    assert table(capfd)["large"] == shown
+    assert call(monkeypatch, "log", "large") == 0
+    assert capfd.readouterr().out == "what job 9 printed\n"
+
+
 def test_status_for_programs(slurm, monkeypatch, capsys):
     trained("large", 40, {"status": "FAILED"})
     trained("small", 1)
@@ -181,6 +222,24 @@ def test_cancel(slurm, monkeypatch, capsys, tmp_path):
     assert "small: removed from the queue, where it was waiting." in printed
     assert "done: nothing to cancel (train_model: FAILED)." in printed
     assert call(monkeypatch, "cancel", "done") == 1
+
+
+def test_cancel_ends_all_jobs_of_a_run_and_those_of_trunks_and_data(slurm, monkeypatch, capsys, tmp_path):
+    shown = ["4|RUNNING|None|rule_train_rung_wildcards_large_2|n1", "5|RUNNING|None|rule_train_trunk_wildcards_abc|n2"]
+    shown += ["6|RUNNING|None|rule_evaluate_set_wildcards_small_more|n3", "7|RUNNING|None|rule_evaluate_model_wildcards_small|n3"]
+    shown += ["8|RUNNING|None|rule_prepare_data_wildcards_words|n3"]
+    slurm(squeue=f"test -e {tmp_path}/cancelled || {{ {rows(*shown)}; }}")
+    for run in ("large", "small"):
+        trained(run, 40, {"status": "STOPPED", "signals": ["SIGTERM"]})
+    trained("abc", 30, {"status": "STOPPED", "signals": ["SIGTERM"]}, kind="trunks")
+    submitted("4", "rule_train_rung_wildcards_large_2")
+    assert call(monkeypatch, "cancel", "large", "small", "abc", "words") == 0
+    assert sorted((tmp_path / "cancelled").read_text().split()) == ["4", "5", "6", "7", "8"]
+    printed = capsys.readouterr().out
+    assert "large: saved at step 40 of 100 and ended." in printed
+    assert "abc: saved at step 30 of 100 and ended." in printed
+    assert "small: evaluate_set was ended" in printed and "small: evaluate_model was ended" in printed
+    assert "words: prepare_data was ended, and begins anew" in printed
 
 
 def test_cancel_while_slurm_does_not_answer(slurm, monkeypatch):

@@ -180,7 +180,7 @@ def test_the_gpus_of_a_job_on_each_node(details, gpus):
 )
 def test_jobs_of_one_or_several_stages_have_a_run_and_a_log(comment, title, log):
     job = QueuedJob("7", "RUNNING", "None", comment, "a1")
-    assert job.title == title and job.log(Path("logs")) == Path("logs") / log
+    assert str(job.work) == title and job.log(Path("logs")) == Path("logs") / log
 
 
 def test_jobs_that_have_ended_already_may_be_cancelled(programs):

@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def log(args: argparse.Namespace) -> int:
-    (state,) = states([args.run])
+    state = states([args.run])[-1]  # of several jobs the one that was submitted last
     path = Path(state.log)
     if not state.log or not path.exists():
         raise SystemExit(f"{args.run} has no log yet: {state.stage}, {state.state}")
@@ -139,8 +139,7 @@ def follow(read: Callable[[], bytes], is_at_work: Callable[[], bool]) -> None:
 
 
 def run_is_at_work(run: str) -> bool:
-    (state,) = states([run])
-    return state.is_at_work
+    return any(state.is_at_work for state in states([run]))
 
 
 def show(content: bytes) -> None:
@@ -179,25 +178,21 @@ def cancel_jobs(jobs: dict[str, str]) -> set[str]:
 def end_process(each: RunState) -> bool:
     assert each.process is not None
     os.kill(each.process, signal.SIGTERM)
-    end, folder = time.monotonic() + ENDING_SECONDS, training(each.run)
+    end, folder = time.monotonic() + ENDING_SECONDS, Path(each.training)
     while (living := living_process(folder)) and time.monotonic() < end:
         time.sleep(0.2)
     return living is None
-
-
-def training(run: str) -> Path:
-    return Path("results/runs") / run / "training"
 
 
 def outcome(each: RunState) -> str:
     again = "Start snakemake again to resume it."
     if each.state.startswith("PENDING"):
         return f"removed from the queue, where it was waiting. {again}"
-    if each.stage != "train_model":
+    if not each.training:
         return f"{each.stage} was ended, and begins anew at the next start of snakemake."
-    now = progress_of(training(each.run))
+    now = progress_of(Path(each.training))
     if now.end and now.end["status"] == "FINISHED":
-        return "its training was just complete."
+        return "its training is complete. Start snakemake again for what follows."
     if now.end and now.end["status"] == "STOPPED":
         return f"saved at step {now.end['step']} of {now.steps} and ended. {again}"
     return f"ended without saving; its last checkpoint stays. {again}"

@@ -5,10 +5,39 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-# the comment of several jobs of a run that Snakemake submits as one: the run, and their rules in the order of the alphabet
+GROUPED = ("train_model", "select_checkpoint", "evaluate_model")  # what a run may have in one job, in the order in which it runs
 GROUP = re.compile(
-    "rule_(?P<run>(?!.*_wildcards_).+?)_(evaluate_model_|select_checkpoint_)*(?P<last>evaluate_model|select_checkpoint|train_model)"
+    "rule_(?P<run>(?!.*_wildcards_).+?)_(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model))"
 )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does, as the comment tells that Snakemake's plugin gives it."""
+
+    stages: tuple[str, ...]  # several where Snakemake submits them as one job
+    name: str  # of the run, data set or model; of two wildcards `large_2`
+    is_group: bool = False
+
+    @classmethod
+    def of(cls, comment: str) -> "Work":
+        if group := GROUP.fullmatch(comment):  # the run, and the stages in the order of the alphabet
+            return cls(tuple(stage for stage in GROUPED if stage in group["stages"]), group["run"], is_group=True)
+        stage, _, name = comment.removeprefix("rule_").partition("_wildcards_")
+        return cls((stage,), name)
+
+    @property
+    def stage(self) -> str:
+        """The first one."""
+        return self.stages[0]
+
+    @property
+    def run(self) -> str:
+        """The run, where the job works on one: the rungs of a search are parts of one training."""
+        return self.name.rpartition("_")[0] if self.stage == "train_rung" else self.name
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.name}".strip()
 
 
 @dataclass(frozen=True)
@@ -23,28 +52,16 @@ class QueuedJob:
     folder: str = ""  # where it was submitted
 
     @property
-    def stage(self) -> str:
-        if group := GROUP.fullmatch(self.comment):
-            return group["last"]
-        return self.comment.removeprefix("rule_").partition("_wildcards_")[0]
-
-    @property
-    def wildcards(self) -> str:
-        if group := GROUP.fullmatch(self.comment):
-            return group["run"]
-        return self.comment.partition("_wildcards_")[2]
-
-    @property
-    def title(self) -> str:
-        return f"{self.stage} {self.wildcards}".strip()
+    def work(self) -> Work:
+        return Work.of(self.comment)
 
     def __str__(self) -> str:
-        return f"SLURM job {self.number} ({self.title})"
+        return f"SLURM job {self.number} ({self.work})"
 
     def log(self, folder: Path) -> Path:
-        if GROUP.fullmatch(self.comment):
+        if self.work.is_group:
             return folder / self.comment.replace("rule_", "group_", 1) / f"{self.number}.log"
-        return folder / f"rule_{self.stage}" / self.wildcards / f"{self.number}.log"
+        return folder / f"rule_{self.work.stage}" / self.work.name / f"{self.number}.log"
 
 
 @dataclass(frozen=True)

@@ -105,4 +105,4 @@ class LeftOver:
             "Cancelling; a training saves, and resumes in a new job."
         )
         self.slurm.cancel(*(row.number for row in rows))
-        wait_for_end(self.slurm, {row.number: row.title for row in rows}, self.report)
+        wait_for_end(self.slurm, {row.number: str(row.work) for row in rows}, self.report)

@@ -9,7 +9,7 @@ from pathlib import Path
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
 from snaketrain.slurm.checks import ENDED_STATES
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.jobs import QueuedJob, Work
 from snaketrain.slurm.submissions import Submission
 
 FOLDERS = {  # in this order
@@ -18,11 +18,14 @@ FOLDERS = {  # in this order
     "evaluate_model": "evaluation",
     "predict_inputs": "predictions",
 }
+TRAINS = ("train_model", "train_rung", "train_trunk")
 LAST_BYTES = 262_144  # of a journal, which may be long
 
 
 @dataclass(frozen=True)
 class RunState:
+    """Of a run; or of a job of another kind, such as the preparation of data, which has its name instead."""
+
     run: str
     stage: str
     job: str = ""  # of SLURM
@@ -34,6 +37,7 @@ class RunState:
     log: str = ""
     process: int | None = None  # on this machine
     in_queue: bool = False
+    training: str = ""  # the folder; none of a job that does not train
 
     @property
     def is_at_work(self) -> bool:
@@ -52,35 +56,56 @@ class Progress:
 
 
 def run_states(folder: Path, queue: Iterable[QueuedJob] | None, submissions: Mapping[str, Submission]) -> list[RunState]:
-    """One line for each run, and one for each other job in the queue, such as the preparation of data. None: SLURM does not answer."""
+    """A line for each run, or for each of its jobs in the queue, and one for each other job, such as the preparation of data.
+
+    None: SLURM does not answer.
+    """
     if queue is None:
         submissions = {name: made if made.state else replace(made, state="unknown") for name, made in submissions.items()}
     waiting = [row for row in queue or () if row.state not in ENDED_STATES]
-    of_runs = {row.wildcards: row for row in waiting if row.stage in FOLDERS}
-    names = {path.name for path in (folder / "results/runs").glob("*") if path.is_dir()} | set(of_runs)
-    found = [of_run(folder, run, of_runs.get(run), submissions) for run in sorted(names)]
-    others = [row for row in waiting if row.stage not in FOLDERS]
-    return found + [
-        RunState(row.wildcards, row.stage, row.number, in_words(row), nodes=row.nodes, log=log_of(folder, row, submissions))
-        for row in others
-    ]
+    runs = {path.name for path in (folder / "results/runs").glob("*") if path.is_dir()}
+    runs |= {row.work.run for row in waiting if row.work.stage in (*FOLDERS, "train_rung")}
+    jobs = [of_job(folder, run_of(row.work, runs), row, submissions) for row in waiting]
+    idle = [of_run(folder, run, submissions) for run in runs - {job.run for job in jobs}]
+    return sorted(idle + jobs, key=lambda each: (each.run not in runs, each.run, int(each.job or 0)))
 
 
-def of_run(folder: Path, run: str, row: QueuedJob | None, submissions: Mapping[str, Submission]) -> RunState:
+def run_of(work: Work, runs: Iterable[str]) -> str:
+    """The run that a job is of, or the name of what else it works on."""
+    if work.stage != "evaluate_set":
+        return work.run
+    return max((run for run in runs if work.name.startswith(f"{run}_")), key=len, default=work.name)
+
+
+def of_run(folder: Path, run: str, submissions: Mapping[str, Submission]) -> RunState:
+    """Of a run without a job in the queue."""
     training, stage = folder / "results/runs" / run / "training", last_stage(folder, run)
     progress = progress_of(training)
-    known = partial(RunState, run, step=progress.step, steps=progress.steps)
-    if row:
-        left = progress.seconds_left if (row.stage, row.state) == ("train_model", "RUNNING") else None
-        return known(
-            row.stage, row.number, in_words(row), seconds_left=left, nodes=row.nodes, log=log_of(folder, row, submissions), in_queue=True
-        )
+    known = partial(RunState, run, step=progress.step, steps=progress.steps, training=str(training))
     if process := living_process(training):
         log = local_log(folder, "train_model", run)
-        return known("train_model", "", "RUNNING", seconds_left=progress.seconds_left, nodes="here", log=log, process=process)
-    made = submissions.get(f"rule_{stage}_wildcards_{run}")
+        return known("train_model", state="RUNNING", seconds_left=progress.seconds_left, nodes="here", log=log, process=process)
+    made = last_submission(run, stage, submissions)
     state = ended_as(folder, run, stage, progress.end, made)
     return known(stage, made.number if made else "", state, log=made.log if made else local_log(folder, stage, run))
+
+
+def of_job(folder: Path, name: str, row: QueuedJob, submissions: Mapping[str, Submission]) -> RunState:
+    stage = row.work.stage
+    training = folder / "results" / ("trunks" if stage == "train_trunk" else "runs") / name / "training"
+    progress = progress_of(training)
+    left = progress.seconds_left if stage in TRAINS and row.state == "RUNNING" else None
+    return RunState(
+        name, stage, row.number, in_words(row), progress.step, progress.steps, left, row.nodes, log_of(folder, row, submissions),
+        in_queue=True, training=str(training) if stage in TRAINS else "",
+    )  # fmt: skip
+
+
+def last_submission(run: str, stage: str, submissions: Mapping[str, Submission]) -> Submission | None:
+    """Of a stage of a run. A training may have been submitted rung by rung, or as one job with what follows it."""
+    wanted = {stage} | ({"train_rung"} if stage == "train_model" else set())
+    found = [made for name, made in submissions.items() if (work := Work.of(name)).run == run and wanted & set(work.stages)]
+    return max(found, key=lambda made: int(made.number), default=None)
 
 
 def in_words(row: QueuedJob) -> str:
@@ -93,8 +118,9 @@ def log_of(folder: Path, row: QueuedJob, submissions: Mapping[str, Submission]) 
 
 
 def local_log(folder: Path, stage: str, run: str) -> str:
-    path = folder / "logs" / stage / f"{run}.log"
-    return str(path) if path.exists() else ""
+    logs = [folder / "logs" / stage / f"{run}.log"]
+    logs += (folder / "logs/train_rung" / run).glob("*.log") if stage == "train_model" else ()
+    return str(max(there, key=lambda log: log.stat().st_mtime)) if (there := [log for log in logs if log.exists()]) else ""
 
 
 def last_stage(folder: Path, run: str) -> str:
