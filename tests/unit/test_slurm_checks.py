@@ -149,9 +149,9 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
     programs = {
-        "squeue": f'for job in 4 5 6 7; do echo "$job|RUNNING|None|site policy|n1|{tmp_path}"; done',
+        "squeue": f'for job in 4 5 6 7 8; do echo "$job|RUNNING|None|site policy|n1|{tmp_path}"; done',
         "scontrol": f'echo "$*" >> {tmp_path}/asked; for number; do :; done; [ $number != 7 ] || exit 1; case $number in '
-        "4) log=rule_train_model/large/4.log;; 5) log=rule_compare_runs/5.log;; 6) log=my-own.log;; esac; "
+        "4) log=rule_train_model/large/4.log;; 5) log=rule_compare_runs/5.log;; 6) log=my-own.log;; 8) log=group_wide_evaluate_model_train_model/8.log;; esac; "
         f'echo "JobId=$number StdErr={tmp_path}/x StdOut={tmp_path}/logs of mine/$log Power= x"',
     }
     for name, script in programs.items():
@@ -161,7 +161,11 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
     slurm = Slurm()
     for _ in range(2):
         found = {job.number: job.comment for job in checks.jobs_here(slurm)}
-        assert found == {"4": "rule_train_model_wildcards_large", "5": "rule_compare_runs"}
+        assert found == {
+            "4": "rule_train_model_wildcards_large",
+            "5": "rule_compare_runs",
+            "8": "rule_wide_evaluate_model_train_model",
+        }
     assert (tmp_path / "asked").read_text().split().count("4") == 1, "once for each job"
 
 

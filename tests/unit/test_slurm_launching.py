@@ -19,6 +19,7 @@ from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
+from snaketrain.slurm import checks
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
 from snaketrain.slurm.jobs import Allocation, moment_of
@@ -81,18 +82,23 @@ def test_launchers_for_one_machine_refuse_several_nodes(launcher):
 # --- what is asked of SLURM
 
 
+class Resources(dict):
+    __getattr__ = dict.__getitem__
+
+
+def job_of(compute: Compute, saves: bool = True) -> SimpleNamespace:
+    asked = {name: value for name, value in launching.asked(compute, saves).items() if value is not None}
+    return SimpleNamespace(resources=Resources(asked), threads=compute.threads, rule=SimpleNamespace(name="train_model"))
+
+
 def submitted(compute: Compute, saves: bool = True) -> list[str]:
     """The plugin's own command line, after its own checks."""
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
     from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-    class Resources(dict):
-        __getattr__ = dict.__getitem__
-
-    asked = {name: value for name, value in launching.asked(compute, saves).items() if value is not None}
-    job = SimpleNamespace(resources=Resources(asked), threads=compute.threads, rule=SimpleNamespace(name="train_model"))
-    validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**asked)))
+    job = job_of(compute, saves)
+    validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**job.resources)))
     names = {"run_uuid": "x", "slurm_logfile": "log", "comment_str": "x", "account": "", "partition": "-p normal", "workdir": ""}
     return shlex.split(get_submit_command(job, names, SimpleNamespace(requeue=True, qos=None, reservation=None)) + set_gres_string(job))
 
@@ -120,6 +126,16 @@ def test_spares_are_asked_for_like_other_nodes(nodes, asked, trains_on, varies):
     compute = Compute(nodes=nodes, threads=4)
     assert asked in submitted(compute)
     assert list(compute.node_counts) == trains_on and compute.counts.varies == varies
+
+
+def test_a_job_with_another_name_prefix_is_not_the_same_submission():
+    """Its state would be asked for under a name that it does not have."""
+
+    def asked(prefix: str | None) -> str:
+        settings = SimpleNamespace(jobname_prefix=prefix, no_account=True, requeue=True, qos=None, reservation=None)
+        return checks.submission(job_of(Compute()), settings)
+
+    assert asked("") == asked(None) != asked("mine")
 
 
 def test_an_evaluation_is_not_signalled_before_its_time_limit():

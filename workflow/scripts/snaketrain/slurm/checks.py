@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.jobs import QueuedJob, Work
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
@@ -41,16 +41,16 @@ def jobs_here(slurm: Slurm) -> list[QueuedJob]:
 
 
 def with_own_comment(slurm: Slurm, job: QueuedJob) -> QueuedJob:
-    """Some sites rewrite a job's comment. Where its log goes, `rule_<name>/<wildcards>/<number>.log`, says the same."""
+    """Some sites rewrite a job's comment. Where its log goes says the same: `rule_<name>/<wildcards>/<number>.log`, or `group_<name>/<number>.log`."""
     if job.comment.startswith("rule_"):
         return job
     try:
         folder = slurm.log_of(job.number).parent
     except SlurmError:  # it has ended, or SLURM does not answer
         return job
-    if folder.name.startswith("rule_"):
-        return replace(job, comment=folder.name)
-    return replace(job, comment=f"{folder.parent.name}_wildcards_{folder.name}")
+    if folder.parent.name.startswith("rule_"):
+        return replace(job, comment=f"{folder.parent.name}_wildcards_{folder.name}")
+    return replace(job, comment=re.sub("^group_", "rule_", folder.name))
 
 
 def use_steady_executor(left_over: "LeftOver") -> None:
@@ -69,7 +69,7 @@ def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") 
     """What SLURM would never accept. Jobs with the same request are checked once."""
     asked: dict[str, str] = {}
     for job in jobs:
-        asked.setdefault(submission(job, settings), comment(job).removeprefix("rule_").replace("_wildcards_", " "))
+        asked.setdefault(submission(job, settings), str(Work.of(comment(job))))
     found = []
     if settings.array_jobs:
         found.append(
@@ -94,7 +94,7 @@ def submission(job: "Job", settings: "ExecutorSettings") -> str:
 
     account, partition = (job.resources.get(f"slurm_{name}") for name in ("account", "partition"))
     names = {
-        "run_uuid": "x",
+        "run_uuid": f"{settings.jobname_prefix or ''}x",  # a job of another prefix is not followed: its state is asked for by its name
         "slurm_logfile": os.devnull,
         "comment_str": "x",
         "workdir": "",
