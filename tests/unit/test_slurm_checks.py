@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from snaketrain.config.schema import Compute
+from snaketrain.orchestration.cluster_jobs import ranges_and_folders
+from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.slurm import checks
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import QueuedJob
@@ -78,7 +80,7 @@ def test_a_requeued_job_with_a_range_of_nodes_takes_fewer(told, monkeypatch):
         return given
 
     monkeypatch.setattr(Slurm, "_answer", answer)
-    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {ROW.comment: Compute(nodes="2-6", threads=8)})
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {str(ROW.work): Compute(nodes="2-6", threads=8)})
     watch.look([replace(ROW, state="RUNNING", nodes="a[1-6]")], 0)
     for second in (30, 60, 90):
         watch.look([ROW, replace(ROW, number="13", reason="JobHeldAdmin")], second)
@@ -100,7 +102,7 @@ def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, 
 
     monkeypatch.setattr(Slurm, "_answer", answer)
     (tmp_path / "nodes_to_exclude.json").write_text(json.dumps({"job": "12", "nodes": ["a1", "a2"]}))
-    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {ROW.comment: tmp_path})
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {str(ROW.work): tmp_path})
     watch.look([replace(ROW, state="RUNNING", nodes="")], 0)
     for second in (30, 60, 90):
         watch.look([ROW], second)
@@ -211,3 +213,22 @@ def test_what_slurm_would_refuse_is_reported_once_with_a_remedy(monkeypatch, err
 def test_job_arrays_are_refused():
     (found,) = checks.refusals(Slurm(), [], SimpleNamespace(array_jobs="train_model"))
     assert found.startswith("slurm-array-jobs: ") and "Remove the option" in found
+
+
+def test_the_monitor_knows_jobs_that_are_planned_later():
+    """Those behind the decision of a search, which is made while the workflow runs: they start on a range of nodes again as well."""
+    source = {"path": "x"}
+    config = {"data": {"train": source, "tokenizer": source}, "train": {"steps": 100}, "compute": {"nodes": "1-4", "threads": 4}}
+    config |= {"sweeps": {"rate": {"train.learning_rate": [0.1, 0.2]}}, "search": {"rate": {"rungs": [0.1]}}}
+    config |= {"evaluation_sets": {"more": source}}
+    ranges, folders = ranges_and_folders(Pipeline(config))
+    run = "rate-learning_rate=0.1"
+    training, several = Path(f"results/runs/{run}/training"), f"rule_{run}_evaluate_model_select_checkpoint_train_model"
+    for comment, folder in {
+        f"rule_train_rung_wildcards_{run}_1": training,
+        f"rule_train_model_wildcards_{run}": training,
+        several: training,
+        f"rule_evaluate_set_wildcards_{run}_more": Path(f"results/runs/{run}/sets/more"),
+    }.items():
+        assert folders[str(replace(ROW, comment=comment).work)] == folder, comment
+    assert {name.split()[0] for name in ranges} == {"train_rung", "train_model"} and ranges[f"train_model {run}"].nodes == "1-4"

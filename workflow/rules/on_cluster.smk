@@ -1,6 +1,6 @@
 # Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
 # jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
-from snaketrain.orchestration.names import folder_of_job
+from snaketrain.orchestration.cluster_jobs import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.surroundings import surroundings_problems
 from snaketrain.runtime.staged_environment import CannotStage, pack
@@ -73,12 +73,6 @@ def check_cluster():
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
-            ranges = {checks.comment(submission_of(job)): compute for job, compute in computes.items() if compute.counts.varies}
-            # of a group, the training's folder
-            folders = {
-                checks.comment(submission_of(job)): folder_of_job(job.rule.name, job.output[0])
-                for job in sorted(computes, key=lambda job: job.rule.name)
-            }
-            monitor.JobMonitor(slurm, logs, print_to_stderr, ranges, folders).start()
+            monitor.JobMonitor(slurm, logs, print_to_stderr, *ranges_and_folders(pipeline)).start()
     except (CannotStage, ConfigurationError, SlurmError, StillFollowed) as error:
         raise WorkflowError(str(error)) from None

@@ -52,7 +52,10 @@ class JobMonitor(threading.Thread):
     def __init__(
         self, slurm: Slurm, logs: Path, report: Callable[[str], None], ranges: dict[str, Compute], folders: dict[str, Path] | None = None
     ):
-        """By their comments: of jobs that run on a range of nodes, or with a spare, the settings; of trainings and evaluations the folders."""
+        """By stage and name, such as `train_model wide`, also of jobs that are planned later.
+
+        `ranges`: the settings of what runs on a range of nodes, or with a spare; `folders`: of what trains, evaluates or predicts.
+        """
         super().__init__(daemon=True)
         self.slurm, self.logs, self.report, self.ranges = slurm, logs, report, ranges
         self.folders = folders or {}
@@ -78,7 +81,7 @@ class JobMonitor(threading.Thread):
             if row.state == "PENDING":
                 if row.number in self.ran_on:
                     self.to_exclude.add(row.number)
-                    if row.comment in self.ranges:
+                    if str(row.work) in self.ranges:
                         self.to_resize.add(row.number)
                     self.say(
                         row, f"was requeued{self.why_requeued(self.ran_on.pop(row.number))}; a training resumes from its last checkpoint"
@@ -89,7 +92,7 @@ class JobMonitor(threading.Thread):
                         self.to_exclude.discard(row.number)
                 if row.number in self.to_resize:
                     with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
-                        self.restore_range(row, self.ranges[row.comment])
+                        self.restore_range(row, self.ranges[str(row.work)])
                         self.to_resize.discard(row.number)
                 self.wait(row, now - self.waits_since.setdefault(row.number, now))
             else:
@@ -117,7 +120,7 @@ class JobMonitor(threading.Thread):
     def exclude_unfit(self, row: QueuedJob) -> None:
         """What its last start found unfit, and SLURM takes for good. A running job cannot have itself excluded from nodes."""
         try:
-            noted = json.loads((self.folders[row.comment] / NODES_TO_EXCLUDE).read_text(encoding="utf-8"))
+            noted = json.loads((self.folders[str(row.work)] / NODES_TO_EXCLUDE).read_text(encoding="utf-8"))
         except (KeyError, FileNotFoundError):
             return
         if noted["job"] == row.number and noted["nodes"]:
