@@ -171,6 +171,13 @@ def test_what_is_written_while_no_workflow_runs_is_known(tmp_path, monkeypatch):
     assert Submissions().written_unseen() == {"new"}
 
 
+def test_a_result_that_cannot_be_looked_at_is_taken_for_missing(tmp_path, monkeypatch):
+    """As on NFS; an error here would end the thread that queries the states of all jobs."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert stamps(["file/manifest.json"]) == {"file/manifest.json": None}
+
+
 def test_a_line_torn_by_a_crash_loses_no_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Submissions().latest() == {}

@@ -48,8 +48,8 @@ def forgets_the_owner(monkeypatch):
     monkeypatch.setattr("simulation.jobs.check", lambda folder: None)
 
 
-def never_takes_a_job_for_gone(monkeypatch):
-    monkeypatch.setattr(SteadyExecutor, "has_vanished", lambda *_: False)
+def never_takes_a_job_for_lost(monkeypatch):
+    monkeypatch.setattr(SteadyExecutor, "is_lost", lambda *_: False)
 
 
 def leaves_unconfirmed_jobs(monkeypatch):
@@ -57,13 +57,13 @@ def leaves_unconfirmed_jobs(monkeypatch):
 
 
 def takes_silence_for_an_empty_queue(monkeypatch):
-    asks = SteadyExecutor.jobs_in_squeue
+    asks = SteadyExecutor.states_in_squeue
 
-    async def jobs_in_squeue(self):
+    async def states_in_squeue(self):
         listed = await asks(self)
-        return set() if listed is None else listed
+        return {} if listed is None else listed
 
-    monkeypatch.setattr(SteadyExecutor, "jobs_in_squeue", jobs_in_squeue)
+    monkeypatch.setattr(SteadyExecutor, "states_in_squeue", states_in_squeue)
 
 
 def retries_what_was_cancelled(monkeypatch):
@@ -75,17 +75,17 @@ def ignores_what_is_left_over(monkeypatch):
 
 
 def cannot_read_an_answer(monkeypatch):
-    def failing(self, job_info, listed):
+    def failing(self, number, state):
         raise ValueError("not an answer of squeue")
 
-    monkeypatch.setattr(SteadyExecutor, "has_vanished", failing)
+    monkeypatch.setattr(SteadyExecutor, "is_lost", failing)
 
 
 @pytest.mark.parametrize(
     ("error", "faults", "problem"),
     [
         (forgets_the_owner, ["node is cut off"], "two writers"),
-        (never_takes_a_job_for_gone, ["stopped for a while"], "waits for ever"),
+        (never_takes_a_job_for_lost, ["stopped for a while"], "waits for ever"),
         (leaves_unconfirmed_jobs, ["controller overloaded"], "is in the queue, and is submitted again"),
         (takes_silence_for_an_empty_queue, ["controller away"], "taken for over, but its job"),
         (retries_what_was_cancelled, ["user cancels a job"], "was cancelled by the user, and is submitted again"),

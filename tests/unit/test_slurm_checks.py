@@ -110,6 +110,18 @@ def test_a_requeued_job_starts_without_the_nodes_that_failed_it(tmp_path, told, 
     assert sum("will start without a2, which failed it" in line for line in told) == 1
 
 
+def test_the_monitor_outlives_an_error_of_the_file_system(tmp_path, told, monkeypatch):
+    """NFS has many that are not FileNotFoundError."""
+    (tmp_path / "file").touch()
+    watch = JobMonitor(Slurm(), Path("logs/slurm"), told.append, {}, {str(ROW.work): tmp_path / "file"})
+    states = iter(["RUNNING", "PENDING", "PENDING", "FAILED"])
+    monkeypatch.setattr("snaketrain.slurm.monitor.jobs_here", lambda slurm: [replace(ROW, state=next(states))])
+    monkeypatch.setattr("snaketrain.slurm.monitor.time.sleep", lambda seconds: None)
+    with pytest.raises((StopIteration, RuntimeError)):
+        watch.run()
+    assert "ended as FAILED" in told[-1]
+
+
 def test_the_wait_is_counted_from_zero_after_a_run(watch, told, monkeypatch):
     monkeypatch.setattr(Slurm, "_answer", lambda self, command: "")
     watch.look([ROW], 0)
@@ -120,7 +132,8 @@ def test_the_wait_is_counted_from_zero_after_a_run(watch, told, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("state", "advice"), [("OUT_OF_MEMORY", "compute.memory_mb"), ("TIMEOUT", "compute.minutes"), ("NODE_FAIL", "died")]
+    ("state", "advice"),
+    [("OUT_OF_MEMORY", "compute.memory_mb"), ("TIMEOUT", "compute.minutes"), ("NODE_FAIL", "died"), ("PREEMPTED", "took its place")],
 )
 def test_how_a_job_ended(watch, told, state, advice):
     watch.look([replace(ROW, state="RUNNING")], 0)

@@ -120,6 +120,24 @@ def test_a_job_that_left_squeue_long_ago_is_over(slurm, executor, submitted, tmp
     assert number == "2" and "left no result" in message
 
 
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
+def test_a_job_that_slurm_does_not_requeue_is_tried_again(slurm, executor, submitted, state):
+    """Where partitions preempt by cancelling. The plugin would wait for its return."""
+    jobs = [submitted("1", "missing.json")]
+    slurm(squeue=f"echo '1|{state}'")
+    assert look(executor, jobs) == jobs
+    assert look(executor, jobs) == []
+    assert f"SLURM has not requeued job 1 (SLURM status is: '{state}'), and it left no result" in executor.reported[0][1]
+    assert jobs[0].job.attempt == 1 and executor.submissions.latest()["rule_train_model_wildcards_small"].state == state
+
+
+def test_a_job_that_is_preempted_and_requeued_stays_active(slurm, executor, submitted):
+    jobs = [submitted("1")]
+    for state in ("PREEMPTED", "PENDING", "PREEMPTED"):
+        slurm(squeue=f"echo '1|{state}'")
+        assert look(executor, jobs) == jobs
+
+
 def test_files_left_by_an_earlier_job_are_not_results_of_this_one(slurm, executor, submitted, tmp_path):
     """SLURM has lost a job before it began, and the manifest of an earlier job still exists."""
     (tmp_path / "manifest.json").write_text("old")

@@ -28,7 +28,7 @@ REFUSED = {
     "time limit": "lower compute.minutes, or runtime in the profile: a longer training saves, is requeued and resumes",
 }
 TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
-ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE")
+ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 NAME_LENGTH = 60  # hundreds of names are one argument of squeue
 
 

@@ -42,6 +42,7 @@ WAITING = {
 ENDED = {
     "TIMEOUT": "it reached its time limit: raise compute.minutes, or compute.save_before_limit_seconds if it had no time to save",
     "NODE_FAIL": "its node died",
+    "PREEMPTED": "another job took its place, and the partition does not requeue (PreemptMode)",
     "FAILED": "see its log",
 }
 
@@ -68,7 +69,7 @@ class JobMonitor(threading.Thread):
 
     def run(self) -> None:
         while True:
-            with contextlib.suppress(SlurmError, ValueError):  # no answer, or one that cannot be read; the next may be better
+            with contextlib.suppress(SlurmError, ValueError, OSError):  # no answer, or one that cannot be read; the next may be better
                 self.look(jobs_here(self.slurm), time.monotonic())
             time.sleep(SECONDS_BETWEEN_LOOKS)
 

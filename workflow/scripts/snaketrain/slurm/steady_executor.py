@@ -1,8 +1,8 @@
 """The executor of Snakemake's SLURM plugin, made to outlast outages of slurmctld, limits on submission, and the end of snakemake itself.
 
-On its own the plugin forgets its jobs when SLURM does not answer, waits forever for a job that has left squeue, counts every
-submission that SLURM refuses temporarily as a failed job, which uses up `retries` within seconds, resubmits jobs that somebody
-has cancelled, and submits once more what a killed workflow has left in the queue.
+On its own the plugin forgets its jobs when SLURM does not answer, waits forever for a job that has left squeue or was preempted
+for good, counts every submission that SLURM refuses temporarily as a failed job, which uses up `retries` within seconds,
+resubmits jobs that somebody has cancelled, and submits once more what a killed workflow has left in the queue.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 STATE = re.compile(r"SLURM status is: '(\w+)")  # in what the plugin reports of a failed job
 WAKING_SECONDS = 0.2
-LOOKS_UNTIL_GONE = 2  # squeue may not list a job yet that was submitted a moment ago
+LOOKS_UNTIL_LOST = 2  # squeue may not list a job yet that was submitted a moment ago
+NOT_REQUEUED = ("PREEMPTED", "NODE_FAIL")  # final states, where partition or site does not requeue; the plugin waits for that
 
 
 class SteadyExecutor(SubmittingExecutor):
@@ -38,7 +39,7 @@ class SteadyExecutor(SubmittingExecutor):
     def __init__(self, *arguments: object) -> None:
         self.submissions = self.left_over.submissions
         self.outputs_before: dict[str, dict[str, Stamp]] = {}  # of each job, when it was submitted
-        self.looks_without: dict[str, int] = {}  # how often in a row squeue has not listed a job
+        self.looks_lost: dict[str, int] = {}  # how often in a row a job was not in the queue
         self.silent_since: float | None = None  # SLURM does not answer
         super().__init__(*arguments, slurm=self.left_over.slurm)
 
@@ -120,22 +121,21 @@ class SteadyExecutor(SubmittingExecutor):
         except Exception as error:  # or the thread would end and the workflow wait forever
             self.logger.warning(f"The states of the SLURM jobs could not be read; they are queried again: {error}")
         unsettled = [job_info for job_info in active_jobs if job_info.external_jobid in self.following]
-        listed = await self.jobs_in_squeue() if unsettled else None
+        states = await self.states_in_squeue() if unsettled else None
         for job_info in unsettled:
-            if listed is None or not self.has_vanished(job_info, listed):
+            number = job_info.external_jobid
+            if states is None or not self.is_lost(number, state := states.get(number)):
                 yield job_info
-            elif self.has_written(job_info):
-                self.logger.info(f"SLURM no longer knows job {job_info.external_jobid}; its results are there, so it is complete.")
+                continue
+            how = f"SLURM has not requeued job {number} (SLURM status is: '{state}')" if state else f"SLURM no longer knows job {number}"
+            if self.has_written(job_info):
+                self.logger.info(f"{how}; its results are there, so it is complete.")
                 self.report_job_success(job_info)
             else:
-                self.report_job_error(
-                    job_info,
-                    msg=f"SLURM no longer knows job {job_info.external_jobid}, and it left no result. ",
-                    aux_logs=[str(job_info.aux["slurm_logfile"])],
-                )
+                self.report_job_error(job_info, msg=f"{how}, and it left no result. ", aux_logs=[str(job_info.aux["slurm_logfile"])])
 
-    async def jobs_in_squeue(self) -> set[str] | None:
-        """The numbers of this workflow's jobs; None if SLURM does not answer, or if jobs are on other clusters."""
+    async def states_in_squeue(self) -> dict[str, str] | None:
+        """The states of this workflow's jobs, by number; None if SLURM does not answer, or if jobs are on other clusters."""
         if self._submitted_job_clusters:
             return None
         now = time.monotonic()
@@ -149,13 +149,12 @@ class SteadyExecutor(SubmittingExecutor):
         if self.silent_since is not None:
             self.logger.warning(f"SLURM answers again, after {now - self.silent_since:.0f} seconds.")
             self.silent_since = None
-        return set(states)
+        return states
 
-    def has_vanished(self, job_info: "SubmittedJobInfo", listed: set[str]) -> bool:
-        """Whether squeue has not listed it several times in a row: it ended longer than MinJobAge ago."""
-        number = job_info.external_jobid
-        self.looks_without[number] = 0 if number in listed else self.looks_without.get(number, 0) + 1
-        return self.looks_without[number] >= LOOKS_UNTIL_GONE
+    def is_lost(self, number: str, state: str | None) -> bool:
+        """Whether several looks in a row found it preempted for good, or not listed, since it ended longer than MinJobAge ago."""
+        self.looks_lost[number] = self.looks_lost.get(number, 0) + 1 if state in (None, *NOT_REQUEUED) else 0
+        return self.looks_lost[number] >= LOOKS_UNTIL_LOST
 
     def has_written(self, job_info: SubmittedJobInfo) -> bool:
         """Whether all results exist and none of them dates from before this job was submitted."""

@@ -109,7 +109,7 @@ def stamps(outputs: Iterable[str]) -> dict[str, Stamp]:
 def _stamp(path: Path) -> Stamp:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:  # it does not exist, or NFS has another error for that; raised here it would end the thread that queries states
         return None
     return found.st_mtime_ns, found.st_ino
 
