@@ -105,6 +105,18 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
 
 
+def test_jobs_that_are_not_to_do_now_are_reported_and_left_alone(job, monkeypatch):
+    """Their runs were removed from the configuration, and they would train on for days."""
+    slurm = FakeSlurm(_4="RUNNING", _5="CANCELLED")
+    monkeypatch.setattr(f"{__name__}.COMMENT", "rule_train_model_wildcards_removed")
+    found, said = settled(job, slurm)
+    assert found.take(job) is None and slurm.cancelled == []
+    assert said == [
+        "SLURM job 4 (train_model removed): left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; "
+        "to end what is not wanted any more: scancel 4"
+    ]
+
+
 def test_what_finished_while_no_workflow_ran_counts(job):
     submitted("4")
     found, _ = settled(job, FakeSlurm(), is_done=True)

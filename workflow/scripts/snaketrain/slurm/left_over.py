@@ -72,20 +72,28 @@ class LeftOver:
                 self.kept[name] = Left(made, is_done=True)
         self._end(to_end)
 
-    def _in_queue(self, comments: set[str]) -> list[QueuedJob]:
-        return [job for job in jobs_here(self.slurm) if job.comment in comments and job.state not in ENDED_STATES]
-
     def _settled_in_queue(self, comments: set[str]) -> list[QueuedJob]:
         """Once none of them is about to end, or to be queued again."""
         end, reported = time.monotonic() + ENDING_SECONDS, False
-        while (found := self._in_queue(comments)) and time.monotonic() < end:
-            if not (ending := [row for row in found if row.state not in GOING_ON]):
+        while True:
+            queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
+            found = [row for row in queued if row.comment in comments]
+            if not (ending := [row for row in found if row.state not in GOING_ON]) or time.monotonic() >= end:
                 break
             if not reported:
                 self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
                 reported = True
             time.sleep(1)
+        self._report_unneeded([row for row in queued if row.comment not in comments and row.state in GOING_ON])
         return found
+
+    def _report_unneeded(self, rows: list[QueuedJob]) -> None:
+        """Of runs that the configuration does not have any more, for example."""
+        if rows:
+            self.report(
+                f"{', '.join(map(str, rows))}: left by an earlier workflow in this folder, and not among the jobs to do now. Not ended; to end "
+                f"what is not wanted any more: scancel {' '.join(row.number for row in rows)}"
+            )
 
     def _refuse_if_followed(self, queued: list[QueuedJob], earlier: dict[str, Submission]) -> None:
         for row in queued:
