@@ -436,9 +436,16 @@ def test_a_setup_that_failed_is_not_restarted():
 class Heard:
     def __init__(self) -> None:
         self.given = {"a1": b"1", "a2": b"1"}
+        self.reports: dict[str, Ending] = {}
 
     def heartbeats(self, hosts):
         return dict(self.given)
+
+    def has_failed(self):
+        return bool(self.reports)
+
+    def endings(self, hosts):
+        return dict(self.reports)
 
 
 def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended():
@@ -451,6 +458,19 @@ def test_a_node_is_silent_without_heartbeats_unless_this_process_was_suspended()
         found = watch.silent(now + second)
     assert found == ["a2"] and watch.silent(now + 8) == []  # probed again after another silence
     assert watch.silent(now + 1000) == []  # suspended
+
+
+def test_a_silent_node_is_probed_sooner_when_the_processes_of_another_have_failed():
+    """Those of a node that crashed are missed by their peers at once; a node that has reported is silent as well."""
+    server = Heard()
+    watch = Watch(server, ["a1", "a2", "a3"], silence_seconds=60)
+    now = watch.checked
+    server.reports["a1"] = Ending(1)
+    found = []
+    for second in range(12):
+        server.given["a3"] = str(second).encode()
+        found += watch.silent(now + second)
+    assert found == ["a2"]
 
 
 @pytest.mark.parametrize(

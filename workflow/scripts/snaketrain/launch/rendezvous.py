@@ -45,6 +45,10 @@ class Server:
         """The nodes whose agents lived when the first one failed."""
         return {host for host in hosts if self.store.check([f"present/{host}"])}
 
+    def has_failed(self) -> bool:
+        """Whether a node has reported that its processes failed."""
+        return self.store.check(["failed"])
+
     def endings(self, hosts: Iterable[str]) -> dict[str, Ending]:
         return {host: Ending.from_json(self.store.get(key)) for host in hosts if self.store.check([key := f"ended/{host}"])}
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
 SECONDS_TO_END = 60  # for srun to end its step
+SILENCE_AFTER_FAILURE = 10.0  # seconds: when a node is lost, the processes of the others soon fail
 SUSPENDED_SECONDS = 5  # a longer gap between two checks means that this process was suspended, like those of the other nodes
 
 
@@ -114,7 +115,10 @@ class Watch:
         heartbeats = self.server.heartbeats(self.hosts)
         self.heard |= {host: now for host, beat in heartbeats.items() if self.heartbeats.get(host) != beat}
         self.heartbeats = heartbeats
-        silent = [host for host, heard in self.heard.items() if now - heard > self.silence_seconds]
+        silence, reported = self.silence_seconds, set()
+        if self.server.has_failed():
+            silence, reported = min(silence, SILENCE_AFTER_FAILURE), set(self.server.endings(self.hosts))
+        silent = [host for host, heard in self.heard.items() if now - heard > silence and host not in reported]
         self.heard |= dict.fromkeys(silent, now)  # those that answer the probe are probed again after another silence
         return silent
 
