@@ -105,6 +105,17 @@ def test_a_job_that_is_about_to_end_is_waited_for(job, monkeypatch):
     assert said[0].startswith("Waiting for SLURM job 4 (train_model small)")
 
 
+@pytest.mark.parametrize(
+    "comment", ["rule_train_rung_wildcards_small_1", "rule_small_evaluate_model_select_checkpoint_train_model"], ids=["rung", "group"]
+)
+def test_a_job_that_trains_the_same_run_in_another_way_is_ended(job, monkeypatch, comment):
+    """`search` or `in_training_job` was set or removed meanwhile: it writes to the folder of the job to come."""
+    slurm = FakeSlurm(_4="RUNNING")
+    monkeypatch.setattr(f"{__name__}.COMMENT", comment)
+    found, _ = settled(job, slurm)
+    assert found.take(job) is None and slurm.cancelled == ["4"]
+
+
 def test_jobs_that_are_not_to_do_now_are_reported_and_left_alone(job, monkeypatch):
     """Their runs were removed from the configuration, and they would train on for days."""
     slurm = FakeSlurm(_4="RUNNING", _5="CANCELLED")

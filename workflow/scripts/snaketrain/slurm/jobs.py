@@ -36,6 +36,11 @@ class Work:
         """The run, where the job works on one: the rungs of a search are parts of one training."""
         return self.name.rpartition("_")[0] if self.stage == "train_rung" else self.name
 
+    @property
+    def results(self) -> set[tuple[str, str]]:
+        """What it writes: a run has one training folder, whether it is trained rung by rung or at once."""
+        return {("train_model" if stage == "train_rung" else stage, self.run) for stage in self.stages}
+
     def __str__(self) -> str:
         return f"{self.stage} {self.name}".strip()
 

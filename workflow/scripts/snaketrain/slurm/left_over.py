@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snaketrain.slurm.checks import ENDED_STATES, comment, jobs_here
 from snaketrain.slurm.client import Slurm
 from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.jobs import QueuedJob, Work
 from snaketrain.slurm.submissions import Submission, Submissions, fingerprint
 
 if TYPE_CHECKING:
@@ -53,38 +53,38 @@ class LeftOver:
         is_done: Callable[["Job"], bool],
     ) -> None:
         """Before the first submission. `is_ready`: nothing that the job reads is made anew; `is_done`: its results are those that it would make."""
-        wanted = {comment(job): job for job in jobs}
-        earlier = {name: made for name, made in self.submissions.latest().items() if name in wanted}
-        queued = self._settled_in_queue(set(wanted))
+        wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
+        queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)))
         self._refuse_if_followed(queued, earlier)
         to_end = []
         for row in queued:
-            job, made = wanted[row.comment], earlier.get(row.comment)
-            if made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
+            job, made = wanted.get(row.comment), earlier.get(row.comment)
+            if job and made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
                 self.kept[row.comment] = Left(made, is_done=False)
                 self.report(
                     f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it goes on. Log: {made.log}"
                 )
             else:
                 to_end.append(row)
-        for name, made in earlier.items():
-            if not made.state and all(row.comment != name for row in queued) and is_ready(wanted[name]) and is_done(wanted[name]):
+        for name, job in wanted.items():
+            made = earlier.get(name)
+            if made and not made.state and all(row.comment != name for row in queued) and is_ready(job) and is_done(job):
                 self.kept[name] = Left(made, is_done=True)
         self._end(to_end)
 
-    def _settled_in_queue(self, comments: set[str]) -> list[QueuedJob]:
-        """Once none of them is about to end, or to be queued again."""
+    def _settled_in_queue(self, results: set[tuple[str, str]]) -> list[QueuedJob]:
+        """The jobs that write these results, once none of them is about to end, or to be queued again."""
         end, reported = time.monotonic() + ENDING_SECONDS, False
         while True:
             queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
-            found = [row for row in queued if row.comment in comments]
+            found = [row for row in queued if row.work.results & results]
             if not (ending := [row for row in found if row.state not in GOING_ON]) or time.monotonic() >= end:
                 break
             if not reported:
                 self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
                 reported = True
             time.sleep(1)
-        self._report_unneeded([row for row in queued if row.comment not in comments and row.state in GOING_ON])
+        self._report_unneeded([row for row in queued if row not in found and row.state in GOING_ON])
         return found
 
     def _report_unneeded(self, rows: list[QueuedJob]) -> None:
