@@ -92,6 +92,12 @@ def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tm
     assert lines(stream) == ["train_model        wide  SLURM job 41  logs/slurm/41.log"]
 
 
+def test_jobs_that_are_submitted_as_one_have_their_number_and_the_log_of_slurm(console, stream, tmp_path):
+    log = f"{tmp_path}/logs/slurm/group_wide_evaluate_model_select_checkpoint_train_model/41.log"
+    report(console, None, f"Job 8f3e5a0c-1b2d has been submitted with SLURM jobid 41 (log: {log}).")
+    assert lines(stream) == [f"train_model wide  SLURM job 41  {log.removeprefix(f'{tmp_path}/')}"]
+
+
 def test_a_warning_in_a_log_is_repeated_once(console, stream):
     log = begin(console)
     log.write_text("command\nwarning: 12 rows are empty\nwarning: unfini")

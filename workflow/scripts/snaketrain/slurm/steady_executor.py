@@ -20,6 +20,7 @@ from snaketrain.slurm.checks import comment
 from snaketrain.slurm.client import SlurmError
 from snaketrain.slurm.ending import wait_for_end
 from snaketrain.slurm.failures import Failure, failure
+from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.left_over import Left, LeftOver
 from snaketrain.slurm.submissions import Stamp, Submission, stamps
 from snaketrain.slurm.submitting import SubmittingExecutor
@@ -59,11 +60,13 @@ class SteadyExecutor(SubmittingExecutor):
         earlier = left.submission
         job_info = SubmittedJobInfo(job, earlier.number, {"slurm_logfile": Path(earlier.log), "adopted": earlier})
         if left.is_done:
-            self.logger.info(f"Job {job.jobid} was completed by SLURM job {earlier.number} while no workflow ran (log: {earlier.log}).")
+            self.logger.info(
+                f"{Work.of(comment(job))} was completed by SLURM job {earlier.number} while no workflow ran (log: {earlier.log})."
+            )
             self.following[earlier.number] = job_info
             self.report_job_success(job_info)
         else:
-            self.logger.info(f"Job {job.jobid} goes on as SLURM job {earlier.number} (log: {earlier.log}).")
+            self.logger.info(f"{Work.of(comment(job))} goes on as SLURM job {earlier.number} (log: {earlier.log}).")
             self.report_job_submission(job_info)
 
     def report_job_submission(self, job_info: SubmittedJobInfo, *args: object, **kwargs: object) -> None:

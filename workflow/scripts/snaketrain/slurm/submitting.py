@@ -13,6 +13,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from snaketrain.slurm.checks import ENDED_STATES, comment, job_name, jobs_here
 from snaketrain.slurm.client import OUTAGE, Slurm, SlurmError
+from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.submissions import fingerprint
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
                 super()._report_job_error_threadsafe(SubmittedJobInfo(job), refusal)
                 return
             if reason != before:
-                self.logger.warning(f"Job {job.jobid} ({comment(job)}) is not submitted yet: {reason}.")
+                self.logger.warning(f"{Work.of(comment(job))} is not submitted yet: {reason}.")
             self.cancelling.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         if not reason:
@@ -78,7 +79,7 @@ class SubmittingExecutor(Executor):  # type: ignore[misc]  # the plugin has no t
             if comment(job) in self.unconfirmed:
                 self.cancel_unconfirmed(job)
         else:
-            self.logger.info(f"Job {job.jobid} was submitted after {time.monotonic() - started:.0f} seconds.")
+            self.logger.info(f"{Work.of(comment(job))} was submitted after {time.monotonic() - started:.0f} seconds.")
 
     def try_to_submit(self, job: "Job") -> str | None:
         """What SLURM refuses, and why; None if it has taken the job."""

@@ -20,6 +20,7 @@ from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.training_progress import duration
+from snaketrain.slurm.jobs import Work
 
 LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, in a terminal and elsewhere
 COLORS, RESET = {logging.ERROR: "\x1b[31m", logging.WARNING: "\x1b[33m"}, "\x1b[0m"
@@ -112,7 +113,9 @@ class Console(logging.Handler):
         self.print("  ".join(filter(None, (job.title, *log, messages.short_reason(fields["reason"])))))
 
     def _submitted(self, number: str, slurm_job: str, log: str) -> None:
-        title = self.running[int(number)].title if int(number) in self.running else f"job {number}"
+        job = self.running.get(int(number)) if number.isdigit() else None
+        # several jobs that are submitted as one have a number that means nothing; the folder of their log has their names
+        title = job.title if job else str(Work.of(Path(log).parent.name.replace("group_", "rule_", 1)))
         self.print(f"{title}  SLURM job {slurm_job}  {log.removeprefix(f'{os.getcwd()}/')}")
 
     def _job_finished(self, fields: JsonObject) -> None:
