@@ -143,6 +143,7 @@ def test_jobs_of_a_run_evaluated_in_its_training_job_are_submitted_as_one():
     inside = {"compute.evaluation": {"in_training_job": True}}
     pipeline = Pipeline({"data": DATA, "train": {"batch_size": 64}, "compute": LARGE, "runs": {"a": inside, "b": inside, "c": {}}})
     assert callable(pipeline.groups) and [pipeline.groups([run]) for run in "abc"] == ["a", "b", None]
+    assert [pipeline.is_in_group(run) for run in "abc"] == [True, True, False]
     # Snakemake merges the resources of their jobs: strings must be equal, and minutes are added up
     requests = [asked(pipeline.compute(stage, "a"), saves=stage == "train_model") for stage in ("train_model", "evaluate_model")]
     assert requests[0] == requests[1] and str(requests[0]["slurm_extra"]).split()[-3:] == ["-t600", "--signal=USR1@120", "-pgpu"]

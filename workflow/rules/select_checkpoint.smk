@@ -1,5 +1,5 @@
 # Selects a checkpoint by the metrics stored in it; changing `select` does not train again. A local rule, unless
-# checkpoints are sharded or averaged, or adapters are merged.
+# checkpoints are sharded or averaged, adapters are merged, or a run is evaluated in its training's job: with `group` Snakemake has no local rules.
 
 
 rule select_checkpoint:
@@ -17,6 +17,7 @@ rule select_checkpoint:
         pipeline.groups
     resources:
         mem_mb=varying(pipeline.runs, lambda run: pipeline.computes[run].memory_mb),
+        mpi=varying(pipeline.runs, lambda run: None if pipeline.is_in_group(run) else ""),  # as in prepare_data; in a group, the training's
     params:
         *pipeline.tracked("select_checkpoint"),
         command=untracked(stage_command, pipeline, "select_checkpoint", executes),

@@ -118,8 +118,11 @@ class Pipeline:
     @property
     def groups(self) -> str | Callable[[Sequence[str]], str | None] | None:
         """For the `group` of rules whose jobs Snakemake submits as one: training, selection and evaluation of a run, where that is asked for."""
-        together = {run for run, compute in self.computes.items() if compute.evaluated_in_training_job}
-        return varying(self.runs, lambda run: run if run in together else None) if together else None
+        some = any(map(self.is_in_group, self.runs))
+        return varying(self.runs, lambda run: run if self.is_in_group(run) else None) if some else None
+
+    def is_in_group(self, run: str) -> bool:
+        return self.computes[run].evaluated_in_training_job
 
     @property
     def tracking(self) -> Tracking:
