@@ -134,6 +134,12 @@ def test_what_finished_while_no_workflow_ran_counts(job):
     assert found.take(job).is_done
 
 
+def test_a_job_that_still_runs_is_not_done_though_its_results_are_there(job):
+    submitted("4")
+    found, _ = settled(job, FakeSlurm(_4="RUNNING"), is_done=True)
+    assert not found.take(job).is_done
+
+
 def test_a_job_whose_end_a_workflow_has_seen_is_not_taken_for_done(job):
     """The job must run again for another reason."""
     submitted("4")
