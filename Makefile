@@ -64,9 +64,9 @@ test-slow: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/distributed tests/pipeline tests/slow --durations=5 || failed=1; \
 	exit $$failed
 
-# On two clusters, each with namespaces of its own: these tests mostly wait.
+# On two clusters, each with namespaces of its own: these tests mostly wait. Groups of tests that share a workflow stay together.
 test-slurm: .venv/installed
-	$(BIN)/python -m pytest --dist worksteal --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest --dist loadgroup --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed
 	$(BIN)/python tests/mutations.py

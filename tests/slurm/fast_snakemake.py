@@ -1,4 +1,4 @@
-"""snakemake that polls its SLURM jobs every second; normally it polls less and less often, down to every three minutes."""
+"""snakemake that polls its SLURM jobs every second, and retries a submission every five; normally it waits for up to three minutes, or one."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ import snakemake_executor_plugin_slurm
 from snakemake.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
-from snaketrain.slurm import monitor
+from snaketrain.slurm import monitor, submitting
 
 
 async def sleep(self):
@@ -17,5 +17,6 @@ async def sleep(self):
 
 snakemake_executor_plugin_slurm.Executor.sleep = sleep
 monitor.SECONDS_BETWEEN_LOOKS = 1
+submitting.LONGEST_PAUSE_SECONDS = 5
 sys.argv[0] = "snakemake"
 main()

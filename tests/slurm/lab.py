@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -133,6 +136,11 @@ def slurm(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def cluster_tool(folder: Path, *words: str) -> str:
+    command = [sys.executable, REPOSITORY / "workflow/scripts/tools/cluster.py", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 def events(folder: Path, kind: str) -> list[dict]:
     return [event for event in read_events(folder / TRAINING / "journal.jsonl")[0] if event["event"] == kind]
 
@@ -148,6 +156,10 @@ def attempts(folder: Path) -> int:
 def job_of(folder: Path) -> str:
     """The SLURM job that signed the training's folder."""
     return json.loads((folder / TRAINING / "owner.json").read_text())["job"]
+
+
+def restarts(job: str) -> int:
+    return int(re.search(r"Restarts=(\d+)", slurm("scontrol", "show", "job", job))[1])
 
 
 def nodes_of(job: str) -> list[str]:
@@ -168,6 +180,31 @@ def configured(folder: Path, **changes) -> Path:
     return folder
 
 
+def well_on_its_way(workflow: Workflow) -> None:
+    until(lambda: max(steps(workflow.folder), default=0) > 12, "it trains", workflow=workflow)
+    set_pace(workflow.folder, limits.seconds(1))  # it must not come to its end before it is disturbed
+
+
+def finished(workflow: Workflow) -> None:
+    """From here on without delay."""
+    set_pace(workflow.folder, 0)
+    workflow.finish()
+
+
+def assert_as_undisturbed(folder: Path, undisturbed: Path, starts: int, rel: float = 0.0) -> None:
+    found, expected = weights(folder), weights(undisturbed)
+    for name, values in expected.items():
+        assert abs(found[name] - values).max() <= rel * abs(values).max(), name
+    assert attempts(folder) == starts
+    assert all(event["resume_step"] >= 10 for event in events(folder, "attempt")[1:])
+    assert set(steps(folder)) == set(range(1, STEPS + 1))
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        runs = store.execute("select run_uuid, status from runs join tags using (run_uuid) where tags.value like 'train:%'").fetchall()
+        assert [status for _, status in runs] == ["FINISHED"]
+        counted = store.execute("select step, count(*) from metrics where key = 'train/loss' group by step order by step").fetchall()
+    assert counted == [(step, 1) for step in range(1, STEPS + 1)]
+
+
 class Cluster:
     def __init__(self, folder: Path):
         self.folder, self.slowness = folder, limits.whole_seconds(1)
@@ -179,3 +216,13 @@ class Cluster:
             list(map(str, command)), capture_output=True, text=True, env=os.environ | {"SLOWNESS": str(self.slowness)} | (environment or {})
         )
         assert done.returncode == 0, f"{action} {' '.join(node_or_seconds)}: {done.stdout}{done.stderr}"
+
+
+@contextmanager
+def lost(cluster: Cluster, how: str, node: str) -> Iterator[None]:
+    """Until what is in here is over."""
+    cluster.act(how, node)
+    try:
+        yield
+    finally:
+        cluster.act({"crash": "start-node", "cut": "heal"}[how], node)

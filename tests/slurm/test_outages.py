@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm.lab import TRAINING, Workflow, attempts, set_pace, steps, until
-from slurm.test_faults import assert_as_undisturbed
+from slurm.lab import TRAINING, Workflow, assert_as_undisturbed, attempts, set_pace, steps, until
 
 OUTAGE_SECONDS = 60
+HALF = OUTAGE_SECONDS / 2  # more than a submission of the plugin takes to use up its retries
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_workflow_survives_outages(cluster, undisturbed, workspace, sbatch_t
     try:
         until(sbatch_that_meets_an_outage.exists, "the job is submitted", workflow=workflow)
         until(lambda: "is not submitted yet" in workflow.printed(), "the submission waits", workflow=workflow)
-        time.sleep(OUTAGE_SECONDS)
+        time.sleep(HALF)
         cluster.act("start-controller")
         until(lambda: len(steps(workspace)) > 12, "it trains", workflow=workflow)
 
@@ -47,7 +47,7 @@ def test_the_workflow_survives_outages(cluster, undisturbed, workspace, sbatch_t
         cluster.act("stop-controller")
         set_pace(workspace, 0)
         until((workspace / TRAINING / "manifest.json").exists, "the training is over", workflow=workflow)
-        time.sleep(OUTAGE_SECONDS / 2)  # its job ends, and slurmctld does not hear of it
+        time.sleep(HALF)  # its job ends, and slurmctld does not hear of it
         assert workflow.process.poll() is None
         cluster.act("start-controller")
         workflow.finish()

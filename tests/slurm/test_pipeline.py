@@ -4,14 +4,12 @@ import json
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
-import pytest
 from pipeline.workspace import read_configuration, write_configuration
 
-from slurm.lab import REPOSITORY, RUN, STEPS, TRAINING, Workflow, attempts, configured, events, job_of, make, set_pace, slurm, steps, until
+from slurm.lab import RUN, STEPS, TRAINING, Workflow, cluster_tool, events, make, set_pace, slurm, steps, until
+from snaketrain.runtime.journal import read_events
 
 
 def test_each_stage_is_a_job_and_two_nodes_train_together(undisturbed):
@@ -62,47 +60,43 @@ def test_a_set_that_is_added_is_prepared_and_evaluated_in_jobs_of_its_own(undist
     assert len(json.loads((folder / "results/runs/patient/sets/more/checkpoints.json").read_text())["checkpoints"]) > 1
 
 
-def test_evaluated_in_the_trainings_job_which_is_requeued_meanwhile(undisturbed, workspace):
-    """The job starts again from the top: it resumes the training, then selects and evaluates."""
-    workflow = Workflow(configured(workspace, compute={"evaluation": {"in_training_job": True}}))
-    until(lambda: max(steps(workspace), default=0) > 12, "it trains", workflow=workflow)
-    job = job_of(workspace)
-    assert "TimeLimit=00:20:00" in slurm("scontrol", "show", "job", job), "the minutes of its parts are not added up"
-    slurm("scontrol", "requeue", job)
-    until(lambda: attempts(workspace) == 2, "it is started again", workflow=workflow)
-    set_pace(workspace, 0)
-    workflow.finish()
-    assert [path.stem for path in workspace.glob("logs/slurm/**/*.log")] == [job]
-    expected, found = (json.loads((folder / RUN / "evaluation/test_results.json").read_text()) for folder in (undisturbed, workspace))
-    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
-    assert "Nothing to be done" in Workflow(workspace).finish()
-
-
-def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_and_one_is_cancelled(cluster, tmp_path):
-    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, sbatch="--gpus-per-node=1")
+def test_six_runs_of_a_sweep_share_one_preparation_and_run_side_by_side_while_one_is_cancelled_and_one_requeued(cluster, tmp_path):
+    """Each is selected and evaluated in its training's job. One that is requeued starts again from the top, and resumes its training."""
+    inside = {"in_training_job": True}
+    folder = make(tmp_path, pace=1.0, nodes="1", processes=1, threads=1, sbatch="--gpus-per-node=1", evaluation=inside)
     config = read_configuration(folder)
     config |= {"runs": {}, "sweeps": {"rate": {"train.learning_rate": [1e-3, 1e-2], "train.seed": [0, 1, 2]}}}
     write_configuration(folder, config)
     workflow = Workflow(folder)
 
-    def journals() -> list[str]:
-        return [path.read_text() for path in folder.glob("results/runs/*/training/journal.jsonl")]
+    def trained() -> dict[str, list[dict]]:
+        journals = folder.glob("results/runs/*/training/journal.jsonl")
+        return {path.parts[-3]: read_events(path)[0] for path in journals}
 
-    until(lambda: sum('"event": "train"' in journal for journal in journals()) == 6, "all six train", workflow=workflow)
-    assert not any('"event": "end"' in journal for journal in journals())
-    cancelled = min(path.name for path in (folder / "results/runs").iterdir())
-    command = [sys.executable, REPOSITORY / "workflow/scripts/tools/cluster.py", "cancel", cancelled]
-    assert f"{cancelled}: saved at step" in subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    def has(run: str, kind: str, times: int = 1) -> bool:
+        return sum(event["event"] == kind for event in trained()[run]) >= times
+
+    until(lambda: sum(has(run, "train") for run in trained()) == 6, "all six train", workflow=workflow)
+    assert not any(has(run, "end") for run in trained())
+    cancelled, requeued, *_ = sorted(trained())
+    assert f"{cancelled}: saved at step" in cluster_tool(folder, "cancel", cancelled)
+    job = trained()[requeued][0]["job"]
+    assert "TimeLimit=00:20:00" in slurm("scontrol", "show", "job", job), "the minutes of its parts are not added up"
+    slurm("scontrol", "requeue", job)
+    until(lambda: has(requeued, "attempt", 2), "it is started again", workflow=workflow)
     set_pace(folder, 0)
     until(lambda: workflow.process.poll() is not None, "snakemake ends")
-    trained = [path.parts[-3] for path in folder.glob("results/runs/*/evaluation/manifest.json")]
-    assert workflow.process.returncode == 1 and len(trained) == 5 and cancelled not in trained, "the others are not held up"
+    done = [path.parts[-3] for path in folder.glob("results/runs/*/evaluation/manifest.json")]
+    assert workflow.process.returncode == 1 and len(done) == 5 and cancelled not in done, "the others are not held up"
+    shown = dict(line.split(maxsplit=1) for line in cluster_tool(folder, "status").splitlines())
+    assert shown[requeued].startswith(f"evaluate_model  {job} ") and "CANCELLED" in shown[cancelled]
     Workflow(folder).finish()
-    assert len(list(folder.glob("logs/slurm/rule_prepare_data/*/*.log"))) == 1
+    assert "Nothing to be done" in Workflow(folder).finish()
     assert len(list(folder.glob("results/data/*/manifest.json"))) == 1
-    logs = list(folder.glob("logs/slurm/rule_train_model/*/*.log"))
-    assert len({path.stem for path in logs}) == 7
-    assert all(re.search(r"GPUs of this process: [01](?!,)", path.read_text()) for path in logs)
+    logs = {path.parent.parent.name for path in folder.glob("logs/slurm/*/*/*.log")}
+    of_runs = list(folder.glob("logs/slurm/group_*_evaluate_model_select_checkpoint_train_model/*.log"))
+    assert logs == {"rule_prepare_data"} and len({path.stem for path in of_runs}) == 7
+    assert all(re.search(r"GPUs of this process: [01](?!,)", path.read_text()) for path in of_runs)
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         assert store.execute("select count(*) from tags where value like 'train:%'").fetchone() == (6,)
         assert store.execute("select count(*) from tags where value like 'prepare:%'").fetchone() == (1,)

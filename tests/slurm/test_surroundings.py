@@ -1,13 +1,17 @@
-"""Trainings from a copy of the environment on each node's disk, and in containers, to their end.
+"""Trainings from a copy of the environment on each node's disk, and in containers, to their end; one of them in a single job with its evaluation.
 
 The container runtimes are stand-ins: they note what they are given, and start Python on the node.
 """
 
+import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from pipeline.workspace import configuration, make_workspace, sentences
 
 from slurm.lab import Workflow
 
+pytestmark = pytest.mark.xdist_group("surroundings")  # of one workflow
 NOTES = """
 import os, sys
 if "SLURM_STEP_ID" in os.environ:
@@ -47,20 +52,26 @@ def environment(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def runtimes(tmp_path, monkeypatch) -> None:
-    """Stand-ins for container runtimes, first in PATH; a SLURM plugin removes the options of pyxis from those of srun."""
+@pytest.fixture(scope="module")
+def runtimes(tmp_path_factory) -> Iterator[Path]:
+    """Stand-ins for container runtimes, first in PATH, and the folder of their notes; a SLURM plugin removes the options of pyxis from those of srun."""
+    tmp_path = tmp_path_factory.mktemp("runtimes")
     (tmp_path / "bin").mkdir()
     srun = subprocess.run(["which", "srun"], capture_output=True, text=True, check=True).stdout.strip()
     for name, text in {"apptainer": APPTAINER, "srun": SRUN.format(srun=srun)}.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash{text}")
         (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+        monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+        monkeypatch.setenv("DISK", str(tmp_path))
+        yield tmp_path
 
 
-def test_runs_finish_in_staged_environments_and_in_containers(cluster, environment, runtimes, tmp_path, monkeypatch):
-    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
-    monkeypatch.setenv("DISK", str(tmp_path))
+@pytest.fixture(scope="module")
+def finished(cluster, environment, runtimes, tmp_path_factory) -> Path:
+    """The workflow's folder, with what the stand-ins noted beside it."""
+    tmp_path = runtimes
     (tmp_path / "local").mkdir()
     python, folder = environment / "bin/python", tmp_path / "workspace"
     config = configuration() | {"predict": {"new": {"path": "new.csv"}}}
@@ -68,16 +79,25 @@ def test_runs_finish_in_staged_environments_and_in_containers(cluster, environme
     inside = {"image": "image.sif", "binds": ["/tmp:/mnt:ro"], "python": str(python)}
     config["runs"] = {
         "staged": {"compute.stage_environment": "$DISK/local"},
-        "apptainer": {"compute.container": inside, "compute.setup": "echo set up on the node"},
+        "apptainer": {
+            "compute.container": inside,
+            "compute.setup": "echo set up on the node",
+            "compute.evaluation": {"in_training_job": True},
+        },
         "pyxis": {"compute.container": inside | {"runtime": "pyxis"}},
     }
+    config["tracking"]["register_models"] = True
     make_workspace(folder, **config)
     (folder / "new.csv").write_text("text\n" + "".join(f"{text}\n" for text, _ in sentences(20)))
     ends = [f"{run}/evaluation" for run in config["runs"]] + ["staged/predictions"]
     Workflow(folder, *(f"results/runs/{end}/manifest.json" for end in ends), python=python).finish()
+    return folder
 
+
+def test_runs_finish_in_staged_environments_and_in_containers(finished):
+    folder, tmp_path = finished, finished.parent
     copy = tmp_path / f"local/snaketrain-{os.getuid()}"
-    noted = [line for line in Path(os.environ["NOTED"]).read_text().splitlines() if "/runs/staged/" in line]
+    noted = [line for line in (tmp_path / "noted").read_text().splitlines() if "/runs/staged/" in line]
     for script in ("train_model.py", "evaluate_model.py", "predict_inputs.py"):
         ranks = [line for line in noted if re.match(rf"\S+ -u \S+/{script} ", line)]
         assert ranks and all(line.startswith(f"{copy}/") for line in ranks), script
@@ -92,5 +112,21 @@ def test_runs_finish_in_staged_environments_and_in_containers(cluster, environme
     }
     told = set(Path(f"{tmp_path}/noted.pyxis").read_text().splitlines())
     assert {"--container-image=image.sif", f"--container-workdir={folder}"} < told and len(told) == 3
-    (log,) = folder.glob("logs/slurm/rule_train_model/apptainer/*.log")
-    assert log.read_text().splitlines().count("set up on the node") == 2
+
+
+def test_selection_and_evaluation_in_the_trainings_job_on_all_its_nodes(finished):
+    """Its model is exported there as well, and the best one registered where snakemake runs, without a job."""
+    (log,) = finished.glob("logs/slurm/*apptainer*/**/*.log")
+    assert log.parent.name == "group_apptainer_evaluate_model_select_checkpoint_train_model"
+    assert log.read_text().splitlines().count("set up on the node") == 4, "on two nodes, before training and evaluation"
+    found, expected = (finished / "results/runs" / run for run in ("apptainer", "staged"))
+    metrics = [json.loads((run / "evaluation/test_results.json").read_text())["metrics"] for run in (found, expected)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
+    exported = {path.name for path in (found / "selection/model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= exported
+    with closing(sqlite3.connect(finished / "mlflow.db")) as store:
+        assert store.execute("select count(*) from model_versions").fetchone() == (1,), "of three equal models"
+    stages = {path.relative_to(finished / "logs/slurm").parts[0] for path in finished.glob("logs/slurm/**/*.log")}
+    # beside a run with `group`, Snakemake has no local rules: the others are selected in a job
+    others = ("prepare_data", "train_model", "select_checkpoint", "evaluate_model", "predict_inputs")
+    assert stages == {log.parent.name, *(f"rule_{stage}" for stage in others)}
