@@ -82,7 +82,7 @@ def test_given_sizes_are_used_and_every_process_gets_a_gpu():
     ("strategy", "evaluation", "told"),
     [
         ("ddp", {"processes": 4, "gpus": 2}, "compute.evaluation: `processes` (4) need a GPU each, but `gpus` is 2"),
-        ("ddp", {"nodes": "1-9", "threads": 2}, "compute.evaluation: of `nodes` 1-9 with 2 `threads`"),
+        ("ddp", {"nodes": "1-9", "threads": 2}, "compute.evaluation: `nodes` is 1-9, but with 2 `threads`"),
         ({"use": "tensor_parallel", "arguments": {"tensor": 8}}, {"processes": 3}, "does not divide compute.evaluation.processes (6)"),
     ],
 )

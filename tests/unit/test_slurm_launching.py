@@ -177,7 +177,7 @@ def test_arguments_that_jobs_receive_literally(given):
 )
 def test_arguments_that_a_job_would_misread_are_refused(given):
     (problem,) = launching.misquoted([given], in_double_quotes=False)
-    assert problem.startswith(repr(given)) and "Snakemake cannot hand it to a job" in problem
+    assert problem.startswith(repr(given)) and "Snakemake cannot pass it to a job" in problem
 
 
 @pytest.mark.parametrize("given", ["$(touch x)", "`x`", "$HOME", Path("a b $(touch x)")])

@@ -118,7 +118,7 @@ def test_a_changed_environment_is_packed_again(made, python, environment, tmp_pa
     try:
         (environment / "other-1.dist-info/RECORD").write_text("")
         found = staged(python, tmp_path)
-        assert "the environment was changed after snakemake had been started" in found.stderr and found.stdout.startswith(f"{made}/venv ")
+        assert "the environment was changed after snakemake was started" in found.stderr and found.stdout.startswith(f"{made}/venv ")
         assert packed(python) != old and not old.exists()
     finally:
         shutil.rmtree(environment / "other-1.dist-info")

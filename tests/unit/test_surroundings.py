@@ -177,7 +177,7 @@ def test_without_surroundings_a_log_begins_with_a_short_command():
 @pytest.mark.parametrize(
     ("container", "under_slurm", "told"),
     [
-        ("./nowhere.sif", True, "compute.container.image: ./nowhere.sif is not there"),
+        ("./nowhere.sif", True, "compute.container.image: ./nowhere.sif does not exist"),
         ({"image": "x", "runtime": "pyxis"}, False, "compute.container.runtime: is pyxis, which needs SLURM"),
         ("docker://pytorch/pytorch", True, None),
         ({"image": "nvcr.io#nvidia/pytorch", "runtime": "pyxis"}, True, None),
