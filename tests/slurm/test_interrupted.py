@@ -1,6 +1,7 @@
 """A training goes on, or stays ended, whatever happens to its job and to the snakemake that follows it. Each test continues the one before."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -64,7 +65,7 @@ class Followed:
 
 @pytest.fixture(scope="module")
 def followed(undisturbed, tmp_path_factory) -> Iterator[Followed]:
-    """Its code differs from what Snakemake has recorded of an earlier training here, so that it takes each end of a job for a stale one."""
+    """Its code differs from what Snakemake has recorded of an undisturbed training, which makes results stale, but not its weights."""
     folder = untrained(undisturbed, tmp_path_factory.mktemp("followed") / "workspace")
     with open(folder / "patient.py", "a") as code:
         code.write("\nCHANGED = True\n")
@@ -130,9 +131,10 @@ def test_a_job_that_is_cancelled_stays_cancelled(followed):
 
 
 def test_what_is_done_while_no_snakemake_runs_counts(followed, undisturbed):
-    """Whatever Snakemake's own record says, which is of other code."""
+    """Even if Snakemake's own record is of an earlier training, with other code."""
     followed.under_way()
     followed.kill()
+    shutil.copytree(undisturbed / ".snakemake/metadata", followed.folder / ".snakemake/metadata", dirs_exist_ok=True)
     set_pace(followed.folder, 0)
     until(lambda: (followed.folder / TRAINING / "manifest.json").exists() and not slurm("squeue", "--noheader"), "its job is over")
     again = followed.start()
