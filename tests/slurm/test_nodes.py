@@ -21,7 +21,7 @@ from slurm.lab import (
     slurm,
     until,
     well_on_its_way,
-)  # fmt: skip
+)
 
 
 def test_it_continues_with_fewer_nodes(cluster, workspace, tmp_path):
