@@ -10,12 +10,15 @@ from snaketrain.runtime.journal import read_events
 from snaketrain.tracking.mlflow_store import Store
 
 
-def configured(*decays: int) -> dict:
+def decay(steps: int, **arguments: float) -> dict:
+    return {"train.schedule": {"use": "warmup_stable_decay", "arguments": {"decay": steps, **arguments}}}
+
+
+def configured(*decays: int, **runs: dict) -> dict:
     config = configuration()
     config["train"] = {"batch_size": 16, "learning_rate": 1e-3, "warmup": 2, "steps": 12, "evaluate_every": 4}
     config["compute"]["shared_steps_at_least"] = 5
-    schedules = {f"decay-{each}": {"use": "warmup_stable_decay", "arguments": {"decay": each}} for each in decays}
-    config["runs"] = {name: {"train.schedule": schedule} for name, schedule in schedules.items()}
+    config["runs"] = {f"decay-{each}": decay(each) for each in decays} | runs
     return config
 
 
@@ -32,8 +35,8 @@ def finished(tmp_path_factory) -> Path:
 
 def test_both_runs_continue_from_the_trunk(finished):
     for run in ("decay-4", "decay-6"):
+        assert [event["resume_step"] for event in attempts_of(finished, run)] == [7]
         events = read_events(finished / f"results/runs/{run}/training/journal.jsonl")[0]
-        assert [event["resume_step"] for event in events if event["event"] == "attempt"] == [7]
         assert [event["step"] for event in events if event["event"] == "eval"] == [0, 4, 8, 12]
     assert jobs_in(dry_run(finished)) == set()
 
@@ -68,3 +71,27 @@ def test_a_run_that_is_added_or_removed_repeats_nothing_of_the_others(finished):
     config["compute"]["shared_steps_at_least"] = None
     write_configuration(finished, config)
     assert jobs_in(dry_run(finished)) == set()
+
+
+@pytest.mark.slow
+def test_a_damaged_trunk_is_repaired_where_a_new_run_continues_it(finished):
+    (checkpoint,) = finished.glob("results/trunks/*/training/checkpoints/step-00000007/model.safetensors")
+    content = bytearray(checkpoint.read_bytes())
+    content[-1] ^= 1
+    checkpoint.unlink()  # the runs that continued it have links to the same file
+    checkpoint.write_bytes(content)
+    write_configuration(finished, configured(4, 6))
+    assert jobs_in(dry_run(finished)) == set(), "both runs are past it"
+    write_configuration(finished, configured(4, 6, lower=decay(6, lowest=0.5)))
+    printed = dry_run(finished)
+    assert jobs_in(printed) == {"train_trunk", "train_model lower", "select_checkpoint lower", "evaluate_model lower", "compare_runs"}
+    assert "step-00000007/model.safetensors: is not what was written. train_trunk runs again." in printed
+    snakemake(finished)
+    assert [event["resume_step"] for event in attempts_of(finished, "lower")] == [7]
+    assert len(attempts_of(finished, "decay-4")) == 1
+    assert jobs_in(dry_run(finished)) == set()
+
+
+def attempts_of(folder: Path, run: str) -> list[dict]:
+    events = read_events(folder / f"results/runs/{run}/training/journal.jsonl")[0]
+    return [event for event in events if event["event"] == "attempt"]

@@ -9,8 +9,10 @@ import pytest
 
 from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.shared_rates import shared, stretches
-from snaketrain.runtime.manifests import write_json
+from snaketrain.orchestration.stages.training import TrainTrunk
+from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
 from snaketrain.training.plan import Plan
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
@@ -175,6 +177,36 @@ def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):
     begin(short(), "runs", first, trunk)
     assert short().trunk(first) and not short().trunk(second)
     assert trunk in tree(decays=DECAYS[:1], lengths=[3000]).trunks.known, "Snakemake must find a rule for it"
+
+
+def test_a_trunk_is_awaited_by_trainings_that_have_not_begun(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = tree().trunks.known
+    assert tree().trunks.is_awaited(first) and tree().trunks.is_awaited(second)
+    begin(tree(), "trunks", first, None)
+    for run, trunk in tree().trunks.plan.of_run.items():
+        if trunk == first:
+            begin(tree(), "runs", run, trunk)
+    assert tree().trunks.is_awaited(first), "the second trunk continues it"
+    begin(tree(), "trunks", second, first)
+    assert not tree().trunks.is_awaited(first) and tree().trunks.is_awaited(second)
+
+
+def test_a_trunk_is_up_to_date_whichever_run_it_was_made_with(tmp_path, monkeypatch):
+    """Written by a SLURM job that outlived its workflow, say; another run of the same steps may come first now."""
+    monkeypatch.chdir(tmp_path)
+    (trunk,) = short().trunks.known
+    begin(short(), "trunks", trunk, None)
+    manifest = short().manifest("train_trunk", trunk)
+    write_manifest(manifest, Manifest("train_model", "of another run", [], {}, {}))
+    reports: list[str] = []
+    repairs = Repairs(short(), reports.append, [manifest])
+    monkeypatch.setattr(TrainTrunk, "reads", lambda *_: {})
+    assert not repairs.needed("train_trunk", trunk) and not reports
+    about = Path(manifest).with_name("run.json")
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"ways": ["code.x=1"]}))
+    assert Repairs(short(), reports.append, [manifest]).needed("train_trunk", trunk), "its code has changed"
+    assert "was written while no workflow ran" in reports[0]
 
 
 def test_trainings_that_began_without_a_trunk_finish_without_one(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@
 
 rule train_trunk:
     input:
+        check_results("train_trunk"),
         data=varying(pipeline.trunks.known, pipeline.of_trunk(pipeline.data)),
         model=varying(pipeline.trunks.known, pipeline.of_trunk(pipeline.weights)),
         initial=varying(pipeline.trunks.known, pipeline.of_trunk(pipeline.initial_weights)),

@@ -31,6 +31,8 @@ class Repairs:
         path = self.pipeline.manifest(stage, name)
         if not Path(path).exists():  # Snakemake notices that by itself
             return False
+        if stage == "train_trunk" and not self.pipeline.trunks.is_awaited(name):  # nobody reads it any more
+            return False
         try:
             manifest = read_manifest(path)
         except SystemExit as error:
@@ -66,6 +68,7 @@ class Repairs:
         stages += [("predict_inputs", run) for run in self.pipeline.predicting if run in runs]
         stages += [("evaluate_set", name) for name in self.pipeline.evaluations_of(runs)]
         stages += [("train_rung", rung) for decision in searches.decisions for rung in searches.contenders(decision)]
+        # a trunk is only needed by runs that have not begun, so that the comparison is not up to date either
         return self.current("compare_runs", "") and not any(self.needed(*each) for each in stages)
 
     def _current(self, stage: str, name: str) -> bool:
@@ -77,8 +80,12 @@ class Repairs:
             return False
         settings, code = (sorted(s for s in strings if s.startswith("code.") == wanted) for wanted in (False, True))
         above = self.pipeline.stages[stage].reads(name)
+        if stage == "train_trunk":  # its name says its settings; its manifest has those of a run, which may be another one now
+            same = self.pipeline.trunks.trunk_has_begun(name)
+        else:
+            same = manifest.identity == digest(stage, settings, code, manifest.inputs)
         return (
-            manifest.identity == digest(stage, settings, code, manifest.inputs)
+            same
             and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())
             and manifest.inputs == {role: read_manifest(self.pipeline.manifest(*each)).content for role, each in above.items()}

@@ -77,6 +77,12 @@ class Trunks:
         """The trunk that another one continues."""
         return self.recorded("trunks", trunk) if self.trunk_has_begun(trunk) else self._usable(self.known[trunk].parent)
 
+    def is_awaited(self, trunk: str) -> bool:
+        """Whether a training that has not begun yet continues it."""
+        runs = (self.continued_by(run) for run in self.runs if not self.has_begun(run))
+        trunks = (self.parent_of(each) for each in self.known if not self.trunk_has_begun(each))
+        return trunk in (*runs, *trunks)
+
     # --- what is planned
 
     def _given(self, run: str) -> JobSettings:
