@@ -13,6 +13,7 @@ from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.shared_rates import shared, stretches
 from snaketrain.orchestration.stages.training import TrainTrunk
 from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
+from snaketrain.runtime.run_folder import record_trunk
 from snaketrain.training.plan import Plan
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
@@ -177,6 +178,17 @@ def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):
     begin(short(), "runs", first, trunk)
     assert short().trunk(first) and not short().trunk(second)
     assert trunk in tree(decays=DECAYS[:1], lengths=[3000]).trunks.known, "Snakemake must find a rule for it"
+
+
+def test_a_training_that_resumed_without_its_deleted_trunk_stays_without(tmp_path, monkeypatch):
+    """Snakemake would repeat a finished training whose inputs have become others."""
+    monkeypatch.chdir(tmp_path)
+    (trunk,), (first, _) = short().trunks.known, short().runs
+    begin(short(), "runs", first, trunk, finished=False)
+    assert not short().trunk(first)
+    record_trunk(Path("results/runs", first, "training"), None)
+    begin(short(), "runs", first, None)
+    assert not short().trunk(first)
 
 
 def test_a_trunk_is_awaited_by_trainings_that_have_not_begun(tmp_path, monkeypatch):

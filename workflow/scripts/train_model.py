@@ -154,7 +154,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     if first:
         counts.save()
         about |= take_over(job, inputs)
-        if args.trunk:
+        if share is None:  # a rung leaves that to the training which continues it
             record_trunk(folder, args.trunk)
         description = Description(args.run_name, paths, args.log_every, args.device, args.experiment, args.notes)
         record_start(job, description, inputs, data, started, strategy)

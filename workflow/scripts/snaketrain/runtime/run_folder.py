@@ -104,9 +104,12 @@ def prepare_run_folder(folder: Path, purpose: str, options: list[str]) -> list[s
     return changed
 
 
-def record_trunk(folder: Path, manifest: Path) -> None:
-    """Record it for the workflow: a training that has begun keeps its trunk."""
-    write_json(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
+def record_trunk(folder: Path, manifest: Path | None) -> None:
+    """Record it for the workflow: a training that has begun keeps its trunk, or none where it resumes without the one that it had."""
+    if manifest:
+        write_json(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
+    else:
+        (folder / TRUNK).unlink(missing_ok=True)
 
 
 def last_saved(folder: Path) -> int:
