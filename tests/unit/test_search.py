@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from snaketrain.config.trials import Trial, Trials
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
 
 EXAMPLES = 200
@@ -73,6 +76,63 @@ def test_equal_values_are_ranked_by_the_loss_then_by_name():
     assert continuing([at_rung("b", 100), at_rung("a", 100)], keep_tied=0.3) == ["a"]
 
 
+def with_seeds(name: str, *correct: int) -> list[AtRung]:
+    """A run for each seed, of the same settings."""
+    return [replace(at_rung(f"{name}-seed={seed}", right, seed=seed), candidate=name) for seed, right in enumerate(correct)]
+
+
+def test_runs_that_differ_only_in_the_seed_continue_together_by_their_mean():
+    """The luckiest single run is one of `a`."""
+    found = [*with_seeds("a", 190, 120, 125), *with_seeds("b", 170, 172, 174), *with_seeds("c", 100, 102, 98), *with_seeds("d", 90, 95, 92)]
+    assert continuing(found, keep_tied=0.25) == [f"b-seed={seed}" for seed in range(3)]
+    standings = {each.run: each for each in decide(found, "accuracy", "max", Search())}
+    assert standings["b-seed=1"].why == "dev accuracy 0.860, number 1 (mean of 3 seeds)" and standings["b-seed=1"].value == 0.86
+    assert "may be as good as b-seed=0 and its 2 other seeds (Welch's t over seeds and the same examples)" in standings["a-seed=0"].why
+    assert "no more than 2 continue" in standings["c-seed=0"].why
+
+
+def test_a_seed_that_diverged_ends_its_settings():
+    found = [*with_seeds("a", 190, 190), *with_seeds("b", 100, 100)]
+    found[1] = replace(found[1], value=math.nan, error="too many steps are not finite")
+    assert continuing(found) == ["b-seed=0", "b-seed=1"]
+    assert decide(found, "accuracy", "max", Search())[-1].why == "too many steps are not finite (a-seed=1)"
+
+
+def test_shares_are_of_decimal_fractions():
+    found = [at_rung(f"r{number:03d}", 100 + number) for number in range(100)]
+    assert len(continuing(found, keep=0.07, keep_tied=0.07)) == 7
+    assert len(continuing(found, keep=0.29, keep_tied=0.29)) == 29
+
+
+def test_the_rungs_of_the_seeds_of_some_settings_are_recognised(tmp_path):
+    def candidate(name: str, *settings: str) -> str:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
+        facts = {"run": name, "step": 20, "rung_step": 20, "metrics": {"accuracy": "max"}}
+        write_manifest(tmp_path / name / "manifest.json", Manifest("train_rung", "", list(settings), {"data": "1"}, {}, facts))
+        return decide_rung.at_rung(name, read_manifest(tmp_path / name / "manifest.json"), "accuracy").candidate
+
+    first = candidate("a", "train.learning_rate=0.1", "train.seed=0")
+    assert candidate("b", "train.learning_rate=0.1", "train.seed=1") == first != candidate("c", "train.learning_rate=0.2", "train.seed=0")
+
+
+@pytest.mark.parametrize("error", ["too many steps are not finite", ""])
+def test_a_search_without_any_run_left_says_why(tmp_path, error):
+    """All have diverged, or have metrics that are not numbers."""
+    for run in "ab":
+        facts = {"run": run, "step": 9, "rung_step": 9, "metrics": {"accuracy": "max"}} | ({"error": error} if error else {})
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "dev_results.json").write_text('{"metrics": {"accuracy": NaN}, "kind": null, "examples": 2}')
+        files = digests(tmp_path / run, ["dev_results.json"])
+        write_manifest(tmp_path / run / "manifest.json", Manifest("train_rung", "", [f'train.x="{run}"'], {}, files, facts))
+    given = JobSettings("decide_rung", ["search.keep=0.25", "search.keep_tied=0.5", 'select.metric="accuracy"', "select.mode=null"], [])
+    contenders = [tmp_path / run / "manifest.json" for run in "ab"]
+    args = Namespace(output=tmp_path / "out/manifest.json", settings=given, decision="rate/1", contenders=contenders)
+    with pytest.raises(SystemExit, match=f"no run is left.*a: {error or 'its accuracy is not a finite number'}; b: "):
+        decide_rung.main(args)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
 def test_a_rung_without_weights_of_its_step_says_so(tmp_path):
     """The rung of a training that was past it before it was searched."""
     (tmp_path / "dev_results.json").write_text('{"metrics": {"accuracy": 0.5}, "kind": null, "examples": 2}')
@@ -116,6 +176,7 @@ def test_wrong_settings_are_reported(search, message):
             "search.rate: its runs differ in select.metric (accuracy, loss), so they cannot be ranked",
         ),
         ({"train.seed": [0]}, "search.rate: the sweep has a single run"),
+        ({"train.seed": [0, 1]}, "search.rate: the runs of the sweep differ only in train.seed"),
         ({"train.steps": [0, 1]}, "search.rate: train.steps is 0"),
     ],
 )
@@ -159,7 +220,6 @@ def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
 def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatch):
     """So that it does not hold up the decision about the others."""
     import train_rung
-    from snaketrain.runtime.job_settings import JobSettings
     from snaketrain.training.nonfinite import Diverged
 
     def diverge(args, share):

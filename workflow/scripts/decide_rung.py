@@ -14,8 +14,8 @@ from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import Json
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
-from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.tasks.metric_modes import Modes, mode_of
 
 
 def arguments() -> Namespace:
@@ -31,14 +31,15 @@ def main(args: Namespace) -> None:
     search, select = Search.model_validate(given["search"]), Select.model_validate(given["select"])
     rungs = {manifest.facts["run"]: manifest for manifest in map(read_manifest, args.contenders)}
     verify(*rungs.values())
-    compared = [manifest for manifest in rungs.values() if "error" not in manifest.facts]
-    if not compared:
-        raise SystemExit(
-            f"search: no run is left, since all have diverged: {', '.join(rungs)}. Lower train.learning_rate, and start again."
-        )
-    mode = mode_of(select.metric, compared[0].facts["metrics"], select.mode)
+    measured: Modes = next((manifest.facts["metrics"] for manifest in rungs.values() if "error" not in manifest.facts), {})
+    mode = mode_of(select.metric, measured, select.mode) if measured else "min"  # all have diverged
     standings = decide([at_rung(run, manifest, select.metric) for run, manifest in rungs.items()], select.metric, mode, search)
     survivors = sorted(each.run for each in standings if each.continues)
+    if not survivors:
+        raise SystemExit(
+            f"search: no run is left, since all have diverged: {'; '.join(f'{each.run}: {each.why}' for each in standings)}. Lower "
+            "train.learning_rate, and start again."
+        )
     ranking: list[Json] = [
         {"run": each.run, "step": rungs[each.run].facts["step"], "value": each.value if math.isfinite(each.value) else None}
         | {"continues": each.continues, "why": each.why}
@@ -58,15 +59,17 @@ def main(args: Namespace) -> None:
 
 
 def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
+    of_all_seeds = digest([each for each in rung.settings if not each.startswith("train.seed=")], rung.inputs)
     if error := rung.facts.get("error"):
-        return AtRung(run, math.nan, error=error)
+        return AtRung(run, math.nan, error=error, candidate=of_all_seeds)
     results = json.loads(rung.file("dev_results.json").read_text(encoding="utf-8"))
     if metric not in results["metrics"]:
         raise SystemExit(f"select.metric: the training logs no `{metric}`. It logs: {', '.join(results['metrics'])}.")
     metrics = results["metrics"]
     step, meant = rung.facts["step"], rung.facts["rung_step"]
     note = f"at step {step} instead of {meant}, which it was past before it was searched" if step != meant else ""
-    return AtRung(run, metrics[metric], metrics.get("loss", math.inf), read_predictions(rung.folder, "dev", results), note=note)
+    predictions = read_predictions(rung.folder, "dev", results)
+    return AtRung(run, metrics[metric], metrics.get("loss", math.inf), predictions, note=note, candidate=of_all_seeds)
 
 
 if __name__ == "__main__":

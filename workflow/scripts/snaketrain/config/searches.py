@@ -12,8 +12,6 @@ from snaketrain.config.schema.search import Sampling, Search
 from snaketrain.config.trials import Trials, is_sampled
 from snaketrain.runtime.json_types import Json, JsonObject
 
-TOO_FEW = 2  # runs: nothing to thin out
-
 
 class SearchedSweep(NamedTuple):
     search: Search
@@ -82,8 +80,9 @@ def setting_problems(section: type[Section], name: str, settings: Json) -> Itera
 
 def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str]:
     """Runs can only be ranked by the same metric on the same development set."""
-    if 0 < len(runs) < TOO_FEW:
-        yield f"search.{name}: the sweep has a single run, so there is nothing to choose from. Remove the search, or add values."
+    if len({repr(without_seed(run)) for run in runs.values()}) == 1:
+        only = "the sweep has a single run" if len(runs) == 1 else "the runs of the sweep differ only in train.seed"
+        yield f"search.{name}: {only}, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
         "data.name": {run.data.name for run in runs.values()},
         "select.metric": {run.select.metric for run in runs.values()},
@@ -93,3 +92,8 @@ def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str
             yield f"search.{name}: its runs differ in {setting} ({', '.join(sorted(values))}), so they cannot be ranked. Use one value for all."
     if any(run.train.steps == 0 for run in runs.values()):
         yield f"search.{name}: train.steps is 0, so that nothing is trained. Remove the search."
+
+
+def without_seed(run: Settings) -> Settings:
+    """The same for runs that a search judges together, by their mean."""
+    return run.model_copy(update={"train": run.train.model_copy(update={"seed": 0})})

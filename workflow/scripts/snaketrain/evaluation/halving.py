@@ -1,4 +1,7 @@
-"""Which runs of a search continue after a rung: the best, and those that a paired test cannot tell from the best."""
+"""Which runs of a search continue after a rung: the best, and those that a paired test cannot tell from the best.
+
+Runs that differ only in their seed are one candidate, which is judged by their mean: they continue together, or not at all.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,6 +23,7 @@ class AtRung:
     predictions: Predictions | None = None  # on the development set
     error: str = ""  # why it diverged
     note: str = ""  # what is different about its weights
+    candidate: str = ""  # the same for runs that differ only in their seed; empty: it has no such others
 
 
 @dataclass(frozen=True)
@@ -30,37 +34,87 @@ class Standing:
     why: str
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """Settings, and their runs, one for each seed."""
+
+    runs: Sequence[AtRung]
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].run + (f" and its {len(self.runs) - 1} other seeds" if len(self.runs) > 1 else "")
+
+    @property
+    def value(self) -> float:
+        return sum(each.value for each in self.runs) / len(self.runs)
+
+    @property
+    def loss(self) -> float:
+        return sum(each.loss for each in self.runs) / len(self.runs)
+
+    def diverged(self, metric: str) -> str:
+        """Why it is out; empty if it is not."""
+        lost = next((each for each in self.runs if not math.isfinite(each.value)), None)
+        if lost is None:
+            return ""
+        return (lost.error or f"its {spoken(metric)} is not a finite number") + (f" ({lost.run})" if len(self.runs) > 1 else "")
+
+    def shown(self, metric: str, place: int) -> str:
+        notes = [f"mean of {len(self.runs)} seeds"] if len(self.runs) > 1 else []
+        notes += [each.note for each in self.runs if each.note]
+        return f"dev {spoken(metric)} {rounded(self.value)}, number {place}" + (f" ({'; '.join(notes)})" if notes else "")
+
+    @property
+    def contender(self) -> Contender:
+        return Contender([each.value for each in self.runs], [each.predictions for each in self.runs])
+
+
 def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> list[Standing]:
     """Best first; of equal ones that of the lower loss, then in the order of their names."""
     sign = -1 if mode == "max" else 1
 
-    def key(each: AtRung) -> tuple[float, float, str]:
+    def key(each: Candidate) -> tuple[float, float, str]:
         return (
             (sign * each.value if math.isfinite(each.value) else math.inf),
             (each.loss if math.isfinite(each.loss) else math.inf),
-            each.run,
+            each.name,
         )
 
-    ranked = sorted(found, key=key)
-    at_least = max(1, math.ceil(search.keep * len(ranked)))
-    at_most = max(at_least, math.floor(search.keep_tied * len(ranked)))
-    return [standing(place, each, ranked[0], metric, mode, at_least, at_most) for place, each in enumerate(ranked, 1)]
+    ranked = sorted(candidates(found), key=key)
+    at_least = max(1, math.ceil(of_share(search.keep, len(ranked))))
+    at_most = max(at_least, math.floor(of_share(search.keep_tied, len(ranked))))
+    standings: list[Standing] = []
+    for place, each in enumerate(ranked, 1):
+        continues, why = standing(place, each, ranked[0], metric, mode, at_least, at_most)
+        standings += [Standing(run.run, run.value, continues, why) for run in each.runs]
+    return standings
 
 
-def standing(place: int, ours: AtRung, best: AtRung, metric: str, mode: str, at_least: int, at_most: int) -> Standing:
-    if not math.isfinite(ours.value):
-        return Standing(ours.run, ours.value, False, ours.error or f"its {spoken(metric)} is not a finite number")
-    shown = f"dev {spoken(metric)} {rounded(ours.value)}, number {place}" + (f" ({ours.note})" if ours.note else "")
+def candidates(found: Sequence[AtRung]) -> list[Candidate]:
+    of_settings: dict[str, list[AtRung]] = {}
+    for each in sorted(found, key=lambda each: each.run):
+        of_settings.setdefault(each.candidate or each.run, []).append(each)
+    return list(map(Candidate, of_settings.values()))
+
+
+def of_share(share: float, number: int) -> float:
+    """Without what a binary fraction adds: 0.07 of 100 are 7."""
+    return round(share * number, 9)
+
+
+def standing(place: int, ours: Candidate, best: Candidate, metric: str, mode: str, at_least: int, at_most: int) -> tuple[bool, str]:
+    """Whether the runs of a candidate continue, and why."""
+    if why := ours.diverged(metric):
+        return False, why
+    shown = ours.shown(metric, place)
     if place <= at_least:
-        return Standing(ours.run, ours.value, True, shown)
+        return True, shown
     if place > at_most:
-        return Standing(ours.run, ours.value, False, f"{shown}; no more than {at_most} continue")
-    pair = [Contender([each.value], [each.predictions]) for each in (best, ours)]
+        return False, f"{shown}; no more than {at_most} continue"
+    pair = best.contender, ours.contender
     tested = difference(metric, *(pair if mode == "max" else pair[::-1]))
     if tested is None:
-        return Standing(
-            ours.run, ours.value, False, f"{shown}; there is no paired test for {spoken(metric)}, so that only the best {at_least} continue"
-        )
+        return False, f"{shown}; there is no paired test for {spoken(metric)}, so that only the best {at_least} continue"
     if tested.significant:
-        return Standing(ours.run, ours.value, False, f"{shown}; worse than {best.run} ({tested.test})")
-    return Standing(ours.run, ours.value, True, f"{shown}; may be as good as {best.run} ({tested.test})")
+        return False, f"{shown}; worse than {best.name} ({tested.test})"
+    return True, f"{shown}; may be as good as {best.name} ({tested.test})"

@@ -15,7 +15,9 @@ class Search(Section):
     """Successive halving of a sweep: its runs train up to a rung, are compared on the development set, and only the best continue."""
 
     rungs: list[Share] = Field([0.1, 0.3], min_length=1, description="shares of a run's steps at which its sweep is thinned out")
-    keep: Share = Field(0.25, description="share of the runs at a rung that continue; at least one does")
+    keep: Share = Field(
+        0.25, description="share of the runs at a rung that continue, at least one; runs that differ only in `train.seed` count as one"
+    )
     keep_tied: Share = Field(
         0.5, description="runs that a paired test on the development set cannot tell from the best continue as well, up to this share"
     )
