@@ -1,41 +1,81 @@
 """A search whose runs Optuna samples, as workflows one after the other."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
 from pathlib import Path
 
+import limits
 import pytest
 
-import sample_runs
 from pipeline.warm_python import warm_python
-from pipeline.workspace import REPOSITORY, SNAKEMAKE, make_workspace
-from snaketrain.config.schema.search import Sampling
-from snaketrain.config.trials import Trials
-from snaketrain.sampling import SampledSearch
+from pipeline.workspace import make_workspace, snakemake
+from snaketrain.config.trials import Trial
+from snaketrain.runtime.journal import read_events
 
 pytestmark = pytest.mark.slow
 
 SAMPLING = {"space": {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}, "trials": 3, "at_once": 2}
+OF_RUNS = ("runs", "searches", "comparison", "logs", "mlflow.db*", "mlartifacts", ".follower.*")
 
 
-def command(folder: Path) -> list[str]:
-    return [warm_python(), str(SNAKEMAKE), "--snakefile", str(REPOSITORY / "Snakefile"), "--directory", str(folder), "--cores", "2"]
+def start(folder: Path) -> subprocess.Popen:
+    """The command of the documentation, with `--rerun-incomplete` as in the profiles."""
+    script = Path(__file__).with_name("forked_sampling.py")
+    with open(folder / "printed.txt", "a") as printed:
+        return subprocess.Popen(
+            [warm_python(), str(script), "config/config.yaml", "--", "--cores", "2", "--keep-going", "--rerun-incomplete"],
+            cwd=folder,
+            stdout=printed,
+            stderr=printed,
+        )
 
 
-def test_batches_of_runs_are_proposed_trained_and_reported_to_the_study(tmp_path, monkeypatch):
-    folder = make_workspace(tmp_path / "project", runs=None, search={"tuned": SAMPLING}, select={"metric": "loss"})
-    monkeypatch.chdir(folder)
-    search = SampledSearch("tuned", Sampling.model_validate(SAMPLING), "min", "basis")
-    assert search.propose() == 2 and search.propose() == 0
-    proposed = Trials.read("tuned").trials  # killed here
-    again = SampledSearch("tuned", Sampling.model_validate(SAMPLING), "min", "basis")
-    assert sample_runs.sample([again], [*command(folder), "--keep-going"]) == 0
-    trials = Trials.read("tuned").trials
-    assert [trial.run for trial in trials] == ["tuned-000", "tuned-001", "tuned-002"]
-    assert [trial.settings for trial in trials[:2]] == [trial.settings for trial in proposed]
-    for trial in trials:
-        run = json.loads((folder / f"results/runs/{trial.run}/training/run.json").read_text())
+def finish(folder: Path) -> str:
+    code = start(folder).wait(limits.seconds(240))
+    printed = (folder / "printed.txt").read_text()
+    assert code == 0, printed[-4000:]
+    return printed
+
+
+def trials(folder: Path) -> list[Trial]:
+    return [Trial(**each) for each in json.loads((folder / "results/searches/tuned/trials.json").read_text())["trials"]]
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory) -> Path:
+    folder = make_workspace(
+        tmp_path_factory.mktemp("sampled") / "project", runs=None, search={"tuned": SAMPLING}, select={"metric": "loss"}
+    )
+    finish(folder)
+    return folder
+
+
+def test_batches_of_runs_are_proposed_trained_and_reported_to_the_study(sampled):
+    found = trials(sampled)
+    assert [trial.run for trial in found] == ["tuned-000", "tuned-001", "tuned-002"]
+    for trial in found:
+        run = json.loads((sampled / f"results/runs/{trial.run}/training/run.json").read_text())
         assert f"train.learning_rate={json.dumps(trial.settings['train.learning_rate'])}" in run["settings"]
-        selection = json.loads((folder / f"results/runs/{trial.run}/selection/selection.json").read_text())
+        selection = json.loads((sampled / f"results/runs/{trial.run}/selection/selection.json").read_text())
         assert trial.value == selection["winner"]["value"]
-    assert again.best.value == min(trial.value for trial in trials)
-    assert json.loads((folder / "results/comparison/manifest.json").read_text())["facts"]["runs"][0] == again.best.run
+    best = min(found, key=lambda trial: trial.value)
+    assert f"search tuned: the best of 3 runs is {best.run} ({best.value:.4g}; " in (sampled / "printed.txt").read_text()
+    assert json.loads((sampled / "results/comparison/manifest.json").read_text())["facts"]["runs"][0] == best.run
+
+
+def test_killed_and_started_again_it_becomes_the_same_study(sampled, tmp_path):
+    """SIGKILL to all of it, while the runs of the first batch train."""
+    folder = shutil.copytree(sampled, tmp_path / "project", symlinks=True, ignore=shutil.ignore_patterns(*OF_RUNS))
+    journal = folder / "results/runs/tuned-001/training/journal.jsonl"
+    searching = start(folder)
+    limits.until(lambda: any(event["event"] == "train" for event in read_events(journal)[0]), 120, searching)
+    os.kill(searching.pid, signal.SIGKILL)
+    searching.wait()
+    assert [trial.value for trial in trials(folder)] == [None, None]
+    limits.until(lambda: snakemake(folder, "--unlock", check=False).returncode == 0)
+    finish(folder)
+    assert trials(folder) == trials(sampled)
+    assert len([event for event in read_events(journal)[0] if event["event"] == "attempt"]) == 2

@@ -5,43 +5,67 @@ number, so that a killed search proposes the same as one that was not.
 """
 
 import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from snaketrain.config.schema.search import Range, Sampling
 from snaketrain.config.trials import FOLDER, Trial, Trials
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.json_types import Json, JsonObject
 
 RUNS = Path("results/runs")
+warnings.filterwarnings("ignore", "Choices for a categorical distribution")  # mappings and lists, which the storage below can hold
+LOCK_SECONDS = 10  # after which the lock of a killed process is removed; writing takes milliseconds
 
 
 class SampledSearch:
-    def __init__(self, name: str, sampling: Sampling, mode: str, basis: str):
-        """`basis`: a digest of the settings that its runs change."""
-        self.name, self.sampling, self.basis = name, sampling, basis
+    def __init__(self, name: str, sampling: Sampling, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""):
+        """`basis`: a digest of the settings that its runs change; `why_impossible`: an error in the settings of a run, or nothing."""
+        self.name, self.sampling, self.basis, self.why_impossible = name, sampling, basis, why_impossible
         known = Trials.read(name).basis
         if known not in ("", basis):
             raise SystemExit(
                 f"search.{name}: the settings that its runs change are others than those of its earlier runs, whose results say nothing about "
                 "them. Give the search another name, or set them back."
             )
-        (FOLDER / name).mkdir(parents=True, exist_ok=True)
+        self.space = {setting: distribution(sampling.values(setting)) for setting in sampling.space}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = JournalStorage(JournalFileBackend(str(FOLDER / name / "study.log")))
         direction = StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE
-        self.study = optuna.create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
+        self.study = optuna.create_study(storage=open_storage(name), study_name=name, direction=direction, load_if_exists=True)
+        self._check_space()
         self.write()
 
+    def _check_space(self) -> None:
+        """A range may grow or shrink; a list must stay as it was."""
+        for trial in self.study.get_trials(deepcopy=False):
+            for setting in trial.distributions.keys() & self.space.keys():
+                try:
+                    check_distribution_compatibility(trial.distributions[setting], self.space[setting])
+                except ValueError:
+                    raise SystemExit(
+                        f"search.{self.name}.space.{setting}: is no longer what it was for the first runs, {shown(trial.distributions[setting])}. "
+                        "One study takes values from one list, or from ranges of one scale: set it back, or give the search another name."
+                    ) from None
+
     @property
-    def waiting(self) -> list[optuna.trial.FrozenTrial]:
+    def waiting(self) -> list[FrozenTrial]:
         """Trials without a result yet."""
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state == TrialState.RUNNING]
 
@@ -51,12 +75,29 @@ class SampledSearch:
         if self.waiting and done % at_once == 0:
             return 0
         last = min(self.sampling.trials, (done // at_once + 1) * at_once)
-        space = {name: distribution(self.sampling.values(name)) for name in self.sampling.space}
         for number in range(done, last):
+            self._check_folder(RUNS / run_name(self.name, number))
             self.study.sampler = TPESampler(seed=(self.sampling.seed + number) % 2**32, constant_liar=True)
-            self.study.ask(space)
+            self.study.ask(self.space)
+        self._leave_out_impossible()
         self.write()
         return last - done
+
+    def _check_folder(self, run: Path) -> None:
+        """Results of a run that was not proposed yet are not its own."""
+        if run.exists():
+            raise SystemExit(
+                f"search.{self.name}: {run} is there before this run was proposed; it is of an earlier search of this name, or of another "
+                "configuration. Move or delete it, or give the search another name."
+            )
+
+    def _leave_out_impossible(self) -> None:
+        """Values that exclude each other count as a failed trial, from which the sampler learns."""
+        for trial in self.waiting:
+            run = run_name(self.name, trial.number)
+            if not (RUNS / run).exists() and (why := self.why_impossible(trial.params)):
+                print(f"warning: {run} is left out, as a failed trial: {why}", file=sys.stderr, flush=True)
+                self.study.tell(trial.number, state=TrialState.FAIL)
 
     def tell(self) -> None:
         """The results of the trials that have ended."""
@@ -84,6 +125,15 @@ class SampledSearch:
         return Trials.read(self.name).trials[self.study.best_trial.number] if done else None
 
 
+def open_storage(search: str) -> JournalStorage:
+    """The file of a study, without what a killed process left: half a line, to which the next one would be added, or a lock."""
+    log = (FOLDER / search / "study.log").resolve()  # Optuna would wait for ever for a lock whose file it does not find
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and (whole := log.read_bytes().rfind(b"\n") + 1) < log.stat().st_size:
+        os.truncate(log, whole)
+    return JournalStorage(JournalFileBackend(str(log), JournalFileSymlinkLock(str(log), LOCK_SECONDS)))
+
+
 def run_name(search: str, number: int) -> str:
     return f"{search}-{number:03d}"
 
@@ -100,3 +150,10 @@ def distribution(values: Range | list[Json]) -> BaseDistribution:
     if isinstance(values.low, int) and isinstance(values.high, int):
         return IntDistribution(values.low, values.high, log=values.log)
     return FloatDistribution(values.low, values.high, log=values.log)
+
+
+def shown(known: BaseDistribution) -> str:
+    if isinstance(known, CategoricalDistribution):
+        return f"the list {json.dumps(known.choices)}"
+    assert isinstance(known, IntDistribution | FloatDistribution)
+    return f"a range of {'whole ' if isinstance(known, IntDistribution) else ''}numbers{' on a logarithmic scale' if known.log else ''}"

@@ -4,8 +4,10 @@ What follows `--` is passed to snakemake. Killed, the same command continues.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.files import read_configuration
-from snaketrain.config.runs import read_runs, strings
+from snaketrain.config.runs import CORRECTABLE, read, strings
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.search import Sampling
 from snaketrain.config.searches import setting_problems
 from snaketrain.config.trials import sampled_searches
 from snaketrain.orchestration.inspection.task_metrics import logged_metrics
+from snaketrain.orchestration.preflight import examine
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest
 from snaketrain.tasks.metric_modes import mode_of
 
@@ -27,26 +31,51 @@ if TYPE_CHECKING:
 
 SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
+OF_RUNS = ("runs", "sweeps", "search")  # the sections that are not common to all runs
+INTERRUPTED = 128 + signal.SIGINT  # exit code
 
 
 def main() -> None:
     args = arguments()
     try:
         config = read_configuration(args.files, args.config)
-        names = sampled_searches(config)
+        names, common = sampled_searches(config), {key: value for key, value in config.items() if key not in OF_RUNS}
         problems = [problem for name in names for problem in setting_problems(Sampling, name, config["search"][name])]
         if problems or not names:
             raise ConfigurationError(problems or ["search: has no entry with a `space` to sample from. See docs/search.md."])
-        # its runs are not known yet, and change these settings
-        common = read_runs({key: value for key, value in config.items() if key not in ("search", "runs", "sweeps")})["default"]
+        settings = examine(common)["default"]  # which the sampled runs change
+        samplings = {name: Sampling.model_validate(config["search"][name]) for name in names}
+        if problems := [problem for name, sampling in samplings.items() for problem in space_problems(common, name, sampling)]:
+            raise ConfigurationError(problems)
     except ConfigurationError as error:
         raise SystemExit(str(error)) from None
     try:
         from snaketrain.sampling import SampledSearch
     except ModuleNotFoundError:
         raise SystemExit("search: sampling needs Optuna. Install it: pip install optuna") from None
-    searches = [SampledSearch(name, Sampling.model_validate(config["search"][name]), mode(common), basis(common)) for name in names]
-    sys.exit(sample(searches, snakemake(args)))
+
+    def why_impossible(changes: JsonObject) -> str:
+        try:
+            examine(common | {"runs": {"run": changes}})
+        except ConfigurationError as error:
+            return "; ".join(problem.removeprefix("runs.run.").removesuffix(" (run run)") for problem in error.problems)
+        return ""
+
+    found = [SampledSearch(name, sampling, mode(settings), basis(settings), why_impossible) for name, sampling in samplings.items()]
+    sys.exit(sample(found, snakemake(args)))
+
+
+def space_problems(common: JsonObject, name: str, sampling: Sampling) -> Iterator[str]:
+    """Settings and values that are wrong in any run. Found before the first proposal, since proposals are kept."""
+    for setting in sampling.space:
+        values = sampling.values(setting)
+        found: dict[str, None] = {}
+        for value in values if isinstance(values, list) else (values.low, values.high):
+            reading = read(common | {"runs": {"run": {setting: value}}})
+            kinds = reading.runs["run"].problems
+            own = [problem.removeprefix("runs.run.") for problem in reading.problems]
+            found |= dict.fromkeys(problem for problem in own if kinds.get(problem) not in CORRECTABLE)
+        yield from (f"search.{name}.space.{problem}" for problem in found)
 
 
 def sample(searches: "list[SampledSearch]", command: list[str]) -> int:
@@ -55,21 +84,46 @@ def sample(searches: "list[SampledSearch]", command: list[str]) -> int:
         search.tell()
     while True:
         new = sum(search.propose() for search in searches)
-        waiting = [len(search.waiting) for search in searches]
-        if not new and not any(waiting):
+        waiting = unfinished(searches)
+        if not new and not waiting:
             break
-        code = subprocess.call(command)
+        code = run_workflow(command) if waiting else 0
         for search in searches:
             search.tell()
-        if [len(search.waiting) for search in searches] == waiting:
-            return code or 1  # nothing has ended
-        if any(search.waiting for search in searches) and code:
+        if code == INTERRUPTED:
+            return code
+        if waiting and unfinished(searches) == waiting:
+            print(f"search: {', '.join(waiting)} have no result yet. The same command continues.", file=sys.stderr)
+            return code or 1
+        if code and unfinished(searches):
             return code
     for search in searches:
         if best := search.best:
             given = ", ".join(f"{name}: {value}" for name, value in best.settings.items())
             print(f"search {search.name}: the best of {len(search.study.get_trials())} runs is {best.run} ({best.value:.4g}; {given})")
-    return 0
+        else:
+            print(f"search {search.name}: none of its runs has a result", file=sys.stderr)
+    return 0 if all(search.best for search in searches) else 1
+
+
+def unfinished(searches: "list[SampledSearch]") -> list[str]:
+    """The runs that have no result yet."""
+    from snaketrain.sampling import run_name
+
+    return [run_name(search.name, trial.number) for search in searches for trial in search.waiting]
+
+
+def run_workflow(command: list[str]) -> int:
+    """Ctrl-C also reaches snakemake, which then ends its jobs; `subprocess.call` would kill it a quarter of a second later."""
+    interrupted = False
+    with subprocess.Popen(command) as workflow:
+        while True:
+            try:
+                code = workflow.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+            else:
+                return INTERRUPTED if interrupted else code
 
 
 def mode(common: Settings) -> str:
