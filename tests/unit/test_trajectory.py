@@ -13,7 +13,7 @@ from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.training import trajectory
 from snaketrain.training.plan import Plan
-from snaketrain.training.reuse import evaluations
+from snaketrain.training.reuse import evaluations, valid
 from snaketrain.training.trajectory import BY_THE_RATES, COMPUTING, WITHOUT_EFFECT, Execution, Trajectory, trajectory_of
 
 STEPS, NEVER = 40, 41
@@ -103,6 +103,21 @@ def test_the_step_from_which_an_edit_trains(edit, step):
     assert parts(made(), made(**edit)) == step
 
 
+def test_prepared_shards_count_by_what_is_trained_on():
+    """The folder of a part is named after all settings of the data, and its files follow one another in the order of the manifest."""
+
+    def sharded(*shas: str, key: str = "k", dev: str = "d") -> Trajectory:
+        parts = {
+            f"parts/{key}{number}/{split}.arrow": sha for number, one in enumerate(shas) for split, sha in (("train", one), ("dev", dev))
+        }
+        return made(files=dict.fromkeys(FILES, "") | parts)
+
+    first = sharded("1", "2")
+    assert parts(first, sharded("1", "2", key="other settings")) == parts(first, sharded("1", "2", dev="e")) == NEVER
+    assert parts(first, sharded("2", "1")) == parts(first, sharded("1", "3")) == parts(first, sharded("1")) == 1
+    assert first.measures == sharded("1", "2", key="other settings").measures != sharded("1", "2", dev="e").measures
+
+
 def test_if_evaluations_change_the_weights_their_steps_count():
     """For example, because the learning rate falls at a plateau."""
     first = made(evaluations_count=True)
@@ -187,6 +202,13 @@ def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, mon
     code_digest._importable_from.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
     assert observing_files(job, {0}) == set()
+
+
+def test_an_evaluation_of_lost_weights_is_not_taken_over():
+    """It was repeated after a kill, and floating-point sums on a GPU may differ."""
+    events: list[dict[str, Any]] = [{"event": "eval", "step": 4, "metrics": {"loss": loss}} for loss in (4.0, 4.1)]
+    events += [{"event": "train", "step": 4, "metrics": {"loss": 1.0}}, {"event": "eval", "step": 6, "metrics": {"loss": 6.0}}]
+    assert list(valid(events, 4, {4: {"loss": 4.1}})) == events[1:3]
 
 
 def test_evaluations_by_other_code_are_not_valid(tmp_path):

@@ -190,9 +190,12 @@ def copy_journal(source: Path, target: Path, reused: Reused) -> None:
 
 
 def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:
+    """Of evaluations those that are known: others are of weights that were lost when an attempt was killed, or by other measures."""
     for event in events:
-        kept = event.get("event") in COPIED and event.get("step", last + 1) <= last
-        if kept and (event["event"] not in ("eval", "samples") or event["step"] in known):
+        kind, step = event.get("event"), event.get("step", last + 1)
+        if kind not in COPIED or step > last or (kind in ("eval", "samples") and step not in known):
+            continue
+        if kind != "eval" or json.dumps(event["metrics"]) == json.dumps(known[step]):  # as text, in which NaN is equal to itself
             yield event
 
 

@@ -208,9 +208,12 @@ def module_of(code: str) -> str:
 
 def data_digest(data: Manifest, split_name: str) -> str:
     """Of what a training learns from, `train`, or of what it is evaluated on, `dev`."""
+    parts = [sha for name, sha in data.files.items() if name.startswith("parts/") and name.endswith(f"/{split_name}.arrow")]  # in order
+    whole = {name: sha for name, sha in data.files.items() if not name.startswith("parts/")}
     if split_name == "train":
-        files = {name: sha for name, sha in data.files.items() if not name.startswith(OTHER_FILES)}
+        files = {name: sha for name, sha in whole.items() if not name.startswith(OTHER_FILES)}
         facts = {key: value for key, value in data.facts.items() if key not in (*OTHER_FACTS, *BY_SPLIT)}
     else:
-        files, facts = {name: sha for name, sha in data.files.items() if name.startswith(f"{split_name}.")}, {}
-    return digest(files, facts, {key: data.facts[key].get(split_name) for key in BY_SPLIT if key in data.facts})
+        files, facts = {name: sha for name, sha in whole.items() if name.startswith(f"{split_name}.")}, {}
+    of_split = {key: data.facts[key].get(split_name) for key in BY_SPLIT if key in data.facts}
+    return digest(files, facts, of_split, *([parts] if parts else []))
