@@ -23,6 +23,7 @@ from snaketrain.evaluation.predictions import Predictions
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1200, 390)
+TRUNK = "20-steps-of-<b>-learning_rate=1e-05-batch_size=16-weight_decay=0.1"
 
 # each frame reports axe's findings; a missing answer must not look like an empty list
 REPORT = """
@@ -34,6 +35,8 @@ addEventListener("load", async () => {
     width: innerWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches, ground: getComputedStyle(document.body).backgroundColor,
     beyond: root.scrollWidth - root.clientWidth,
     pictures: [...document.images].map(each => [each.currentSrc === each.src, each.naturalWidth, each.getBoundingClientRect().right <= innerWidth]),
+    labels: [...document.querySelectorAll("svg.shared-steps text")].map(each => [
+      each.textContent, getComputedStyle(each).fill, each.getBoundingClientRect().right <= each.ownerSVGElement.getBoundingClientRect().right]),
     left: [...document.images].map(each => Math.round(each.getBoundingClientRect().left)),
     violations: found.violations.map(each => [each.impact, each.id, each.nodes[0].html]), passes: found.passes.length,
   });
@@ -49,6 +52,8 @@ def text(tmp_path_factory) -> str:
     results = make_workspace(tmp_path_factory.mktemp("page"), runs | {"poor<b>": {"skill": 0.3, "train.learning_rate": 1.0}})
     for run in (results / "runs").iterdir():
         copy_as_set(run, "imdb")
+        if run.name.startswith("rate=1e-4"):
+            continue_trunk(run / "training", results / "trunks" / TRUNK / "training", 20)
     return made_page(results, {"failed": "train_model failed: <b>"}, {"slow": "stopped at rung 1 of search rate, step 9: <b>"})
 
 
@@ -59,6 +64,13 @@ def copy_as_set(run: Path, name: str) -> None:
     shutil.copy(run / "evaluation/test_results.json", folder / f"{name}_results.json")
     checkpoints = [{"step": step, "metrics": {"accuracy": step / 100}} for step in (30, 60)]
     (folder / "checkpoints.json").write_text(json.dumps({"set": name, "checkpoints": checkpoints}))
+
+
+def continue_trunk(run: Path, trunk: Path, step: int) -> None:
+    trunk.mkdir(parents=True, exist_ok=True)
+    (trunk / "journal.jsonl").write_text(json.dumps({"event": "train", "step": step}) + "\n")
+    reused = {"event": "reused", "step": step, "training": str(trunk), "time": 0.0, "attempt": 0}
+    (run / "journal.jsonl").write_text(json.dumps(reused) + "\n" + (run / "journal.jsonl").read_text())
 
 
 def made_page(results: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> str:
@@ -109,6 +121,17 @@ def test_axe_finds_no_accessibility_problem(seen, width, theme):
     else:
         assert len(set(found["left"][:3])) == 3, "panels are side by side"
     assert {light for light, *_ in found["pictures"]} == {theme == "light"}, "each theme has pictures of its own"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_tree_of_shared_steps_is_drawn_whole_in_the_colours_of_the_theme(seen, theme):
+    labels = seen[390, theme]["labels"]
+    names = [f"rate=1e-3-seed={seed} 0 to 60" for seed in range(3)], [f"rate=1e-4-seed={seed} 20 to 60" for seed in range(3)]
+    assert [text for text, *_ in labels] == ["poor<b> 0 to 60", *names[0], f"{TRUNK} 0 to 20", *names[1]]
+    assert {whole for *_, whole in labels} == {True}, "no name is cut off"
+    (fill,) = {fill for _, fill, _ in labels}
+    assert (sum(map(int, re.findall(r"\d+", fill)[:3])) > 500) == (theme == "dark"), fill
 
 
 def test_the_page_begins_with_the_verdict_and_warnings(text):

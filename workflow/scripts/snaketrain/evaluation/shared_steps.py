@@ -9,7 +9,7 @@ import jinja2
 from snaketrain.runtime.journal import Event, all_events
 
 WIDTH, ROW, LEFT, TOP = 460.0, 24.0, 8.0, 12.0
-LABEL_GAP = 8.0
+LABEL_GAP, CHARACTER = 8.0, 7.5  # between a line and its label, and of a wide font
 JOURNAL = "journal.jsonl"
 
 
@@ -36,6 +36,15 @@ class Line:
     y: float
     above: float  # where the line that it leaves is
     is_run: bool
+
+    @property
+    def steps(self) -> str:
+        return f"{self.first} to {self.last}"
+
+    @property
+    def right(self) -> float:
+        """The end of its label."""
+        return self.x2 + LABEL_GAP + CHARACTER * len(f"{self.name} {self.steps}")
 
 
 def tree_of(trainings: dict[Path, list[Event]]) -> list[Branch]:
@@ -109,5 +118,5 @@ def picture_of(roots: list[Branch]) -> str:
     )
     lines = drawn(roots)
     return environment.get_template("shared_steps.svg.jinja").render(
-        lines=lines, width=LEFT + WIDTH + 340, height=TOP + ROW * len(lines), gap=LABEL_GAP
+        lines=lines, width=max(line.right for line in lines), height=TOP + ROW * len(lines), gap=LABEL_GAP
     )
