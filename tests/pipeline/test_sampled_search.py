@@ -11,7 +11,7 @@ import limits
 import pytest
 
 from pipeline.warm_python import warm_python
-from pipeline.workspace import make_workspace, snakemake
+from pipeline.workspace import SNAKEMAKE, make_workspace, snakemake
 from snaketrain.config.trials import Trial
 from snaketrain.runtime.journal import read_events
 
@@ -23,14 +23,11 @@ OF_RUNS = ("runs", "searches", "comparison", "logs", "mlflow.db*", "mlartifacts"
 
 def start(folder: Path) -> subprocess.Popen:
     """The command of the documentation, with `--rerun-incomplete` as in the profiles."""
-    script = Path(__file__).with_name("forked_sampling.py")
+    script = Path(__file__).with_name("sampling_by.py")
+    options = ["--cores", "2", "--keep-going", "--rerun-incomplete"]
+    command = [warm_python(), str(script), str(SNAKEMAKE), "config/config.yaml", "--", *options]
     with open(folder / "printed.txt", "a") as printed:
-        return subprocess.Popen(
-            [warm_python(), str(script), "config/config.yaml", "--", "--cores", "2", "--keep-going", "--rerun-incomplete"],
-            cwd=folder,
-            stdout=printed,
-            stderr=printed,
-        )
+        return subprocess.Popen(command, cwd=folder, stdout=printed, stderr=printed)
 
 
 def finish(folder: Path) -> str:

@@ -68,16 +68,15 @@ class Workflow:
     def __init__(self, folder: Path, *options: str, python: str | Path = sys.executable):
         self.folder = folder
         self.output = open(folder / "snakemake.out", "a")  # noqa: SIM115 - open as long as the process
-        words = ["--snakefile", REPOSITORY / "Snakefile", "--directory", folder, "--profile", REPOSITORY / "profiles/slurm"]
-        faster = ["--slurm-init-seconds-before-status-checks", 1]
-        self.command = [str(word) for word in (python, HERE / "fast_snakemake.py", *words, *faster, *options)]
-        as_in_terminal = [
-            "env",
-            "--default-signal=INT",
-        ]  # the process that started the tests may ignore Ctrl-C, like a background job of a shell
+        profile = ["--profile", REPOSITORY / "profiles/slurm", "--slurm-init-seconds-before-status-checks", 1]
+        self.command = [str(word) for word in (python, *self.before_options(), *profile, *options)]
+        as_in_terminal = ["env", "--default-signal=INT"]  # the tests may have been started with Ctrl-C ignored, like a background job
         self.process = subprocess.Popen(
             [*as_in_terminal, *self.command], cwd=folder, stdout=self.output, stderr=self.output, start_new_session=True
         )
+
+    def before_options(self) -> list[str | Path]:
+        return [HERE / "fast_snakemake.py", "--snakefile", REPOSITORY / "Snakefile", "--directory", self.folder]
 
     def finish(self) -> str:
         """What it printed, if it succeeded."""
@@ -108,6 +107,13 @@ class Workflow:
             self.signal(signal.SIGKILL)
             self.process.wait()
         self.output.close()
+
+
+class SampledSearch(Workflow):
+    """`sample_runs.py`, which starts such workflows."""
+
+    def before_options(self) -> list[str | Path]:
+        return [HERE.parent / "pipeline/sampling_by.py", HERE / "fast_snakemake.py", "config/config.yaml", "--"]
 
 
 def last_lines(log: Path, number: int = 30) -> str:

@@ -1,4 +1,4 @@
-"""What a forked process runs for `sample_runs.py`, whose workflows are forked as well."""
+"""`sample_runs.py` whose workflows are started by the script in the first argument, instead of by `python -m snakemake`."""
 
 import argparse
 import sys
@@ -8,14 +8,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "workflow/scripts/t
 
 import sample_runs
 
+SNAKEMAKE = sys.argv.pop(1)
 words_of = sample_runs.snakemake
 
 
-def forked(args: argparse.Namespace) -> list[str]:
+def by_script(args: argparse.Namespace) -> list[str]:
     python, *module, snakefile_option = words_of(args)[:4]
     assert [*module, snakefile_option] == ["-m", "snakemake", "--snakefile"]
-    return [python, str(Path(__file__).with_name("forked_snakemake.py")), *words_of(args)[3:]]
+    return [python, SNAKEMAKE, *words_of(args)[3:]]
 
 
-sample_runs.snakemake = forked
+sample_runs.snakemake = by_script
 sample_runs.main()
