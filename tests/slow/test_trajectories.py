@@ -1,6 +1,5 @@
 """Random pairs of settings: a training that reuses the steps of others ends as one from the start, bit for bit."""
 
-import json
 import os
 import random
 import shutil
@@ -9,12 +8,12 @@ from typing import Any
 
 import pytest
 from distributed.running import losses, train
-from distributed.test_reuse import attempts, weights
+from distributed.test_reuse import attempts, evaluations_of, weights
 from pipeline.workspace import prepared
 
 pytestmark = pytest.mark.slow
 
-PAIRS = int(os.environ.get("SNAKETRAIN_PAIRS", "25"))
+PAIRS = int(os.environ.get("SNAKETRAIN_PAIRS", "100"))
 CHOICES: dict[str, list[Any]] = {
     "epochs": [1, 1.5, 2, 3],
     "schedule": ["constant", "linear", *({"use": "warmup_stable_decay", "arguments": {"decay": share}} for share in (0.1, 0.4))],
@@ -40,22 +39,38 @@ CHOICES: dict[str, list[Any]] = {
 
 def test_reused_trainings_equal_those_from_the_start(tmp_path):
     """Pairs in which steps were reused are counted: if there were few, the test would show nothing."""
-    data, draw, fresh = prepared(tmp_path / "prepared"), random.Random(0), dict[str, Path]()
+    data, draw = prepared(tmp_path / "prepared"), random.Random(0)
+    found, pairs = related(draw)
+    fresh = [tmp_path / f"fresh-{number}" for number in range(len(found))]
+    for folder, settings in zip(fresh, found, strict=True):
+        train(data, folder, **settings)
     reused = 0
-    for number in range(PAIRS):
-        runs = tmp_path / f"pair-{number}/results/runs"
-        first = drawn(draw)
-        second = first | {key: draw.choice(CHOICES[key]) for key in draw.sample(list(CHOICES), draw.choice((1, 1, 2, 3)))}
-        train(data, runs / "first/training", **first)
-        train(data, runs / "second/training", **second)
-        if (key := json.dumps(second, sort_keys=True)) not in fresh:
-            fresh[key] = tmp_path / f"fresh-{number}"
-            train(data, fresh[key], **second)
-        assert weights_and_losses(runs / "second/training") == weights_and_losses(fresh[key]), (first, second)
-        reused += attempts(runs / "second/training")[0] > 0
-        shutil.rmtree(tmp_path / f"pair-{number}")
-    print(f"{reused} of {PAIRS} pairs shared steps")
-    assert reused > PAIRS / 4
+    for one, other in pairs:
+        runs = tmp_path / "workspace/results/runs"
+        shutil.copytree(fresh[one], runs / "first/training", copy_function=os.link)
+        train(data, second := runs / "second/training", **found[other])
+        assert weights_and_losses(second) == weights_and_losses(fresh[other]), (found[one], found[other])
+        ours, theirs = evaluations_of(second), evaluations_of(fresh[other])
+        assert all(ours[step] == metrics for step, metrics in theirs.items() if step in ours) and max(theirs) in ours
+        reused += attempts(second)[0] > 0
+        shutil.rmtree(tmp_path / "workspace")
+    print(f"{reused} of {len(pairs)} pairs shared steps")
+    assert len(pairs) == PAIRS and reused > PAIRS / 4
+
+
+def related(draw: random.Random) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    """Settings, and pairs of these which differ in few of them, as an edit leads there and back."""
+    found, pairs = [drawn(draw)], list[tuple[int, int]]()
+    while len(pairs) < PAIRS:
+        before = draw.randrange(len(found))
+        edited = found[before] | {key: draw.choice(CHOICES[key]) for key in draw.sample(list(CHOICES), draw.choice((1, 1, 2, 3)))}
+        if edited in found:
+            continue
+        if len(found) % 8 == 0:  # what few edits of one training would not meet
+            edited = drawn(draw)
+        found.append(edited)
+        pairs += [(before, len(found) - 1), (len(found) - 1, before)]
+    return found, pairs[:PAIRS]
 
 
 def drawn(draw: random.Random) -> dict[str, Any]:
