@@ -10,10 +10,10 @@ from test_batches import lengths
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.orchestration import code_digest
-from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.training import trajectory
 from snaketrain.training.plan import Plan
-from snaketrain.training.reuse import evaluations, valid
+from snaketrain.training.reuse import Beginning, evaluations, source_of, valid
 from snaketrain.training.trajectory import BY_THE_RATES, COMPUTING, WITHOUT_EFFECT, Execution, Trajectory, trajectory_of
 
 STEPS, NEVER = 40, 41
@@ -202,6 +202,24 @@ def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, mon
     code_digest._importable_from.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
     assert observing_files(job, {0}) == set()
+
+
+def test_fingerprints_are_the_same_in_any_order_of_the_steps():
+    steps = [20, 3, 40, 20, 7, 0]
+    assert [made().at(step) for step in steps] == list(map(made().at, steps))
+    assert len({made().at(step) for step in steps}) == len(set(steps))
+
+
+def test_a_checkpoint_that_cannot_be_read_does_not_hide_the_others(tmp_path, capsys):
+    trajectory = made()
+    for step in (2, 4, 6):
+        state = {"step": step, "metrics": None, "scaler": {}, "trajectory": trajectory.record(step, 0)}
+        write_json(tmp_path / f"checkpoints/step-{step:08d}/state.json", state)
+    torn = tmp_path / "checkpoints/step-00000006/state.json"
+    torn.write_text("{")
+    found = source_of(tmp_path, Beginning(tmp_path / "new", trajectory, Plan.of(Train.model_validate(BASE), lengths(320))))
+    assert sorted(found.checkpoints) == [2, 4]
+    assert f"warning: {torn.parent} is not reused: " in capsys.readouterr().out
 
 
 def test_an_evaluation_of_lost_weights_is_not_taken_over():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from snaketrain.runtime.journal import Event, all_events, last_attempt
@@ -65,6 +66,10 @@ class Beginning:
     plan: Plan
     stopping: EarlyStopping | None = None
 
+    @cached_property
+    def evaluated_steps(self) -> list[int]:
+        return list(filter(self.plan.evaluates_at, range(1, self.plan.steps + 1)))
+
 
 @dataclass(frozen=True)
 class Source:
@@ -86,7 +91,7 @@ def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: Earl
 
 def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
     """Take over the deepest checkpoint of the trajectory from one of these folders; of equally deep ones from the first."""
-    sources = [source for folder in trainings if (source := source_of(folder, begun)) and source.checkpoints]
+    sources = [source for folder in trainings if (source := source_of(folder, begun)).checkpoints]
     limits = {source.folder: limit(begun, source.evaluations) for source in sources}
     found = [(step, source) for source in sources for step in source.checkpoints if step <= limits[source.folder]]
     for step, source in sorted(found, key=lambda each: -each[0]):
@@ -95,18 +100,27 @@ def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
     return None
 
 
-def source_of(folder: Path, begun: Beginning) -> Source | None:
-    """None where the folder is not that of a training of this version, or disappears while it is read."""
+def source_of(folder: Path, begun: Beginning) -> Source:
     try:
-        states = [read_state(path) for path in sorted(folder.glob("checkpoints/step-*"))]
-    except (OSError, ValueError, SystemExit):  # it may be running: a checkpoint was just removed
-        return None
+        found = sorted(folder.glob("checkpoints/step-*"))
+    except FileNotFoundError:  # it was just moved aside
+        found = []
     on_plan = {
         state["step"]: state
-        for state in states
-        if 0 < state["step"] <= begun.plan.last and begun.trajectory.contains(state["step"], state.get("trajectory"))
+        for state in map(state_of, found)
+        if state and 0 < state["step"] <= begun.plan.last and begun.trajectory.contains(state["step"], state.get("trajectory"))
     }
     return Source(folder, on_plan, evaluations(folder, begun.trajectory.measures) if on_plan else {})
+
+
+def state_of(checkpoint: Path) -> CheckpointState | None:
+    """None where it was just removed, by a training that is running, or cannot be read."""
+    try:
+        return read_state(checkpoint)
+    except SystemExit as error:
+        if checkpoint.exists():
+            print(f"warning: {checkpoint} is not reused: {error}", flush=True)
+        return None
 
 
 def evaluations(folder: Path, measures: str) -> Evaluations:
@@ -128,7 +142,7 @@ def limit(begun: Beginning, known: Evaluations) -> float:
     if begun.stopping is None:
         return begun.plan.steps
     stopping = copy(begun.stopping)
-    for step in filter(begun.plan.evaluates_at, range(1, begun.plan.steps + 1)):
+    for step in begun.evaluated_steps:
         if stopping.metric not in known.get(step, {}):
             return step
         stopping.observe(known[step][stopping.metric])
@@ -143,7 +157,7 @@ def take_over(begun: Beginning, source: Source, last: int) -> Reused | None:
     known = {step: metrics for step, metrics in source.evaluations.items() if step <= last}
     if kept[last]["metrics"] is None and begun.plan.evaluates_at(last):
         known.pop(last, None)  # it is evaluated when the training resumes
-    wanted = [step for step in range(1, last + 1) if begun.plan.evaluates_at(step) and step not in known]
+    wanted = [step for step in begun.evaluated_steps if step <= last and step not in known]
     reused = Reused(last, str(shown(source.folder)), sorted(known.items()), [step for step in wanted if step not in kept])
     clear(begun.folder)
     write_json(begun.folder / FILE, asdict(reused))

@@ -90,21 +90,17 @@ class Trajectory:
         """`step_content`: what joins the chain at a step."""
         self.base, self.measures, self.execution = base, measures, execution
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
-        self._begin()
-        self._known: dict[int, str] = {}
-
-    def _begin(self) -> None:
-        self._step, self._chain = 0, hashlib.sha256(self.base.encode())
+        self._chains = {0: hashlib.sha256(base.encode())}  # as they are after some steps
 
     def at(self, step: int) -> str:
         """The fingerprint of the weights after a step."""
-        if step not in self._known:
-            if step < self._step:
-                self._begin()
-            for each in range(self._step + 1, step + 1):
-                self._chain.update(self.step_content(each))
-            self._step, self._known[step] = step, self._chain.hexdigest()[:32]
-        return self._known[step]
+        if step not in self._chains:
+            before = max(known for known in self._chains if known < step)
+            chain = self._chains[before].copy()
+            for each in range(before + 1, step + 1):
+                chain.update(self.step_content(each))
+            self._chains[step] = chain
+        return self._chains[step].hexdigest()[:32]
 
     def record(self, step: int, bad_steps: int) -> Record:
         return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution.content()}
