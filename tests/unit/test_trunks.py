@@ -10,6 +10,7 @@ import pytest
 from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.repairing import Repairs
+from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.shared_rates import shared, stretches
 from snaketrain.orchestration.stages.training import TrainTrunk
 from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
@@ -170,6 +171,26 @@ def test_a_training_keeps_its_trunk_whatever_is_planned(tmp_path, monkeypatch):
     for changed in (tree(decays=DECAYS, lengths=LENGTHS), short(), tree(compute={"shared_steps_at_least": None, "minutes": 7})):
         assert changed.trunk(first) == [f"results/trunks/{trunk}/training/manifest.json"]
     assert not tree(train={"seed": 7}).trunks.has_begun(first), "of other settings"
+
+
+def test_a_mark_of_one_run_is_not_that_of_all(tmp_path, monkeypatch):
+    """A trunk is an old input of the run that continued it, and a new one of the other."""
+
+    class Ancient(str):
+        flags = {"ancient": True}  # noqa: RUF012
+
+    monkeypatch.chdir(tmp_path)
+    (trunk,), (first, second) = short().trunks.known, short().runs
+    begin(short(), "trunks", trunk, None)
+    begin(short(), "runs", first, trunk)
+    made = short()
+    made.ancient = Ancient
+    inputs = varying(made.runs, made.trunk)
+    assert [isinstance(inputs([run])[0], Ancient) for run in (first, second)] == [True, False]
+    begin(short(), "runs", second, trunk)
+    made = short()
+    made.ancient = Ancient
+    assert varying(made.runs, made.trunk) == made.trunk(first), "one value for all"
 
 
 def test_a_deleted_trunk_is_not_made_again(tmp_path, monkeypatch):

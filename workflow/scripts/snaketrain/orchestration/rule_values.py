@@ -26,13 +26,18 @@ def varying(names: Iterable[str], value: Callable[[str], Value]) -> Value | Call
     """The value for each run, data set or model; just the value if it is the same for all and contains nothing like a wildcard."""
     values = {name: value(name) for name in names}
     found = list(values.values())
-    if found and found[0] is not None and "{" not in str(found[0]) and all(each == found[0] for each in found):
+    if found and found[0] is not None and "{" not in str(found[0]) and all(marked(each) == marked(found[0]) for each in found):
         return found[0]
 
     def of_job(wildcards: Sequence[str]) -> Value:
         return values[job_name(wildcards)]
 
     return with_signature(TAKES_WILDCARDS, of_job)
+
+
+def marked(value: object) -> list[tuple[object, object]]:
+    """A value with the marks of its parts, such as Snakemake's `ancient`: texts are equal with and without."""
+    return [(part, getattr(part, "flags", None)) for part in (value if isinstance(value, list) else [value])]
 
 
 def untracked(value: Callable[..., str], *arguments: object) -> Callable[[Wildcards, Inputs, Sequence[str], int], str]:
