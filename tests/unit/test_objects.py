@@ -202,6 +202,15 @@ def test_the_copies_used_longest_ago_make_room(tmp_path):
         CachedFiles(f"file://{store}/nothing")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_copies_of_another_user_are_not_read(memory, tmp_path):
+    cached = CachedFiles(memory, folder=tmp_path / "cache")
+    (tmp_path / "cache" / cached.files["a.csv"].key).write_text("text\nanother text\n")
+    os.chown(tmp_path / "cache", 1234, -1)
+    with pytest.raises(SystemExit, match="cache: belongs to another user. Name another folder in SNAKETRAIN_CACHE"):
+        CachedFiles(memory, folder=tmp_path / "cache")
+
+
 def read_often(store: Path, folder: Path, log: Path) -> None:
     copy = objects.download
 

@@ -26,6 +26,7 @@ class CachedFiles:
     def __init__(self, address: str, gigabytes: float = 10.0, folder: str | Path | None = None):
         self.address, self.most_bytes = address, int(gigabytes * 1e9)
         self.folder = Path(folder or os.environ.get(FOLDER) or f"{tempfile.gettempdir()}/snaketrain-cache-{os.getuid()}")
+        self._make_folder()
         try:
             self.files = stored_files(address)
         except Unreachable as error:
@@ -64,12 +65,15 @@ class CachedFiles:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One process of the node at a time. The lock ends with the process that holds it, however that ends."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.folder.stat().st_uid != os.getuid():
-            raise SystemExit(f"{self.folder}: belongs to another user. Name another folder in {FOLDER}.")
+        self._make_folder()
         with open(self.folder / LOCK, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _make_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.folder.stat().st_uid != os.getuid():  # another user could have put other files there under the names of these
+            raise SystemExit(f"{self.folder}: belongs to another user. Name another folder in {FOLDER}.")
 
     def _make_room(self, size: int) -> None:
         copies = [path for path in self.folder.iterdir() if path.name != LOCK]
