@@ -91,6 +91,17 @@ def content() -> str:
     return own_files.content(Source(path="raw.txt"))
 
 
+def test_a_linked_file_is_not_read_again_for_its_digest(raw, reads, tmp_path):
+    before = content()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/raw.txt").symlink_to(raw.absolute())
+    assert f"raw.txt sha256 {digests(tmp_path / 'linked', ['raw.txt'])['raw.txt']}" == before
+    assert reads == ["raw.txt"]
+    overwrite(raw, "b" + "a" * 1_499_999)
+    assert f"raw.txt sha256 {digests(tmp_path / 'linked', ['raw.txt'])['raw.txt']}" == content() != before
+    assert reads == ["raw.txt"] * 3, "once by each, since it was changed after the workflow started"
+
+
 def test_a_raw_file_is_read_again_only_where_it_was_changed(raw, reads):
     before = content()
     assert content() == before and reads == ["raw.txt"]

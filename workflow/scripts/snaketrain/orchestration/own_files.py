@@ -2,15 +2,18 @@
 
 import functools
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import named_files
-from snaketrain.runtime.digest_cache import DigestCache
+from snaketrain.runtime.digest_cache import OWN_FILES, DigestCache
 from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import digest, file_digest
+
+AT_ONCE = 4  # files that are read for their digests
 
 
 def of_splits(data: Data) -> dict[str, Examples]:
@@ -47,18 +50,20 @@ def content(source: Source) -> str:
 
 def file_digests(source: Source) -> dict[str, str]:
     """The digest of each file of a source; a file is read again only if it has changed."""
-    cached, found = _digests(), {}
-    for name, file in named_files(source).items():
+    cached, files = _digests(), named_files(source)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
-            found[name] = cached.of(file, file_digest)
+            found = list(threads.map(lambda file: cached.of(file, file_digest), files.values()))
         except OSError as error:
-            raise ConfigurationError([f"{file}: cannot be read: {error.strerror}. Repair the file, or name another one."]) from None
+            raise ConfigurationError(
+                [f"{error.filename}: cannot be read: {error.strerror}. Repair the file, or name another one."]
+            ) from None
     cached.save()
-    return found
+    return dict(zip(files, map(str, found), strict=True))
 
 
 @functools.cache
 def _digests() -> DigestCache:
-    store = Path(".snakemake/snaketrain-files.json").absolute()
+    store = OWN_FILES.absolute()
     store.parent.mkdir(exist_ok=True)  # Snakemake has not created it yet at the first start
     return DigestCache(store, "sha256")

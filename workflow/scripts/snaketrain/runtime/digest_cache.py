@@ -9,6 +9,7 @@ from pathlib import Path
 from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import write_text
 
+OWN_FILES = Path(".snakemake/snaketrain-files.json")  # digests of the user's own files, which each start of the workflow compares
 SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within the resolution of its timestamp, and keep its size
 
 

@@ -7,16 +7,21 @@ stage verifies what it reads; the workflow checks all results when it starts, an
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from snaketrain.runtime.digest_cache import DigestCache, stamp
+from snaketrain.runtime.digest_cache import OWN_FILES, DigestCache, stamp
 from snaketrain.runtime.manifests import Manifest, file_digest
 
 MISSING, CHANGED = "is missing", "is not what was written"
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The digests of files that a stage has just written."""
-    cache = digest_cache(folder)
-    found = {name: cache.of(folder / name, file_digest, name, ours=True) for name in names}
+    """The digests of files that a stage has just written, or linked: then the workflow has read them already."""
+    cache, read_before = digest_cache(folder), DigestCache(OWN_FILES, "sha256")
+
+    def read(path: Path) -> str:
+        target = path.readlink() if path.is_symlink() else path
+        return str(read_before.found[str(target)][1]) if read_before.known(target) else file_digest(path)
+
+    found = {name: str(cache.of(folder / name, read, name, ours=True)) for name in names}
     cache.found = {name: entry for name, entry in cache.found.items() if name in found}
     cache.save()
     return found
