@@ -42,15 +42,20 @@ def test_a_stream_trains_equally_on_two_processes(data, alone, tmp_path):
     assert curves(tmp_path / "several", "eval") == pytest.approx(curves(alone, "eval"), rel=1e-5)
 
 
-def test_a_stopped_training_on_a_stream_resumes_bit_for_bit(data, alone, tmp_path):
-    pids = start(data, tmp_path / "parts", **SETTINGS)
-    assert interrupted(pids, signal.SIGTERM, lambda: len(losses(tmp_path / "parts")) >= 15) == [75]
-    with_worker = [*arguments(data, tmp_path / "parts", **SETTINGS), "--loader-workers", "1"]
-    assert forking.run(with_worker, 1, log_of(tmp_path / "parts")) == [0], log_of(tmp_path / "parts").read_text()
-    assert len([line for line in read_events(tmp_path / "parts/journal.jsonl")[0] if line["event"] == "attempt"]) == 2
-    assert losses(tmp_path / "parts") == losses(alone)
-    assert curves(tmp_path / "parts", "eval") == curves(alone, "eval")
-    assert "did not resume" not in log_of(tmp_path / "parts").read_text()
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)], ids=["stopped", "killed"])
+def test_a_stopped_or_killed_training_on_a_stream_resumes_bit_for_bit(data, alone, tmp_path, number, code):
+    """Killed, it has read past its last checkpoint."""
+    folder = tmp_path / "parts"
+    pids = start(data, folder, **SETTINGS)
+    assert interrupted(pids, number, lambda: len(losses(folder)) >= 15 and [*folder.glob("checkpoints/step-*")]) == [code]
+    done = max(losses(folder))
+    with_worker = [*arguments(data, folder, **SETTINGS), "--loader-workers", "1"]
+    assert forking.run(with_worker, 1, log_of(folder)) == [0], log_of(folder).read_text()
+    begins = [line["resume_step"] for line in read_events(folder / "journal.jsonl")[0] if line["event"] == "attempt"]
+    assert begins == [0, done] if number == signal.SIGTERM else begins in ([0, 10], [0, 20])
+    assert losses(folder) == losses(alone)
+    assert curves(folder, "eval") == curves(alone, "eval")
+    assert "did not resume" not in log_of(folder).read_text()
 
 
 def test_a_longer_training_on_a_stream_continues_another_one(data, tmp_path):
