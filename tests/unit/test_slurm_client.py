@@ -175,6 +175,11 @@ def test_the_gpus_of_a_job_on_each_node(details, gpus):
             "group_wide_evaluate_model_select_checkpoint_train_model/7.log",
         ),
         ("rule_a_b_evaluate_model", "evaluate_model a_b", "group_a_b_evaluate_model/7.log"),
+        (
+            "rule_words-1a2b-prepare_shard-3_prepare_shard",
+            "prepare_shard words-1a2b-prepare_shard-3",
+            "group_words-1a2b-prepare_shard-3_prepare_shard/7.log",
+        ),
         ("rule_train_model_wildcards_x_train_model", "train_model x_train_model", "rule_train_model/x_train_model/7.log"),
     ],
 )

@@ -10,6 +10,8 @@ rule survey_shard:
         "results/data/{dataset}/surveys/{shard}/manifest.json",
     log:
         "logs/survey_shard/{dataset}/{shard}.log",
+    group:
+        pipeline.shards.group(workflow, "survey_shard")
     resources:
         mpi="",  # as in prepare_data
     params:
@@ -44,6 +46,8 @@ rule prepare_shard:
         "results/data/{dataset}/shards/{shard}/manifest.json",
     log:
         "logs/prepare_shard/{dataset}/{shard}.log",
+    group:
+        pipeline.shards.group(workflow, "prepare_shard")
     resources:
         mpi="",  # as in prepare_data
     params:

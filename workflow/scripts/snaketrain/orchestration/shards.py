@@ -1,9 +1,11 @@
 """The shards in which data sets are prepared: how many, and the names of their jobs, `data set/00003-of-00008`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from snaketrain.config.schema import Data, Settings
 from snaketrain.orchestration.names import data_name
+from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_signature
+from snaketrain.orchestration.snakemake_objects import Wildcards, Workflow
 
 SHARD_STAGES = ("survey_shard", "prepare_shard")
 
@@ -44,6 +46,21 @@ class Shards:
     def of(self, dataset: str) -> list[str]:
         count = self.counts.get(dataset, 0)
         return [f"{dataset}/{number:05}-of-{count:05}" for number in range(count)]
+
+    @staticmethod
+    def group(workflow: Workflow, stage: str) -> Callable[[Wildcards], str | None]:
+        """For the `group` of a stage's rule: with `--group-components shards=4`, four neighbouring shards are one submission."""
+
+        def of_job(wildcards: Wildcards) -> str | None:
+            size = workflow.group_settings.group_components.get("shards", 1)
+            if size == 1:
+                return None
+            dataset, shard = wildcards
+            group = f"{dataset}-{stage}-{int(shard.partition('-')[0]) // size}"
+            workflow.parent_groupids[group] = "shards"  # by which Snakemake looks up how many unconnected jobs it may join
+            return group
+
+        return with_signature(TAKES_WILDCARDS, of_job)
 
     def reads(self, stage: str, name: str, fetched: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
         """What a stage's manifest records, by role; `fetched`: the raw data and the tokenizer."""

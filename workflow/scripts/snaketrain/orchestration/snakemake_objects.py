@@ -43,3 +43,12 @@ class Dag(Protocol):
 class Scheduler(Protocol):
     failed: Container[Job | GroupJob]
     running: Container[Job | GroupJob]
+
+
+class GroupSettings(Protocol):
+    group_components: Mapping[str, int]  # how many unconnected jobs make up a group, by its name
+
+
+class Workflow(Protocol):
+    group_settings: GroupSettings
+    parent_groupids: dict[str, str]

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-GROUPED = ("train_model", "select_checkpoint", "evaluate_model")  # what a run may have in one job, in the order in which it runs
+OF_A_RUN = ("train_model", "select_checkpoint", "evaluate_model")  # what a run may have in one job, in the order in which it runs
+OF_SHARDS = ("survey_shard", "prepare_shard")  # several shards may be one job
 GROUP = re.compile(
-    "rule_(?P<run>(?!.*_wildcards_).+?)_(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model))"
+    "rule_(?P<name>(?!.*_wildcards_).+?)_"
+    f"(?P<stages>(evaluate_model_|select_checkpoint_)*(evaluate_model|select_checkpoint|train_model)|{'|'.join(OF_SHARDS)})"
 )
 
 
@@ -21,8 +23,9 @@ class Work:
 
     @classmethod
     def of(cls, comment: str) -> "Work":
-        if group := GROUP.fullmatch(comment):  # the run, and the stages in the order of the alphabet
-            return cls(tuple(stage for stage in GROUPED if stage in group["stages"]), group["run"], is_group=True)
+        if group := GROUP.fullmatch(comment):  # the run or the shards, and the stages in the order of the alphabet
+            stages = tuple(stage for stage in (*OF_A_RUN, *OF_SHARDS) if stage in group["stages"])
+            return cls(stages, group["name"], is_group=True)
         stage, _, name = comment.removeprefix("rule_").partition("_wildcards_")
         return cls((stage,), name)
 

@@ -1,0 +1,38 @@
+"""Data prepared in shards on the cluster: four are one submission, which a killed workflow leaves behind and another one goes on with."""
+
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from pipeline.test_shards import facts, write_part
+from pipeline.workspace import read_configuration, sentences, write_configuration
+
+from slurm import lab
+from snaketrain.runtime.journal import all_events
+
+RESOURCES = ("slurm_account=default", "slurm_partition=normal", "runtime=10", "mem_mb=500")  # four shards fit on a node
+
+
+def test_a_killed_workflow_goes_on_with_groups_of_shards(cluster, tmp_path):
+    folder = lab.make(tmp_path / "shards", nodes="1", processes=1, threads=1)
+    for number in range(6):
+        write_part(folder, number, sentences(240)[40 * number :][:40])
+    config = read_configuration(folder)
+    config["data"] |= {"train": {"path": "raw/*.csv"}, "shards": 6, "labels": None}
+    write_configuration(folder, config)
+    killed = lab.Workflow(folder, "--until", "prepare_data", "--default-resources", *RESOURCES)
+    lab.until(lambda: any("prepare_shard" in name for name in submitted(folder)), "shards are prepared", workflow=killed)
+    killed.signal(signal.SIGKILL)
+    killed.end()
+    subprocess.run([*killed.command, "--unlock"], cwd=folder, check=True, capture_output=True)
+    lab.Workflow(folder, "--until", "prepare_data", "--default-resources", *RESOURCES).finish()
+
+    (data,) = (path.name for path in (folder / "results/data").iterdir())
+    groups = [f"rule_{data}-{stage}-{number}_{stage}" for stage in ("survey_shard", "prepare_shard") for number in (0, 1)]
+    assert submitted(folder) == Counter({name: 1 for name in (*groups, f"rule_prepare_data_wildcards_{data}")})
+    assert sum(split["examples"] for split in facts(folder)["splits"].values()) == 240
+
+
+def submitted(folder: Path) -> Counter[str]:
+    return Counter(event["comment"] for event in all_events(folder / ".snakemake/slurm_jobs.jsonl") if event["event"] == "submitted")
