@@ -2,19 +2,17 @@
 
 import csv
 import json
-import os
-import random
-import shlex
-import shutil
-import signal
-import subprocess
-import time
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.test_staleness import configure, dry_run, jobs_in
 from pipeline.workspace import REPOSITORY, configuration, make_workspace, sentences, snakemake
+
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+
+import kill_preparation
 
 PREPARES = {"survey_shard", "decide_classes", "prepare_shard", "prepare_data"}
 
@@ -83,36 +81,9 @@ def test_a_damaged_part_is_restored(sharded):
     damaged.write_bytes(content)
 
 
-PLACES = {"survey_shard": "surveys", "decide_classes": "classes", "prepare_shard": "parts", "prepare_data": "tokenizer"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", PLACES)
+@pytest.mark.parametrize("stage", kill_preparation.WORKS_IN)
 def test_a_killed_job_leaves_nothing_that_is_taken_for_complete(sharded, stage):
-    """`benchmarks/scaling_preparation.py` does so more often."""
-    (data,), wanted = sharded.glob("results/data/*"), prepared(sharded)
-    jobs, (join,) = commands(sharded, stage), commands(sharded, "prepare_data")
-    draw = random.Random(0)
-    for _ in range(3):
-        shutil.rmtree(data / PLACES[stage])
-        began = time.monotonic()
-        process = subprocess.Popen(["bash", "-c", f"exec {jobs[0]}"], cwd=sharded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not (data / PLACES[stage]).exists() and process.poll() is None:
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, (time.monotonic() - began) / 10))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        for job in [*jobs, join]:
-            subprocess.run(["bash", "-c", job], cwd=sharded, check=True, capture_output=True)
-        assert prepared(sharded) == wanted
-
-
-def prepared(folder: Path) -> tuple[dict, bytes]:
-    (manifest,) = folder.glob("results/data/*/manifest.json")
-    return json.loads(manifest.read_text())["files"], manifest.with_name("report.json").read_bytes()
-
-
-def commands(folder: Path, stage: str) -> list[str]:
-    """The commands of the jobs whose results exist, from their logs."""
-    found = [log.read_text().splitlines()[0] for log in sorted((folder / "logs" / stage).rglob("*.log"))]
-    return [each for each in found if (folder / next(w for w in shlex.split(each) if w.startswith("results/data/"))).exists()]
+    """`benchmarks/kill_preparation.py` does so more often."""
+    found = kill_preparation.kill_trials(sharded, stage, 3)
+    assert (found.killed, found.problems) == (3, [])

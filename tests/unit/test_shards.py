@@ -17,11 +17,14 @@ from snaketrain.data.prepared_files import split_files
 from snaketrain.data.sharded import repetitions
 from snaketrain.data.sharded.classes import decide_classes, survey_file
 from snaketrain.data.sharded.dealing import RawFile
+from snaketrain.data.sharded.gathering import parts_of
 from snaketrain.data.sharded.joining import join_parts
 from snaketrain.data.sharded.preparing import prepare_parts
-from snaketrain.data.sharded.repetitions import among, repeated
+from snaketrain.data.sharded.repetitions import Keys, among, repeated
 from snaketrain.data.sharded.splitting import assign_by_key, text_key
+from snaketrain.data.sources import file_slices
 from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.sources.formats import slices
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.text.surveying import text_hash
 from snaketrain.data.text.trained_on import TrainedOn
@@ -55,10 +58,11 @@ class Folder:
 
     def files(self) -> list[RawFile]:
         found = [path for source in ("train", "dev") for path in sorted((self.folder / source).glob("*.jsonl"))]
-        return [RawFile(path.parent.name, path.name, path, digest(path.read_text())) for path in found]
+        whole = [RawFile(path.parent.name, path.name, path, digest(path.read_text())) for path in found]
+        return [file._replace(file_slice=each) for file in whole for each in slices(file.path, self.data)]
 
     def classes(self) -> list[str]:
-        surveys = [survey_file(self.data, file.path, self.folder) for file in self.files() if file.source == "train"]
+        surveys = [survey_file(self.data, file, self.folder) for file in self.files() if file.source == "train"]
         return decide_classes(self.data, surveys) if self.data.finds_classes else []
 
     def parts(self) -> list[Manifest]:
@@ -183,10 +187,34 @@ def test_development_files_of_their_own_are_kept_apart_and_leaks_are_counted(fol
     assert issues["leaked_dev"] == sum(row["text"].lower() in trained for row in splits["dev"]) > 0
 
 
+def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch):
+    """As where a large file grew between two jobs, which then deal other slices."""
+    made = folder()
+    whole = made.files()
+    monkeypatch.setattr(file_slices, "SLICE_BYTES", 3000)
+    parts = made.parts()
+    names = [part.folder.name for part in parts]
+
+    def gathered(*shards: list[str]) -> list[Manifest]:
+        return parts_of(whole, [Manifest("prepare_shard", "", [], {}, {}, {"parts": list(names)}) for names in shards], made.folder)
+
+    assert len(names) > 4 and gathered(names[0::2], names[1::2]) == gathered(names) == parts
+    for wrong in (names[:-1], [*names, names[0]], names[::-1], [*names[:-1], names[0]]):
+        with pytest.raises(
+            ValueError, match=r"the 1 shards do not have each raw file once: a file has changed .* Delete .*/shards and start"
+        ):
+            gathered(wrong)
+    monkeypatch.setattr(made, "files", lambda: [file._replace(sha256="other") for file in whole])
+    with pytest.raises(ValueError, match="do not have each raw file once"):
+        parts_of(made.files(), [Manifest("prepare_shard", "", [], {}, {}, {"parts": names})], made.folder)
+
+
 def test_only_new_and_damaged_files_are_prepared(folder, capsys):
     made = folder()
     parts = made.parts()
-    content = {path: path.read_bytes() for path in (made.folder / "parts").rglob("*.arrow")}
+    content = {
+        path: path.read_bytes() for path in (made.folder / "parts").rglob("*") if path.suffix == ".arrow" or path.name == "manifest.json"
+    }
     capsys.readouterr()
     (parts[0].folder / "train.arrow").write_bytes(b"damaged")
     (parts[1].folder / "manifest.json").write_text("{")
@@ -198,18 +226,36 @@ def test_only_new_and_damaged_files_are_prepared(folder, capsys):
     assert {path: path.read_bytes() for path in content} == content
 
 
+@pytest.mark.parametrize("changes", [{}, {"labels": {"no": "n", 10: "t"}}], ids=["found", "listed"])
+def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, changes):
+    made = folder(**changes)
+    made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 70))
+    splits, facts, issues = made.prepared()
+    monkeypatch.setattr(file_slices, "SLICE_BYTES", 1500)
+    assert len(files := made.files()) > 6 and files[-1].title.startswith("train/part-2.jsonl, slice ")
+    sliced = made.prepared()
+    for split in SPLITS:
+        assert [row | {"id": 0} for row in sliced[0][split]] == [row | {"id": 0} for row in splits[split]]
+    assert sliced[1:] == (facts, issues)
+    _, shown = join_parts(made.data, made.parts())
+    assert "train/part-1.jsonl, line 2: film film" in shown.examples["duplicate"]
+
+
 @pytest.mark.parametrize("at_a_time", [1, 7, 50, 10_000])
 def test_repetitions_are_those_of_a_plain_count(monkeypatch, at_a_time):
     monkeypatch.setattr(repetitions, "AT_A_TIME", at_a_time)
-    monkeypatch.setattr(repetitions, "READ", 11)
     draw = np.random.default_rng(0)
     keys = np.array([text_key([str(number)]) for number in draw.integers(0, 60, 200)], np.uint64)
     others = np.array([text_key([str(number)]) for number in range(50, 55)], np.uint64)
     again = [n for n in range(200) if keys[n] in keys[:n]]
-    assert repeated(np.split(keys, [3, 3, 90]), 5) == (len(again), again[:5])
+
+    def parts(keys: np.ndarray, *ends: int) -> list[Keys]:
+        return list(map(Keys.of, np.split(keys, ends)))
+
+    assert repeated(parts(keys, 3, 3, 90), 5) == (len(again), again[:5])
     there = [n for n in range(200) if keys[n] in others]
-    assert among(np.split(keys, [100]), [others], 5) == (len(there), there[:5])
-    assert among([others[:0]], [keys], 5) == (0, []) and repeated([], 5) == (0, [])
+    assert among(parts(keys, 100), parts(others), 5) == (len(there), there[:5])
+    assert among(parts(others[:0]), parts(keys), 5) == (0, []) and repeated([], 5) == (0, [])
 
 
 def test_repetitions_are_shown_with_their_places(folder):
@@ -223,7 +269,8 @@ def test_a_header_among_the_rows_is_refused_when_the_classes_are_decided(folder)
     made = folder(columns=["text", "label"], train={"path": "*.csv"})
     for name in ("a", "b"):
         (made.folder / f"{name}.csv").write_text("sentence,mood\ngood film,1\nbad film,0\ngreat plot,1\nboring plot,0\n")
-    surveys = [survey_file(made.data, made.folder / f"{name}.csv", made.folder) for name in ("a", "b")]
+    files = [RawFile("train", f"{name}.csv", made.folder / f"{name}.csv", name) for name in ("a", "b")]
+    surveys = [survey_file(made.data, file, made.folder) for file in files]
     with pytest.raises(BadData, match="a.csv, line 1 looks like one: no other row has its label 'mood'"):
         decide_classes(made.data, surveys)
 
@@ -257,7 +304,7 @@ def test_the_number_of_shards_is_not_part_of_the_name():
         ({"limit_train": 5}, "`limit_train` draws from all rows, but with `shards` each file is prepared separately"),
         ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
         ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),
-        ({"shards": 3}, "data.shards: 3 is more than the files of data.train (1), which are not divided. Set data.shards: 1"),
+        ({"shards": 3}, "data.shards: 3 is more than the files of data.train, with the slices of large ones: 1. Set data.shards: 1."),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_shards_are_refused(tmp_path, tiny_tokenizer, monkeypatch, changes, message):

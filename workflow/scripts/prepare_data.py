@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import raw_files
+from snaketrain.data.sharded.dealing import whole_files
 from snaketrain.data.sharded.gathering import ARROW, parts_of, remove_others
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> None:
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
         elif shards:
-            parts = parts_of(raw_files(raw, data), shards, output)
+            parts = parts_of(whole_files(raw, data), shards, output)
             facts, report, made = _join(data, parts, model.folder / "files", output)
         else:
             facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)

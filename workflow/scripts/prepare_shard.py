@@ -2,10 +2,8 @@
 
 import argparse
 import os
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
@@ -25,7 +23,7 @@ def main(args: argparse.Namespace) -> None:
     try:
         files = Shard.of(args.shard).files(raw, data)
         verify(model)
-        verify(raw, wanted={file.title for file in files}.__contains__)
+        verify(raw, wanted={file.fetched for file in files}.__contains__)
         parts = _prepare(job, data, files, raw, model, decided, args.threads)
     except ValueError as error:
         raise SystemExit(f"prepare_shard: {error}") from None
@@ -36,22 +34,19 @@ def main(args: argparse.Namespace) -> None:
         made[f"{beside}/manifest.json"] = file_digest(part.path)
     adopt(job.folder, made)
     inputs = {"raw": raw.content, "tokenizer": model.content} | ({"classes": decided.content} if decided else {})
-    job.finish(inputs, sorted(made), {"parts": {file: part.folder.name for file, part in parts.items()}}, started)
+    job.finish(inputs, sorted(made), {"parts": [parts[file.title].folder.name for file in files]}, started)
 
 
 def _prepare(
     job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
 ) -> dict[str, Manifest]:
     from snaketrain.data.sharded.preparing import prepare_parts
-    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+    from snaketrain.data.tokenization.files import tokenizer_folder
 
     classes: list[str] = decided.facts["classes"] if decided else []
     shared = digest(sorted(job.given.settings), sorted(job.given.code), model.content, classes)
     folders = {job.folder.parent.parent / "parts" / digest(shared, file.title, file.sha256): file for file in files}
-    with tempfile.TemporaryDirectory(dir=job.folder) as folder:
-        tokenizer = Path(folder) / "tokenizer"
-        copy_tokenizer(tokenizer_folder(model.folder / "files"), tokenizer, data.pair)
-        return prepare_parts(data, folders, raw.folder, tokenizer, classes, threads)
+    return prepare_parts(data, folders, raw.folder, tokenizer_folder(model.folder / "files"), classes, threads)
 
 
 def _arguments() -> argparse.Namespace:

@@ -23,11 +23,11 @@ def main(args: argparse.Namespace) -> None:
     found: dict[str, JsonObject] = {}
     try:
         files = [file for file in Shard.of(args.shard).files(raw, data) if file.source == "train"]
-        verify(raw, wanted={file.title for file in files}.__contains__)
+        verify(raw, wanted={file.fetched for file in files}.__contains__)
         for file in files:
             key = digest(job.given.settings, job.given.code, file.sha256)
             before = known.get(file.title, {})
-            labels = before["labels"] if before.get("key") == key else survey_file(data, file.path, raw.folder)
+            labels = before["labels"] if before.get("key") == key else survey_file(data, file, raw.folder)
             found[file.title] = {"key": key, "labels": labels}
     except ValueError as error:
         raise SystemExit(f"survey_shard: {error}") from None

@@ -10,7 +10,9 @@ from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation_sets import placed
 from snaketrain.config.validating import follows, mentions
+from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
+from snaketrain.data.sources.formats import slices
 from snaketrain.data.sources.objects import address_problems
 from snaketrain.data.sources.reading import check, check_inputs
 from snaketrain.orchestration.inspection.code_references import reference_errors
@@ -179,12 +181,17 @@ def shared_files(data: Data) -> Iterator[str]:
 
 
 def empty_shards(data: Data) -> Iterator[str]:
-    """More shards than files: a hub's files are counted when they are fetched."""
+    """More shards than files and slices of large ones: a hub's files are counted when they are fetched."""
+    if not data.shards:
+        return
     given = {split: files for split, files in _local_files(data.for_training).items() if files}
-    count = sum(map(len, given.values()))
-    if data.shards and count < data.shards and len(given) == len(data.for_training.sources):
-        of = " and ".join(f"data.{split}" for split in given)
-        yield f"data.shards: {data.shards} is more than the files of {of} ({count}), which are not divided. Set data.shards: {count}."
+    with contextlib.suppress(BadData, LookupError, OSError):  # a file or an encoding that cannot be read is reported elsewhere
+        count = sum(len(slices(file, data)) for files in given.values() for file in files)
+        if count < data.shards and len(given) == len(data.for_training.sources):
+            of = " and ".join(f"data.{split}" for split in given)
+            yield (
+                f"data.shards: {data.shards} is more than the files of {of}, with the slices of large ones: {count}. Set data.shards: {count}."
+            )
 
 
 def _local_files(data: Data) -> dict[str, list[Path]]:

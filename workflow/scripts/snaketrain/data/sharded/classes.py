@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from snaketrain.config.schema import Data
+from snaketrain.data.sharded.dealing import RawFile
 from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.sources.reading import rows
 from snaketrain.data.text.surveying import Survey, Surveyor, classes
 from snaketrain.runtime.json_types import JsonObject
 
 
-def survey_file(data: Data, file: Path, root: Path) -> JsonObject:
+def survey_file(data: Data, file: RawFile, root: Path) -> JsonObject:
     """For each label how often it occurs, how often in a first line, and where first."""
     surveyor = Surveyor("train", data, None)
-    for _ in surveyor.examples([file], root):
+    for _ in surveyor.examples(rows([file.path], data, surveyor.issues, root, file_slice=file.file_slice)):
         pass
     return {
         label: [count, surveyor.in_first_lines[label], surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()

@@ -1,11 +1,13 @@
-"""Which files a shard consists of: the files are dealt to the shards one by one, in their order."""
+"""Which files a shard consists of: the files, and the slices of large ones, are dealt to the shards one by one, in their order."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.formats import format_of
+from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.sources.file_slices import WHOLE, FileSlice
+from snaketrain.data.sources.formats import format_of, slices
 from snaketrain.data.sources.reading import readable
 from snaketrain.runtime.manifests import Manifest
 
@@ -15,10 +17,20 @@ class RawFile(NamedTuple):
     name: str  # in the folder of its source
     path: Path
     sha256: str
+    file_slice: FileSlice = WHOLE
+
+    @property
+    def fetched(self) -> str:
+        """In the folder of the raw data."""
+        return f"{self.source}/{self.name}"
 
     @property
     def title(self) -> str:
-        return f"{self.source}/{self.name}"
+        return (
+            self.fetched
+            if self.file_slice == WHOLE
+            else f"{self.fetched}, slice {self.file_slice.number + 1:03} of {self.file_slice.total}"
+        )
 
 
 class Shard(NamedTuple):
@@ -37,7 +49,15 @@ class Shard(NamedTuple):
 
 
 def raw_files(raw: Manifest, data: Data) -> list[RawFile]:
-    """All files of a known format, source by source; `raw`: of the fetched data."""
+    """All files of a known format, source by source, and of large ones each slice; `raw`: of the fetched data."""
+    try:
+        return [file._replace(file_slice=each) for file in whole_files(raw, data) for each in slices(file.path, data)]
+    except OSError as error:
+        raise BadData(f"{error.filename}: cannot be read ({error.strerror}). Restore the file, and start snakemake again.") from None
+
+
+def whole_files(raw: Manifest, data: Data) -> list[RawFile]:
+    """Undivided; nothing is read."""
     found: list[RawFile] = []
     for source, names in raw.facts["files"].items():
         files = [RawFile(source, name, raw.folder / source / name, raw.files[f"{source}/{name}"]) for name in names]

@@ -1,6 +1,7 @@
 """The parts that the shards have made."""
 
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 from snaketrain.data.sharded.dealing import RawFile
@@ -11,11 +12,17 @@ ARROW = tuple(f"{split}.arrow" for split in SPLITS)
 
 
 def parts_of(files: list[RawFile], shards: list[Manifest], output: Path) -> list[Manifest]:
-    """The part of each file, in the order of the files."""
-    keys = {file: key for shard in shards for file, key in shard.facts["parts"].items()}
-    if missing := [file.title for file in files if file.title not in keys]:
-        raise ValueError(f"{missing[0]} is in none of the {len(shards)} shards. Start snakemake again: it prepares them again.")
-    return [read_manifest(output / "parts" / keys[file.title] / "manifest.json") for file in files]
+    """In the order of the files, whose slices were dealt to the shards one by one; `files`: undivided."""
+    turns = zip_longest(*(shard.facts["parts"] for shard in shards))
+    parts = [read_manifest(output / "parts" / name / "manifest.json") for turn in turns for name in turn if name]
+    slices = {part.facts["file"]: part.facts["slice"][1] for part in parts}  # their number
+    wanted = [(file.fetched, file.sha256, number) for file in files for number in range(slices.get(file.fetched, 1))]
+    if [(part.facts["file"], *part.inputs.values(), part.facts["slice"][0]) for part in parts] != wanted:
+        raise ValueError(
+            f"the {len(shards)} shards do not have each raw file once: a file has changed while they were prepared. Delete {output / 'shards'} and "
+            "start snakemake again, which prepares what has changed."
+        )
+    return parts
 
 
 def remove_others(output: Path, parts: list[Manifest], shards: list[Manifest]) -> None:

@@ -1,4 +1,4 @@
-"""Prepares one file: it is read, tokenised and written once, as a folder with a file for each split.
+"""Prepares one file, or a slice of a large one: it is read, tokenised and written once, as a folder with a file for each split.
 
 The folder's name is a digest of all that its content depends on, so it is found again whichever job needs it. It is renamed into place
 when it is complete: a job that is killed leaves nothing that looks like a part.
@@ -9,7 +9,7 @@ import shutil
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from snaketrain.data.sharded.dealing import RawFile
 from snaketrain.data.sharded.repetitions import write_keys
 from snaketrain.data.sharded.splitting import assign_by_key, splits_of, text_key
 from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import check_columns, readable
+from snaketrain.data.sources.reading import RawRow, check_columns, readable, rows
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS
 from snaketrain.data.text.spooling import in_batches, progress, row_schema
@@ -31,7 +31,7 @@ from snaketrain.data.tokenization.tokenizer import Tokenizer
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.integrity import damage, digests
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows
 
@@ -60,7 +60,9 @@ def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: To
     building.mkdir(parents=True)
     facts = _write(building, data, file, root, tokenizer, found_classes)
     files = digests(building, sorted(path.name for path in building.iterdir()))
-    write_manifest(building / "manifest.json", Manifest("prepare_shard", folder.name, [], {file.title: file.sha256}, files, facts))
+    manifest = Manifest("prepare_shard", folder.name, [], {file.title: file.sha256}, files, facts)
+    # without times: a part that is made again has the same bytes, so what reads it is not stale
+    write_json(building / "manifest.json", {name: value for name, value in asdict(manifest).items() if name != "path"})
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(building, folder)
     return read_manifest(folder / "manifest.json")
@@ -75,8 +77,9 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
     splits = {split: PartSplit(SplitWriter(data, names, class_of, data.label is not None)) for split in splits_of(file.source, data)}
     with ExitStack() as opened:
         add = {split: opened.enter_context(part.writer.opened(folder / f"{split}.arrow", issues)) for split, part in splits.items()}
-        rows = _with_split(in_batches(_usable(surveyor, file.path, root), row_schema(data)), file.source, data)
-        for batch in progress(tokenizer.encode(rows), f"read and tokenise {file.title}"):
+        found = rows([file.path], data, surveyor.issues, root, file_slice=file.file_slice)
+        batches = _with_split(in_batches(_usable(surveyor, found), row_schema(data)), file.source, data)
+        for batch in progress(tokenizer.encode(batches), f"read and tokenise {file.title}"):
             for split, part in splits.items():
                 chosen = batch.filter(pyarrow.compute.equal(batch[SPLIT], SPLITS.index(split)))
                 add[split](chosen)
@@ -87,7 +90,8 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
     states = np.frombuffer(surveyor.labels, np.int8)
     return {
         "source": file.source,
-        "file": file.title,
+        "file": file.fetched,
+        "slice": list(file.file_slice),
         "label_names": names,
         "rows": surveyor.rows,
         "labelled": int((states == VALID).sum()),
@@ -97,8 +101,8 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
     }
 
 
-def _usable(surveyor: Surveyor, file: Path, root: Path) -> Iterator[Example]:
-    for example in surveyor.examples([file], root):
+def _usable(surveyor: Surveyor, rows: Iterator[RawRow]) -> Iterator[Example]:
+    for example in surveyor.examples(rows):
         if surveyor.labels[-1] in (VALID, WITHHELD):
             yield example
 

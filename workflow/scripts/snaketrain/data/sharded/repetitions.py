@@ -1,7 +1,8 @@
-"""Which texts occur twice among any number of them: range by range of their keys, so that memory does not grow with the data."""
+"""Which texts occur twice among any number of them: range by range of their keys, so that neither memory nor time grows faster than the data."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow
@@ -9,31 +10,43 @@ import pyarrow
 from snaketrain.data.prepared_files import open_table
 
 AT_A_TIME = 1 << 22  # keys that are compared together
-READ = 1 << 20
+
+
+class Keys(NamedTuple):
+    """Of the examples of a part: ascending, each with the number of its example; of equal keys the first example comes first."""
+
+    keys: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray) -> "Keys":
+        order = np.argsort(keys, kind="stable").astype(np.uint32)
+        return cls(keys[order], order)
 
 
 def write_keys(folder: Path, split: str, keys: np.ndarray) -> None:
-    table = pyarrow.table({"key": keys})
+    table = pyarrow.table(Keys.of(keys)._asdict())
     with pyarrow.ipc.new_file(str(folder / f"{split}.keys.arrow"), table.schema) as file:
         file.write_table(table)
 
 
-def read_keys(folders: Iterable[Path], split: str) -> list[np.ndarray]:
+def read_keys(folders: Iterable[Path], split: str) -> list[Keys]:
     """Memory-mapped, and by pyarrow, which keeps no file open: there may be more parts than a process may open files."""
-    return [chunk.to_numpy() for folder in folders for chunk in open_table([folder / f"{split}.keys.arrow"])["key"].chunks]
+    tables = (open_table([folder / f"{split}.keys.arrow"]) for folder in folders)
+    return [Keys(*(table[name].chunk(0).to_numpy() for name in Keys._fields)) for table in tables if len(table)]
 
 
-def repeated(parts: Sequence[np.ndarray], most: int) -> tuple[int, list[int]]:
+def repeated(parts: Sequence[Keys], most: int) -> tuple[int, list[int]]:
     """How many keys occurred before, and the first positions of such; the parts follow one another."""
     found, first = 0, list[int]()
-    for keys, positions in _ranges(parts):
+    for keys, positions in _ranges(parts, _count(parts)):
         order = np.argsort(keys, kind="stable")
         again = order[1:][keys[order][1:] == keys[order][:-1]]
         found, first = found + len(again), sorted([*first, *np.sort(positions[again])[:most].tolist()])[:most]
     return found, first
 
 
-def among(parts: Sequence[np.ndarray], others: Sequence[np.ndarray], most: int) -> tuple[int, list[int]]:
+def among(parts: Sequence[Keys], others: Sequence[Keys], most: int) -> tuple[int, list[int]]:
     """How many keys are among others, and the first positions of such."""
     count = max(_count(parts), _count(others))
     found, first = 0, list[int]()
@@ -43,27 +56,20 @@ def among(parts: Sequence[np.ndarray], others: Sequence[np.ndarray], most: int) 
     return found, first
 
 
-def _count(parts: Sequence[np.ndarray]) -> int:
+def _count(parts: Sequence[Keys]) -> int:
     """Into how many ranges, a power of two, the keys are divided."""
-    return 1 << max(0, (sum(map(len, parts)) - 1) // AT_A_TIME).bit_length()
+    return 1 << max(0, (sum(len(part.keys) for part in parts) - 1) // AT_A_TIME).bit_length()
 
 
-def _ranges(parts: Sequence[np.ndarray], count: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The keys of each range in order of their positions, with these."""
-    count = count or _count(parts)
+def _ranges(parts: Sequence[Keys], count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The keys of each range with their positions, of equal keys in ascending order."""
+    starts = np.cumsum([0, *(len(part.keys) for part in parts)])
+    bounds = np.array([number * (2**64 // count) for number in range(count)], np.uint64)
+    cuts = [[*np.searchsorted(part.keys, bounds), len(part.keys)] for part in parts]
     for number in range(count):
-        chosen = list(_of_range(parts, number, count))
+        within = [slice(*ends[number : number + 2]) for ends in cuts]
+        chosen = [(part.keys[some], part.rows[some] + start) for part, some, start in zip(parts, within, starts, strict=False)]
         yield (
             np.concatenate([keys for keys, _ in chosen] or [np.array([], np.uint64)]),
             np.concatenate([positions for _, positions in chosen] or [np.array([], np.int64)]),
         )
-
-
-def _of_range(parts: Sequence[np.ndarray], number: int, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    bits, start = count.bit_length() - 1, 0
-    for part in parts:
-        for first in range(0, len(part), READ):
-            keys = np.asarray(part[first : first + READ])
-            here = np.flatnonzero(keys >> np.uint64(64 - bits) == number) if bits else np.arange(len(keys))
-            yield keys[here], here + start + first
-        start += len(part)

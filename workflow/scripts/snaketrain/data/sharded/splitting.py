@@ -7,12 +7,12 @@ import numpy as np
 
 from snaketrain.config.schema import Data
 from snaketrain.data.text.splitting import SPLITS
+from snaketrain.data.text.surveying import normal_text
 
 
 def text_key(texts: Iterable[str]) -> int:
     """64 bits, equal for texts that differ only in case and spacing, in every process."""
-    normal = "\t".join(" ".join(text.lower().split()) for text in texts)
-    return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(normal_text(texts).encode(), digest_size=8).digest(), "little")
 
 
 def splits_of(source: str, data: Data) -> tuple[str, ...]:

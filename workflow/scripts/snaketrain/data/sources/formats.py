@@ -1,5 +1,6 @@
 """The rows of one raw file in any format, streamed, so that a file may be larger than memory."""
 
+import codecs
 import gzip
 import io
 import zlib
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.file_slices import WHOLE, FileSlice, Lines, lines_of, read_lines, slices_of
 from snaketrain.data.sources.json_rows import json_rows
 from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
@@ -37,17 +39,19 @@ def format_of(path: Path, wanted: str) -> str | None:
 
 
 def read_rows(
-    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None
+    path: Path, kind: str, data: Data, issues: DataIssues, name: str, only: set[str] | None = None, file_slice: FileSlice = WHOLE
 ) -> Iterator[tuple[int, JsonObject]]:
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
-        yield from _parquet(path, only)
+        yield from _parquet(path, only, file_slice)
         return
-    lines = _lines(path, data.encoding, issues, name)
+    within = None if file_slice == WHOLE else lines_of(path, file_slice)
+    first = within.first if within else 1
+    lines = _lines(path, data.encoding, issues, name, within)
     if kind == "text":
-        yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name))
+        yield from ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
     elif kind == "jsonl":
-        yield from json_rows(lines, name)
+        yield from json_rows(lines, name, first)
     else:
         yield from table(records(kind, lines, issues, name), data.columns, issues, name)
 
@@ -69,13 +73,37 @@ def first_records(path: Path, kind: str, encoding: str, name: str) -> Iterator[t
     return records(kind, _lines(path, encoding, DataIssues(), name), DataIssues(), name)
 
 
-def _lines(path: Path, encoding: str, issues: DataIssues, name: str) -> Iterator[str]:
+def slices(path: Path, data: Data) -> list[FileSlice]:
+    """Of a large file; others, and those whose rows may have several lines, are one slice."""
+    kind, size = format_of(path, data.format), path.stat().st_size
+    found = slices_of(size)
+    if len(found) > 1 and kind == "parquet":
+        return slices_of(size, _parquet_file(path).num_row_groups)
+    if len(found) > 1 and path.suffix.lower() not in COMPRESSED and _ends_lines_as_ascii(data.encoding):
+        has_a_row_on_each_line = (kind == "jsonl" and not _is_array(path)) or (kind == "text" and data.text_unit == "line")
+        return found if has_a_row_on_each_line else [WHOLE]
+    return [WHOLE]
+
+
+def _is_array(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(1000).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _ends_lines_as_ascii(encoding: str) -> bool:
+    """UTF-16 and the like cannot be split into lines before they are decoded."""
+    return "\n".encode(encoding) == b"\n"
+
+
+def _lines(path: Path, encoding: str, issues: DataIssues, name: str, within: Lines | None = None) -> Iterator[str]:
     """Lines with their ends. What cannot be decoded is reported and replaced: one bad byte must not cost a night's work."""
     try:
         with _opened(path) as file:
-            # UTF-16 and the like cannot be split into lines before they are decoded
-            decoded = _decoded_by_line(file, encoding) if "\n".encode(encoding) == b"\n" else _decoded_as_a_whole(file, encoding)
-            for number, (line, valid) in enumerate(decoded, 1):
+            if within and isinstance(file, io.BufferedReader):
+                decoded = _decoded_by_line(read_lines(file, within), encoding)
+            else:
+                decoded = _decoded_by_line(file, encoding) if _ends_lines_as_ascii(encoding) else _decoded_as_a_whole(file, encoding)
+            for number, (line, valid) in enumerate(decoded, within.first if within else 1):
                 if not valid:
                     issues.add("bad_encoding", f"{name}, line {number}", line.strip())
                 yield line.removeprefix("\ufeff") if number == 1 else line
@@ -117,14 +145,15 @@ def _parquet_file(path: Path) -> "pyarrow.parquet.ParquetFile":
         raise _bad_parquet(path, error) from None
 
 
-def _parquet(path: Path, only: set[str] | None) -> Iterator[tuple[int, JsonObject]]:
+def _parquet(path: Path, only: set[str] | None, file_slice: FileSlice) -> Iterator[tuple[int, JsonObject]]:
     import pyarrow
 
     file = _parquet_file(path)
     wanted = [name for name in distinct(file.schema_arrow.names, str(path)) if only is None or name in only]
-    number = 0
+    first, last = file_slice.bounds(file.num_row_groups)
+    number = sum(file.metadata.row_group(group).num_rows for group in range(first))
     try:
-        for batch in file.iter_batches(batch_size=1000, columns=wanted):
+        for batch in file.iter_batches(batch_size=1000, row_groups=[*range(first, last)], columns=wanted):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row

@@ -8,17 +8,17 @@ from snaketrain.data.sources.data_issues import BadData
 LONGEST = 2**28  # characters of one text: more would not fit into a batch's column
 
 
-def texts(lines: Iterator[str], unit: str, name: str) -> Iterator[tuple[int, str]]:
-    """The line in which each text begins, and the text, with line ends as "\\n"."""
-    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
+def texts(lines: Iterator[str], unit: str, name: str, first: int = 1) -> Iterator[tuple[int, str]]:
+    """The line in which each text begins, and the text, with line ends as "\\n". `first`: the number of the first of these lines."""
+    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, first))
     if unit == "line":
         yield from numbered
     elif unit == "paragraph":
         for filled, some in groupby(numbered, key=lambda line: bool(line[1].strip())):
             if filled:
                 yield _joined(some, name)
-    elif (first := next(numbered, None)) is not None:
-        yield _joined(chain([first], numbered), name)
+    elif (line := next(numbered, None)) is not None:
+        yield _joined(chain([line], numbered), name)
 
 
 def _joined(lines: Iterator[tuple[int, str]], name: str) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.file_slices import WHOLE, FileSlice
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
 from snaketrain.data.sources.messages import as_messages
 from snaketrain.labels import label_kind
@@ -30,19 +31,34 @@ class RawRow(NamedTuple):
         return f"{self.file}, line {self.line}"
 
 
-def rows(files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = ()) -> Iterator[RawRow]:
-    """All rows that match `data.where`, file by file; messages name the files relative to `root`. `further`: other columns to read."""
-    every = _every_row(files, data, issues, root, further)
+def rows(
+    files: list[Path],
+    data: Data,
+    issues: DataIssues,
+    root: Path | None = None,
+    further: Collection[str] = (),
+    file_slice: FileSlice = WHOLE,
+) -> Iterator[RawRow]:
+    """All rows that match `data.where`, file by file; messages name the files relative to `root`.
+
+    `further`: other columns to read; `file_slice`: of each file.
+    """
+    every = _every_row(files, data, issues, root, further, file_slice)
     return (row for row in every if _matches(data, row)) if data.where else every
 
 
 def _every_row(
-    files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = ()
+    files: list[Path],
+    data: Data,
+    issues: DataIssues,
+    root: Path | None = None,
+    further: Collection[str] = (),
+    file_slice: FileSlice = WHOLE,
 ) -> Iterator[RawRow]:
     needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
-        for line, values in read_rows(file, kind, data, issues, name, needed):
+        for line, values in read_rows(file, kind, data, issues, name, needed, file_slice):
             yield RawRow(name, line, values)
 
 

@@ -13,6 +13,7 @@ import pyarrow
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.reading import rows as read
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
 from snaketrain.data.text.spooling import Spool, cases, in_batches, joined, progress, row_schema
@@ -99,8 +100,8 @@ def _surveys(
     if trained_on and trained_on.label_names:
         known = set(trained_on.classes(data))
     for source, spool in spools.items():
-        surveyor, schema = Surveyor(source, data, known), row_schema(data)
-        batches = in_batches(surveyor.examples(files[source], root), schema)
+        surveyor, schema = Surveyor(source, data, known, hashed=True), row_schema(data)
+        batches = in_batches(surveyor.examples(read(files[source], data, surveyor.issues, root)), schema)
         if _limited(source, data):
             spool.fill(progress(batches, f"read {source}"), schema)
         else:

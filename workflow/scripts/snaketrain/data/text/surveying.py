@@ -1,13 +1,12 @@
 """The rows of the raw files as examples: which are usable, which classes occur, which texts occur twice.
 
-It keeps nine bytes per row with a text: a hash of the text and the state of the label.
+It keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy
@@ -15,7 +14,7 @@ import numpy
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.messages import is_answered
-from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes, rows
+from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
 
@@ -54,8 +53,9 @@ class Survey:
 class Surveyor:
     """Surveys one source's examples as they are read. `known`: the labels of the classes; None: every label that occurs."""
 
-    def __init__(self, source: str, data: Data, known: set[str] | None):
-        self.source, self.data, self.known = source, data, known
+    def __init__(self, source: str, data: Data, known: set[str] | None, hashed: bool = False):
+        """`hashed`: keep a hash of each text, for a survey that looks for repetitions."""
+        self.source, self.data, self.known, self.hashed = source, data, known, hashed
         self.parser = label_kind(data.label_kind).parser(data)
         self.hashes, self.labels = array("q"), array("b")
         self.label_counts: Counter[str] = Counter()
@@ -63,9 +63,9 @@ class Surveyor:
         self.in_first_lines: Counter[str] = Counter()  # labels in the first line of a file
         self.issues = DataIssues()
 
-    def examples(self, files: list[Path], root: Path) -> Iterator[Example]:
+    def examples(self, rows: Iterable[RawRow]) -> Iterator[Example]:
         """The rows with a text, without unusable labels."""
-        for example in examples(files, self.data, self.issues, root):
+        for example in examples(rows, self.data, self.issues):
             state = self._state(example)
             if state in (MISSING, UNKNOWN):
                 kind = "missing_label" if state == MISSING else self.parser.data_issue
@@ -73,7 +73,8 @@ class Surveyor:
                 example = example._replace(label=None)
             elif self.data.label:
                 self._count(example)
-            self.hashes.append(text_hash(example.texts))
+            if self.hashed:
+                self.hashes.append(text_hash(example.texts))
             self.labels.append(state)
             yield example
 
@@ -135,10 +136,10 @@ class Surveyor:
             )
 
 
-def examples(files: list[Path], data: Data, issues: DataIssues, root: Path) -> Iterator[Example]:
-    """The rows with a text."""
+def examples(rows: Iterable[RawRow], data: Data, issues: DataIssues) -> Iterator[Example]:
+    """Those with a text."""
     parser = label_kind(data.label_kind).parser(data)
-    for row in rows(files, data, issues, root):
+    for row in rows:
         texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
         if data.messages and texts[0] and not is_answered(texts[0]):
             issues.add("no_answer", row.location, texts[0])
@@ -153,9 +154,14 @@ def nothing_usable(source: str, rows: int, issues: DataIssues) -> BadData:
     return BadData(f"data.{source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`.")
 
 
-def text_hash(texts: tuple[str, ...]) -> int:
+def text_hash(texts: Iterable[str]) -> int:
     """Equal for texts that differ only in case and spacing. It differs between processes."""
-    return hash("\t".join([" ".join(text.lower().split()) for text in texts]))
+    return hash(normal_text(texts))
+
+
+def normal_text(texts: Iterable[str]) -> str:
+    """The same for texts that differ only in case and spacing."""
+    return "\t".join([" ".join(text.lower().split()) for text in texts])
 
 
 def classes(data: Data, train: Survey | None) -> tuple[list[str], dict[str, int]]:

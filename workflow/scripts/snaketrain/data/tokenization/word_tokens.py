@@ -83,7 +83,7 @@ def unsplittable(library: LibraryTokenizer) -> str:
 
 @cache
 def visible() -> list[str]:
-    return [character for character in map(chr, range(0x10000)) if re.match(f"[{VISIBLE}]", character)]
+    return re.findall(f"[{VISIBLE}]", "".join(map(chr, range(0x10000))))
 
 
 def splits_at_spaces(library: LibraryTokenizer) -> bool:
