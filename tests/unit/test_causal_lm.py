@@ -14,7 +14,8 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.evaluation.predicting import predict
-from snaketrain.models import token_losses
+from snaketrain.models import logit_chunks
+from snaketrain.models.token_losses import token_losses
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.training.building import add_metrics
@@ -207,11 +208,11 @@ def test_only_answers_are_trained_on_unless_learn_prompts_is_set(task, modules, 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_losses_in_chunks_equal_those_of_pytorch(monkeypatch, chunk, kind):
     torch.manual_seed(2)
-    monkeypatch.setattr(token_losses, "CHUNK", chunk)
+    monkeypatch.setattr(logit_chunks, "CHUNK", chunk)
     logits, targets = torch.randn(3, 7, VOCABULARY).to(kind).requires_grad_(), torch.randint(0, VOCABULARY, (3, 7))
     targets[0, 3:] = -100
     weights = torch.rand(3, 7)
-    losses = token_losses.token_losses(logits, targets)
+    losses = token_losses(logits, targets)
     expected = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
     gradients = [torch.autograd.grad((each * weights).sum(), logits)[0] for each in (losses, expected)]
     assert losses.dtype == torch.float32 and gradients[0].dtype == kind

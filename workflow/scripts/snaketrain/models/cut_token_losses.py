@@ -7,7 +7,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.functional import pad
 
-from snaketrain.models.token_losses import NO_TARGET, chunks
+from snaketrain.models.logit_chunks import NO_TARGET, chunks
 
 
 def cut_token_losses(logits: DTensor, targets: Tensor) -> Tensor:

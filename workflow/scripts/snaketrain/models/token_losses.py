@@ -4,15 +4,12 @@ PyTorch's own function also keeps the log probabilities in float32. Here only th
 computed in chunks, and recomputed in the backward pass.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn.functional import cross_entropy
 
-NO_TARGET = -100
-CHUNK = 2**24  # logits
+from snaketrain.models.logit_chunks import NO_TARGET, chunks
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -46,8 +43,3 @@ class _TokenLosses(torch.autograd.Function):
             part.scatter_add_(1, targets[at, None].clamp(min=0), -torch.ones_like(part[:, :1]))
             gradient[at] = part.mul_(above[at, None] * there)
         return gradient, None
-
-
-def chunks(logits: Tensor) -> Iterator[slice]:
-    rows = max(1, CHUNK // logits.shape[1])
-    return (slice(start, start + rows) for start in range(0, len(logits), rows))

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from snaketrain.models.logit_chunks import NO_TARGET
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.probing import sees_later_tokens, sees_other_texts, vocabulary_size
-from snaketrain.models.token_losses import NO_TARGET
 from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import has_memory
 from snaketrain.runtime.json_types import JsonObject

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from snaketrain.config.schema.generation import TEXT_METRICS
+from snaketrain.models.logit_chunks import NO_TARGET
 from snaketrain.models.pretrained import describe_model
-from snaketrain.models.token_losses import NO_TARGET, token_losses
+from snaketrain.models.token_losses import token_losses
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.tasks.base import Batch, Columns, Modules, Task
 from snaketrain.tasks.generation import Answers, Generation, stop_at_end
