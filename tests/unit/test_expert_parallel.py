@@ -46,3 +46,9 @@ def test_dimensions_that_do_not_go_together_are_refused_before_any_job(arguments
 
 def test_dimensions_that_go_together_are_accepted():
     assert not list(option_errors({"pipeline": 2, "expert": 2, "shard": 2, "schedule": "zbv", "build_once": False}))
+
+
+def test_a_degree_of_null_is_that_of_a_dimension_which_is_left_out():
+    assert not list(option_errors({"pipeline": None, "context": 2, "expert": None, "tensor": 2}))
+    (problem,) = option_errors({"tensor": None, "sequence_parallel": True})
+    assert problem.startswith("train.strategy.arguments.sequence_parallel: has no effect without")

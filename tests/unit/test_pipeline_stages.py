@@ -117,9 +117,20 @@ def test_a_task_that_calls_its_model_twice_is_refused():
         answer(objective(lambda modules, batch: modules["model"](IDS) + modules["model"](IDS)), {}, torch.ones(3))
 
 
-def test_too_few_microbatches_are_refused_before_any_job():
-    strategy = {"use": "mesh", "arguments": {"pipeline": 2}}
+@pytest.mark.parametrize(
+    ("schedule", "accumulate", "message"),
+    [
+        ("1f1b", 1, "train.accumulate (1) is less than the stages of a pipeline"),
+        ("1f1b", 2, None),
+        ("1f1b", 5, None),
+        ("interleaved", 5, "train.accumulate (5) cannot be divided into 2 equal rounds"),
+        ("interleaved", 3, None),
+        ("interleaved", 6, None),
+        ("zbv", 5, None),
+    ],
+)
+def test_microbatches_that_a_schedule_cannot_run_are_refused_before_any_job(schedule, accumulate, message):
+    strategy = {"use": "mesh", "arguments": {"pipeline": 2, "schedule": schedule}}
     run = {"data": {"train": {"path": "a"}, "tokenizer": {"path": "b"}}, "compute": {"processes": 4}}
-    for accumulate, refused in ((1, True), (2, False)):
-        found = list(strategy_errors(Settings.model_validate(run | {"train": {"strategy": strategy, "accumulate": accumulate}})))
-        assert any(error.startswith(f"train.accumulate ({accumulate}) is less than the stages of a pipeline") for error in found) is refused
+    found = list(strategy_errors(Settings.model_validate(run | {"train": {"strategy": strategy, "accumulate": accumulate}})))
+    assert [error.startswith(message or "") for error in found] == [True] * bool(message)

@@ -78,24 +78,40 @@ def mesh_shape(given: Mapping[str, object], processes: int, counted: str = "comp
     return MeshShape(**fixed | dict.fromkeys(filling, processes // product))
 
 
+def is_used(arguments: Mapping[str, object], dimension: str) -> bool:
+    """Whether more than one process may share the work in a dimension; null stands for 1."""
+    return arguments.get(dimension) not in (None, 1)
+
+
 def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
     """Options of dimensions that are not used, or that do not exist."""
-
-    def used(dimension: str) -> bool:
-        return arguments.get(dimension, 1) != 1
-
     for option, dimensions in OPTIONS.items():
         default = CHOICES[option][0] if option in CHOICES else None
-        if arguments.get(option) not in (None, False, default) and not any(map(used, dimensions)):
+        if arguments.get(option) not in (None, False, default) and not any(is_used(arguments, each) for each in dimensions):
             needed = " or ".join(f"{SETTING}.{dimension}" for dimension in dimensions)
             yield f"{SETTING}.{option}: has no effect without {needed}: set it, or remove `{option}`"
     for option, choices in CHOICES.items():
         if (chosen := arguments.get(option, choices[0])) not in choices:
             yield f"{SETTING}.{option}: is {chosen!r}, which is not one of {', '.join(choices)}"
-    for dimension, option in ((each, option) for each in EXCLUDED if used(each) for option in EXCLUDED[each]):
-        given = arguments.get(option, False)
-        if given is not False and (given is True or given != 1):  # a switch, or a degree
+    for dimension, option in ((each, option) for each in EXCLUDED if is_used(arguments, each) for option in EXCLUDED[each]):
+        if is_used(arguments, option) if option in DIMENSIONS else arguments.get(option):
             yield f"{SETTING}.{option}: does not work with {SETTING}.{dimension}: remove one of them"
+
+
+def microbatch_error(arguments: Mapping[str, object], stages: int, microbatches: int) -> str | None:
+    """Why the schedule of a pipeline with so many processes cannot run a batch in so many microbatches."""
+    if microbatches < stages:
+        return (
+            f"train.accumulate ({microbatches}) is less than the stages of a pipeline, {SETTING}.pipeline ({stages}), which "
+            f"its microbatches keep busy: make it at least {stages}, better {4 * stages}"
+        )
+    rounds = max(1, microbatches // stages)
+    if stages > 1 and arguments.get("schedule") == "interleaved" and microbatches % rounds:
+        return (
+            f"train.accumulate ({microbatches}) cannot be divided into {rounds} equal rounds, in each of which {SETTING}.schedule: interleaved "
+            f"runs at least {SETTING}.pipeline ({stages}) microbatches: make it {stages * rounds}, or use another schedule"
+        )
+    return None
 
 
 def _degree(name: str, value: object) -> int:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from snaketrain.config.mesh_shape import option_errors
+from snaketrain.config.mesh_shape import is_used, option_errors
 from snaketrain.models.without_memory import has_memory
 from snaketrain.strategies.context_attention import ContextAttention
 from snaketrain.strategies.cut_logits import CutLogits
@@ -46,10 +46,11 @@ class Mesh(Pipelining):
         loss_parallel: bool = False,
         **options: Any,
     ):
-        if pipeline != 1:
+        wanted = {"replicate": replicate, "tensor": tensor, "context": context, "expert": expert, "pipeline": pipeline}
+        if is_used(wanted, "pipeline"):
             options.setdefault("reshard_after_forward", False)  # each microbatch would gather the parameters again
         super().__init__(**options)
-        self.wanted = {"replicate": replicate, "tensor": tensor, "context": context, "expert": expert, "pipeline": pipeline}
+        self.wanted = wanted
         self.wanted |= {} if shard is None else {"shard": shard}
         self.plan, self.context_attention, self.schedule = plan, context_attention, schedule
         self.sequence_parallel, self.loss_parallel = sequence_parallel, loss_parallel

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from snaketrain.config.errors import expectation, nearest
+from snaketrain.config.mesh_shape import is_used
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.generation import TEXT_METRICS, Generate
@@ -93,7 +94,7 @@ def preventing(strategy: Use) -> str | None:
     given = strategy.arguments
     if given.get("sequence_parallel"):
         return "sequence_parallel"
-    return next((name for name in ("pipeline", "expert") if given.get(name, 1) != 1), None)
+    return next((name for name in ("pipeline", "expert") if is_used(given, name)), None)
 
 
 def described(strategy: Use) -> str:

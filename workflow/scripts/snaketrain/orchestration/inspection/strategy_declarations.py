@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, mesh_shape, option_errors
+from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
@@ -105,11 +105,8 @@ def strategy_errors(run: Settings) -> Iterator[str]:
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
             break
     stages = info.stages(strategy.arguments, compute.node_counts[-1] * compute.processes)
-    if train.accumulate < stages:
-        yield (
-            f"train.accumulate ({train.accumulate}) is less than the stages of a pipeline, train.strategy.arguments.pipeline ({stages}), which "
-            f"its microbatches keep busy: make it at least {stages}, better {4 * stages}."
-        )
+    if problem := microbatch_error(strategy.arguments, stages, train.accumulate):
+        yield f"{problem}."
     parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
     if train.batch_tokens is None and parts > train.batch_size:
         times_nodes = f"compute.nodes ({compute.nodes}) times " if compute.nodes != "1" else ""
