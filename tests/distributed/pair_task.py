@@ -7,6 +7,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from snaketrain.tasks.base import Task
+from snaketrain.tasks.text_classification import TextClassification
 
 
 def layers(inputs: int, outputs: int) -> nn.Module:
@@ -68,3 +69,16 @@ class JointPair(Pair):
 
     def both(self, modules, batch):
         return self.maker(modules, batch)["maker"] / 64  # scaled up it is still in the range of fp16
+
+
+class TwoLosses(TextClassification):
+    """Of one module, which are learnt in turn."""
+
+    def objectives(self, modules):
+        return [(self.first, ["model"]), (self.second, ["model"])]
+
+    def first(self, modules, batch):
+        return {"first": self.training_step(modules, batch)}
+
+    def second(self, modules, batch):
+        return {"second": 0.5 * self.training_step(modules, batch)}

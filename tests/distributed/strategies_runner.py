@@ -54,6 +54,7 @@ MODELS = {
     "lm": Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"num_key_value_heads": 2}),
     "packed": Model(use="transformers.LlamaForCausalLM", arguments=LLAMA | {"num_key_value_heads": 2}),
     "deep": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA | {"num_hidden_layers": 5}),
+    "half frozen": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA | {"num_hidden_layers": 5}),
     "mixture": Model(use="transformers.MixtralForCausalLM", arguments=LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen": Model(
         use="transformers.Qwen3MoeForCausalLM",
@@ -75,6 +76,7 @@ TRAIN = {
     "lm": {"task": "causal_lm", "clip_norm": 0.5, "recompute_activations": True},
     "packed": {"task": "causal_lm", "clip_norm": 0.5, "packing": True},
     "deep": {"clip_norm": 0.1, "weight_decay": 0.1, "freeze": ["model.embed_tokens.*"]},
+    "half frozen": {"freeze": ["model.embed_tokens.*", "model.layers.[012].*"]},
     "mixture": {"task": "causal_lm", "clip_norm": 0.5, "weight_decay": 0.1},
     "qwen": {"task": "causal_lm", "clip_norm": 0.5, "packing": True, "recompute_activations": True},
     "larger": {},

@@ -9,11 +9,14 @@ import pytest
 from distributed.test_strategies import job, run
 
 STEP = "checkpoints/step-00000006"
+TWO_LOSSES = {"task": f"{Path(__file__).with_name('pair_task.py')}:TwoLosses"}
 # by the number of processes: name, model, arguments of `mesh` (or another strategy), whose checkpoint it resumes, and settings
 FIRST = [
     ("deep", "deep", "single", None, {}),
     ("mixture", "mixture", "single", None, {}),
     ("qwen", "qwen", "single", None, {}),
+    ("half frozen", "half frozen", "single", None, TWO_LOSSES),
+    ("1f1b, a frozen stage", "half frozen", {"pipeline": 2}, None, TWO_LOSSES | {"accumulate": 2}),
     ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than there are examples in a batch: some microbatches are fillers
     ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
     ("expert", "mixture", {"expert": 2}, None, {}),
@@ -21,6 +24,7 @@ FIRST = [
 ]
 RESUMED = [
     ("interleaved from single", "deep", {"pipeline": 2, "schedule": "interleaved"}, "deep", {"accumulate": 4}),
+    ("zbv, recomputed", "deep", {"pipeline": 2, "schedule": "zbv"}, "deep", {"accumulate": 4, "recompute_activations": True}),
     ("single from 1f1b", "deep", "single", "1f1b", {}),
     ("fsdp from zbv", "deep", "fsdp", "zbv, whole", {}),
     ("expert from single", "mixture", {"expert": 2}, "mixture", {}),
@@ -28,6 +32,8 @@ RESUMED = [
 ]
 ON_FOUR = [
     ("1f1b and shard", "deep", {"pipeline": 2, "shard": 2}, "1f1b", {"accumulate": 4}),
+    ("zbv and shard", "deep", {"pipeline": 2, "shard": 2, "schedule": "zbv"}, "zbv, whole", {"accumulate": 4}),
+    ("interleaved and replicate", "deep", {"pipeline": 2, "replicate": 2, "schedule": "interleaved"}, "1f1b", {"accumulate": 4}),
     ("zbv and tensor", "deep", {"pipeline": 2, "tensor": 2, "schedule": "zbv"}, "zbv, whole", {"accumulate": 4}),
     ("expert and shard", "mixture", {"expert": 2, "shard": 2}, "expert", {}),
     ("expert and pipeline", "mixture", {"expert": 2, "pipeline": 2}, "expert", {"accumulate": 2}),
@@ -38,6 +44,7 @@ CASES_ON_FOUR = [(name, model, resumes) for name, model, _, resumes, _ in ON_FOU
 
 OVERFLOWING = {
     "pipeline overflows": job("mesh", "deep", arguments={"pipeline": 2}, accumulate=2, precision="fp16"),
+    "a frozen stage overflows": job("mesh", "half frozen", arguments={"pipeline": 2}, accumulate=2, precision="fp16"),
     "expert overflows": job("mesh", "mixture", arguments={"expert": 2}, precision="fp16"),
 }
 

@@ -84,10 +84,18 @@ def bart() -> nn.Module:
     return BartForConditionalGeneration(BartConfig(d_model=32, encoder_layers=2, decoder_layers=2, vocab_size=24))
 
 
+def gemma() -> nn.Module:
+    """Its attention caps scores, which PyTorch's function does not."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM(Gemma2Config(**LLAMA, head_dim=8))
+
+
 @pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize(
     ("arguments", "make", "message"),
     [
+        ({"context": 2}, gemma, "the attention of Gemma2ForCausalLM cannot be computed by PyTorch's scaled_dot_product_attention"),
         ({"context": 2}, lambda: nn.Sequential(nn.Linear(2, 2)), r"arguments.context: needs a transformers model of one list of blocks, which Sequ"),
         ({"context": 2}, bart, r"arguments.context: needs a transformers model of one list of blocks, which BartFor"),
         ({"context": 2, "context_attention": "ulysses"}, lambda: llama(num_attention_heads=1, num_key_value_heads=1), "does not divide the 1 heads"),

@@ -27,6 +27,11 @@ class ContextAttention:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
 
+        if not getattr(module, "_supports_sdpa", False):  # what it has besides, such as caps of scores or sinks, would be lost
+            raise SystemExit(
+                f"train.strategy.arguments.context: the attention of {type(module).__name__} cannot be computed by PyTorch's "
+                "scaled_dot_product_attention, which would replace it. Use `tensor`, `shard` or another model."
+            )
         self.check_heads(module)
         AttentionInterface.register(NAME, self.forward)
         AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -62,7 +62,7 @@ class Dispatch:
         sent, received = (each.view(self.ranks, self.here).sum(1).tolist() for each in (counts, theirs))
         rows = exchange(hidden[order // experts_each], sent, received, self.group)
         expert = torch.arange(self.here, device=hidden.device).repeat(self.ranks).repeat_interleave(theirs)
-        local = LocalExperts(self.experts, self.here, self.ranks, rows.dtype)
+        local = LocalExperts(self.experts, self.here, self.ranks)
         one_each = expert[:, None], rows.new_ones(len(rows), 1)
         done = grouped_mm_experts_forward(local, rows, *one_each)  # type: ignore[arg-type]  # it reads attributes alone
         back = torch.empty_like(order)
@@ -78,15 +78,15 @@ class LocalExperts:
     Their gradients are sums over the tokens of all ranks already, where those of other parameters are averaged over the ranks later.
     """
 
-    def __init__(self, experts: nn.Module, number: int, ranks: int, dtype: torch.dtype):
-        self._experts, self._ranks, self._dtype, self.num_experts = experts, ranks, dtype, number
+    def __init__(self, experts: nn.Module, number: int, ranks: int):
+        self._experts, self._ranks, self.num_experts = experts, ranks, number
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._experts, name)
         if not isinstance(found, Tensor):
             return found
         local = found.to_local() if isinstance(found, DTensor) else found
-        return _ScaledGradient.apply(local.to(self._dtype), 1.0 / self._ranks)  # type: ignore[no-untyped-call]  # torch has no types for it
+        return _ScaledGradient.apply(local, 1.0 / self._ranks)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class _ScaledGradient(torch.autograd.Function):

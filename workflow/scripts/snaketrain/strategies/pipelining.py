@@ -25,7 +25,6 @@ class Pipelining(MeshBase):
     """Without the dimension, it is a MeshBase."""
 
     schedule = "1f1b"
-    loss_names: list[str] | None = None  # known when the last stage has computed a loss
 
     def start(self) -> None:
         super().start()
@@ -90,11 +89,9 @@ class Pipelining(MeshBase):
 
     def from_last(self, pipelined: Pipelined, sums: LossSums) -> LossSums:
         """The losses, which only the last stage knows, on all ranks of the pipeline."""
-        if self.loss_names is None:
-            self.loss_names = pipelined.broadcast_object(list(sums))
-        empty = torch.empty(len(self.loss_names), device=self.device)
-        values = torch.stack([sums[name].float() for name in self.loss_names]) if sums else empty
-        return dict(zip(self.loss_names, pipelined.broadcast(values).unbind(), strict=True))
+        names = pipelined.broadcast_object(list(sums))  # each objective has its own
+        values = torch.stack([sums[name].float() for name in names]) if sums else torch.empty(len(names), device=self.device)
+        return dict(zip(names, pipelined.broadcast(values).unbind(), strict=True))
 
     def clip(self, module: nn.Module, optimizer: Optimizer, longest: float) -> Tensor:
         return clip_sharded(module.parameters(), longest, self.stages_group)

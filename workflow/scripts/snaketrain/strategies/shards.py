@@ -34,12 +34,13 @@ def clip_sharded(parameters: Iterable[nn.Parameter], longest: float, others: dis
 
     `others`: a group of ranks each of which has other parameters of the same model.
     """
-    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for parameter in parameters:
+    every, alike = list(parameters), dict[DeviceMesh | None, list[nn.Parameter]]()
+    for parameter in every:
         if parameter.grad is not None:
             alike.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
     norms = [torch.nn.utils.get_total_norm([p.grad for p in members if p.grad is not None]) for members in alike.values()]
-    norm: Tensor = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
+    norms = [full_tensor(norm) for norm in norms] or [torch.zeros((), device=every[0].device)]  # a stage of a pipeline may be frozen
+    norm: Tensor = torch.stack(norms).norm()
     if others:
         dist.all_reduce(squared := norm.double().square(), group=others)
         norm = squared.sqrt().to(norm.dtype)

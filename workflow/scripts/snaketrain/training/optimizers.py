@@ -74,5 +74,5 @@ def by_mesh(groups: list[Group]) -> list[Group]:
         alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
         for parameter in group["params"]:
             alike.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
-        found += [{**group, "params": members} for members in alike.values()]
+        found += [{**group, "params": members} for members in alike.values() or [[]]]  # a stage of a pipeline may have none
     return found
