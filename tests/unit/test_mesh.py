@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 from torch import nn
 
 from snaketrain.config.mesh_shape import InvalidShape, MeshShape, mesh_shape
@@ -113,3 +114,15 @@ def test_a_model_that_cannot_be_divided_is_refused(arguments, make, message):
     strategy.start()
     with pytest.raises(SystemExit, match=message):
         strategy.place(make())
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_sequences_are_cut_also_where_a_model_keeps_keys_and_values_by_default():
+    """Otherwise each rank would compute the whole sequence; a task that asks for that is refused."""
+    strategy = make_strategy("mesh", {"context": 2}, device="cpu", precision="fp32")
+    strategy.start()
+    model, (sequence,) = strategy.place(llama()), strategy.dimensions
+    model(torch.ones(1, 4, dtype=torch.long))
+    assert sequence.whole is not None and sequence.whole.length == 4
+    with pytest.raises(SystemExit, match=r"arguments.context: train.task keeps keys and values while it trains"):
+        model(torch.ones(1, 4, dtype=torch.long), use_cache=True)

@@ -19,6 +19,7 @@ from snaketrain.models.blocks import blocks
 from snaketrain.strategies.context_attention import ContextAttention
 
 POSITION = 1  # the dimension of hidden states that counts positions
+HIDDEN = "hidden_states"  # the argument of a block that is cut
 SETTING = "train.strategy.arguments"
 
 
@@ -40,12 +41,12 @@ class SequenceDimension:
         self.whole: Whole | None = None  # of the batch whose forward pass is under way
 
     def apply(self, module: nn.Module) -> nn.Module:
-        found = blocks(module)
-        config = getattr(module, "config", None)
-        if not found or config is None or getattr(config, "is_encoder_decoder", False):
+        found, config = blocks(module), getattr(module, "config", None)
+        self.names = [name for name in inspect.signature(type(found[0]).forward).parameters if name != "self"] if found else []
+        if HIDDEN not in self.names or config is None or getattr(config, "is_encoder_decoder", False):
             raise SystemExit(f"{self.setting}: needs a transformers model of one list of blocks, which {type(module).__name__} is not.")
         self.causal = any(getattr(part, "is_causal", False) for part in found[0].modules())
-        self.names = [name for name in inspect.signature(type(found[0]).forward).parameters if name != "self"]
+        config.use_cache = False  # unless it is asked for, to generate: a model that keeps keys and values gets whole sequences
         if self.context:
             self.context.replace(module)
         found[0].register_forward_pre_hook(self._cut, with_kwargs=True)
@@ -59,11 +60,13 @@ class SequenceDimension:
     def _cut(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = self._named(args, kwargs)
         if given.get("past_key_values") is not None:  # text is generated
+            if torch.is_grad_enabled():  # otherwise each rank would compute the whole sequence without a word
+                raise SystemExit(f"{self.setting}: train.task keeps keys and values while it trains. Call the model with use_cache=False.")
             if self.tensor:
                 raise SystemExit(f"{SETTING}.sequence_parallel: cannot generate text. Remove it, or train.task.arguments.generate.")
             self.whole = None
             return args, kwargs
-        hidden: Tensor = given["hidden_states"]
+        hidden: Tensor = given[HIDDEN]
         length = hidden.shape[POSITION]
         self.whole = Whole(length, -(-length // self.pieces) * self.pieces)
         hidden = pad(hidden, (0, 0, 0, self.whole.padded - length))
@@ -72,14 +75,14 @@ class SequenceDimension:
             hidden = self.context.piece(hidden, POSITION)
         if self.tensor:
             hidden = DTensor.from_local(hidden, self.tensor, [Replicate()], run_check=False).redistribute(placements=[Shard(1)]).to_local()
-        return (), given | {"hidden_states": hidden}
+        return (), given | {HIDDEN: hidden}
 
     def _cut_arguments(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What blocks get besides hidden states: each rank needs that of the positions on which its attention works."""
         if self.whole is None:
             return args, kwargs
         given = self._named(args, kwargs)
-        hidden = given.pop("hidden_states")
+        hidden = given.pop(HIDDEN)
         cut = {name: self._fitting(name, value, self.whole) for name, value in given.items()}
         cut["attention_mask"] = self._mask(given.get("attention_mask"), self.whole, hidden.device)
         if self.context:
