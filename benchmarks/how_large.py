@@ -33,6 +33,7 @@ SIZES = {
     "70B": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
 }
 RECOMPUTE = {"recompute_activations": True}
+NAMES = {"tensor": "tensor 8 x fsdp", "pipeline": "tensor 8 x pipeline 8", "auto": "single"}
 # the model, GPUs, the strategy, further settings of `train`; each process computes one row of 4,096 tokens at a time
 CASES: list[tuple[str, int, object, dict[str, Any]]] = [
     ("1B", 1, "auto", {}),
@@ -47,6 +48,7 @@ CASES: list[tuple[str, int, object, dict[str, Any]]] = [
     ("70B", 8, "fsdp", RECOMPUTE),
     ("70B", 64, "fsdp", RECOMPUTE),
     ("70B", 64, "tensor", RECOMPUTE),
+    ("70B", 64, "pipeline", RECOMPUTE | {"accumulate": 32, "batch_size": 32}),
     ("70B", 1024, "fsdp", RECOMPUTE),
     ("70B", 1024, "tensor", {}),
     ("70B", 1024, "tensor", RECOMPUTE),
@@ -57,6 +59,8 @@ def settings(size: str, gpus: int, strategy: object, train: dict[str, Any], toke
     shares = gpus
     if strategy == "tensor":
         strategy, shares = {"use": "tensor_parallel", "arguments": {"tensor": 8, "shard": True}}, gpus // 8
+    if strategy == "pipeline":
+        strategy = {"use": "mesh", "arguments": {"tensor": 8, "pipeline": 8}}
     of_node = min(gpus, 8)
     return Settings.model_validate({
         "data": {"train": {"path": "x.csv"}, "label": None, "max_length": 4096, "tokenizer": {"path": str(tokenizer)}},
@@ -77,8 +81,7 @@ def main() -> None:
         write_tokenizer(tokenizer)
         for size, gpus, strategy, train in CASES:
             began = time.process_time()
-            name = "tensor 8 x fsdp" if strategy == "tensor" else "single" if strategy == "auto" else str(strategy)
-            row: dict[str, Any] = {"model": size, "gpus": gpus, "strategy": name, "recompute": bool(train)}
+            row: dict[str, Any] = {"model": size, "gpus": gpus, "strategy": NAMES.get(str(strategy), strategy), "recompute": bool(train)}
             try:
                 row |= figures(plan_run(settings(size, gpus, strategy, train, tokenizer), Path(folder)))
             except NotPlannable as problem:

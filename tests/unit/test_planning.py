@@ -11,6 +11,7 @@ from snaketrain.planning.data import NotPlannable, largest_shares, planned_data
 from snaketrain.planning.estimates import Estimate, plan_run
 from snaketrain.planning.ledger import Ledger
 from snaketrain.planning.modules import _published, planned_model
+from snaketrain.planning.pipelines import World
 from snaketrain.planning.proposals import candidates, described, proposal
 from snaketrain.planning.rates import rate_of
 from snaketrain.planning.tracing import step, trace, watched
@@ -70,7 +71,7 @@ def test_fsdp_frees_the_blocks_that_it_gathered(llama):
 def test_a_real_step_has_the_same_peak(llama, tmp_path):
     run = llama({"train.accumulate": 2, "train.recompute_activations": True})
     data = planned_data(run, Path("results"), tmp_path)
-    expected = trace(run, planned_model(run, None), data, 1, "fp32").footprint
+    expected = trace(run, planned_model(run, None), data, World(1), "fp32").footprint
     strategy = start_strategy(run.train, "cpu", "fp32")
     shares = largest_shares(run, data, 1)
     with Ledger() as ledger:
@@ -107,14 +108,55 @@ def test_two_depths_predict_any_depth(llama):
         ({"use": "hsdp", "arguments": {"shard": 4}}, 1024),
         ("tensor_parallel", 2),
         ({"use": "mesh", "arguments": {"context": 2, "tensor": 2, "sequence_parallel": True, "loss_parallel": True}}, 64),
+        ({"use": "mesh", "arguments": {"pipeline": 2, "schedule": "interleaved"}}, 64),
     ],
 )
 def test_each_strategy_has_a_plan(llama, strategy, processes):
-    run = llama({"train.strategy": strategy, "compute.processes": processes, "train.batch_size": 8 * processes})
-    found = planned(run)
+    sizes = {"compute.processes": processes, "train.batch_size": 8 * processes, "train.accumulate": 2}
+    found = planned(llama({"train.strategy": strategy} | sizes, num_hidden_layers=4))
     assert found.processes == processes
     assert found.footprint.peak > found.footprint.states > 0
     assert any(size > found.footprint.parameters for size in found.footprint.exchanged.values())
+
+
+def mesh(**arguments) -> dict:
+    return {"use": "mesh", "arguments": arguments}
+
+
+def test_stages_of_a_pipeline_share_the_work_and_the_weights(llama):
+    """Also of more microbatches than are traced."""
+    whole = planned(llama({"train.accumulate": 8}, num_hidden_layers=5)).footprint
+    pipeline = {"compute.processes": 2, "train.strategy": mesh(pipeline=2), "train.accumulate": 8}
+    found = planned(llama(pipeline, num_hidden_layers=5)).footprint
+    assert 2 * found.flops == pytest.approx(whole.flops, rel=0.005)  # each stage computes positions
+    assert (found.parameters, found.weights) == (whole.parameters, whole.weights)
+    assert found.optimizer_state == pytest.approx(whole.optimizer_state, rel=0.001)
+    message = 4 * 64 * 64  # bytes of a microbatch's hidden states, which are sent there, and their gradients back
+    assert found.exchanged["send"] == pytest.approx(8 * message, rel=0.01)
+    layer = (whole.parameters - 2 * 24 * 64 - 64) / 5
+    assert found.moments["update"]["gradients"] == pytest.approx(4 * (3 * layer + 24 * 64), rel=0.01)
+
+
+def test_the_first_stage_keeps_the_most_microbatches(llama):
+    """As many as there are stages, whatever their number."""
+    pipeline = {"compute.processes": 4, "train.strategy": mesh(pipeline=4)}
+    few, many = (planned(llama(pipeline | {"train.accumulate": number}, num_hidden_layers=4)).footprint for number in (4, 8))
+    assert few.moments["forward"]["activations"] == pytest.approx(2 * many.moments["forward"]["activations"], rel=0.1)
+
+
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(("arguments", "processes"), [({"expert": 2}, 2), ({"expert": 2, "shard": 2}, 4)])
+def test_ranks_of_experts_share_them(llama, arguments, processes):
+    mixtral = {"model.use": "transformers.MixtralForCausalLM"}
+    whole = planned(llama(mixtral, **MIXTRAL)).footprint
+    sizes = {"compute.processes": processes, "train.batch_size": 8 * processes}
+    found = planned(llama(mixtral | sizes | {"train.strategy": mesh(**arguments)}, **MIXTRAL)).footprint
+    assert found.moments["update"]["gradients"] == pytest.approx(whole.moments["update"]["gradients"] / processes, rel=0.02)
+    assert found.flops == pytest.approx(whole.flops, rel=0.001)
+    pairs, layers, ways = 8 * 64 * 2, 2, 4  # there and back, and their gradients
+    assert found.exchanged["alltoall_base"] == pytest.approx(pairs * 64 * 4 * layers * ways, rel=0.01)
 
 
 OWN = """
@@ -139,8 +181,6 @@ def test_a_changed_strategy_changes_the_plan(llama, tmp_path, monkeypatch):
 def test_what_cannot_be_planned_says_why(llama):
     with pytest.raises(NotPlannable, match="nothing is trained"):
         planned(llama({"train.steps": 0}))
-    with pytest.raises(NotPlannable, match=r"train.strategy.arguments.pipeline: is not known to the planner yet"):
-        planned(llama({"train.strategy": {"use": "mesh", "arguments": {"pipeline": 2}}}))
     with pytest.raises(NotPlannable, match=r"model.arguments.hidden_width: LlamaConfig has no such field"):
         planned(llama(hidden_width=3))
 

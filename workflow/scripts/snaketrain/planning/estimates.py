@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.config.schema import Compute, Settings
-from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.planning.data import NotPlannable, fetched_or_local, planned_data
+from snaketrain.planning.footprints import Footprint
 from snaketrain.planning.modules import planned_model
-from snaketrain.planning.tracing import Footprint, footprint
+from snaketrain.planning.tracing import footprint
 from snaketrain.training.building import by_slices, make_task
 
 GIB = 2**30
@@ -114,9 +114,6 @@ def plan_run(run: Settings, results: Path) -> Estimate:
 def _estimate(run: Settings, results: Path, scratch: Path) -> Estimate:
     if run.train.steps == 0:
         raise NotPlannable("train.steps: is 0, so nothing is trained")
-    for name in ("pipeline", "expert"):  # processes that have different parts of a model, of which one alone is traced
-        if strategy_info(run.train.strategy.use).degrees_fill_mesh and run.train.strategy.arguments.get(name, 1) != 1:
-            raise NotPlannable(f"train.strategy.arguments.{name}: is not known to the planner yet. Plan the run with `shard` in its place")
     source = run.model.source
     model = planned_model(run, fetched_or_local(source, results, "model.source") if source else None)
     data = planned_data(run, results, scratch)

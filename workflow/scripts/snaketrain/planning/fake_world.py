@@ -1,4 +1,4 @@
-"""One process that stands for rank 0 of many: torch's fake process group, whose collectives return at once."""
+"""One process that stands for any rank of many: torch's fake process group, whose collectives return at once."""
 
 import contextlib
 import os
@@ -16,14 +16,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from snaketrain.strategies import pipeline_stages
+from snaketrain.strategies.expert_parallel import Dispatch
+
 
 @contextlib.contextmanager
-def fake_world(processes: int) -> Iterator[None]:
-    """Within, this process is rank 0 of so many, all of them on one machine."""
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+def fake_world(processes: int, rank: int = 0) -> Iterator[None]:
+    """Within, this process is a rank of so many, all of them on one machine."""
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     deterministic = torch.are_deterministic_algorithms_enabled()
-    with patch.dict(os.environ, ranks), real_meshes(), without_comparison(), without_moving():
-        dist.init_process_group("fake", rank=0, world_size=processes, store=FakeStore())
+    with patch.dict(os.environ, ranks), real_meshes(), without_comparison(), without_moving(), without_values():
+        dist.init_process_group("fake", rank=rank, world_size=processes, store=FakeStore())
         try:
             yield
         finally:
@@ -76,6 +79,28 @@ def without_moving() -> Iterator[None]:
 
     with patch.object(nn.Module, "to", to):
         yield
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """What depends on values: objects, of which each rank keeps its own; whether a pipeline's hidden states stay as they are; which tokens
+    go to which expert; and torch's grouped matrix product, whose version for fake tensors takes bf16 alone, unlike transformers' own."""
+    from transformers.integrations import moe
+
+    with (
+        patch.object(dist, "broadcast_object_list", lambda *_, **__: None),
+        patch.object(pipeline_stages, "passes_unchanged", lambda *_: True),
+        patch.object(Dispatch, "sizes", _evenly),
+        patch.object(moe, "_can_use_grouped_mm", lambda *_: False),
+    ):
+        yield
+
+
+def _evenly(dispatch: Dispatch, chosen: torch.Tensor) -> tuple[list[int], list[int], torch.Tensor]:
+    """As many pairs of a token and an expert for each rank."""
+    each, over = divmod(len(chosen), dispatch.ranks)
+    sizes = [each + (rank < over) for rank in range(dispatch.ranks)]
+    return sizes, sizes, chosen.new_empty(dispatch.ranks * dispatch.here)
 
 
 def _outside_fake_mode(function: Callable[..., Any]) -> Callable[..., Any]:

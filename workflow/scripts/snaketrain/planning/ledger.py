@@ -28,6 +28,10 @@ FLOPS_OF_CPU_ATTENTION: dict[Any, Callable[..., int]] = {
         above.shape, q.shape, k.shape, v.shape
     ),
 }
+FLOPS_OF_EXPERTS: dict[str, Callable[..., int]] = {  # grouped products of transformers, of all experts together
+    "transformers::grouped_mm_fallback": lambda rows, weights, *_: 2 * rows.shape[0] * weights.shape[1] * weights.shape[2],
+    "transformers::grouped_mm_fallback_backward": lambda rows, weights, *_: 4 * rows.shape[0] * weights.shape[1] * weights.shape[2],
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -147,6 +151,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
         if func in FLOPS_OF_CPU_ATTENTION:
             self.flops += FLOPS_OF_CPU_ATTENTION[func](*args)
+        elif func.name() in FLOPS_OF_EXPERTS:
+            self.flops += FLOPS_OF_EXPERTS[func.name()](*args)
         elif func._overloadpacket in flop_registry:
             self.flops += flop_registry[func._overloadpacket](*args, **kwargs, out_val=found)
         name = func._overloadpacket.__name__

@@ -14,70 +14,21 @@ from torch.utils._pytree import tree_leaves
 from snaketrain.config.schema import Settings
 from snaketrain.models.adapters import frozen_names
 from snaketrain.planning.data import PlannedData, Shares, largest_shares
-from snaketrain.planning.fake_world import fake_world
+from snaketrain.planning.fake_world import fake_world, without_values
+from snaketrain.planning.footprints import Footprint, Work
 from snaketrain.planning.ledger import Ledger
 from snaketrain.planning.modules import PlannedModel, adapt, cut, depth_of
+from snaketrain.planning.pipelines import Pipeline, World, combined
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import MicroBatches
 from snaketrain.strategies.optimizer_state import local_optimizer
+from snaketrain.strategies.pipelining import Pipelining
 from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.state import TrainState
 from snaketrain.training.step import take_step
 
-# Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one
-# and three layers a loss over a large vocabulary hides all else.
-DEPTHS = 4, 7
 STEPS = 2  # the optimizer has a state from the second on, and DTensor has found its shardings
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """What one process of a training needs for its largest batch; bytes, unless it says otherwise."""
-
-    moments: dict[str, dict[str, float]]  # by phase: each part at the fullest moment
-    flops: float  # of a step
-    exchanged: dict[str, float]  # in a step, by operation
-    parameters: float  # their number in the whole model
-    weights: float  # of the whole model, as checkpoints hold them
-    optimizer_state: float  # of the whole model
-    built: float  # on the host, by each process that builds the model
-
-    @property
-    def phase(self) -> str:
-        """The phase with the fullest moment."""
-        return max(self.moments, key=lambda phase: sum(self.moments[phase].values()))
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """What lives at the fullest moment."""
-        return self.moments[self.phase]
-
-    @property
-    def peak(self) -> float:
-        return sum(self.parts.values())
-
-    @property
-    def states(self) -> float:
-        """What does not depend on the batch."""
-        return sum(self.parts[part] for part in ("parameters", "gradients", "optimizer"))
-
-    def extended(self, deeper: "Footprint", depth: int) -> "Footprint":
-        """The footprint at a depth, on the line through this one, of DEPTHS[0] blocks, and a deeper one of DEPTHS[1]."""
-
-        def at(few: float, more: float) -> float:
-            return few + (more - few) * (depth - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
-
-        moments = {
-            phase: {part: max(0.0, at(of_part, deeper.moments[phase][part])) for part, of_part in parts.items()}
-            for phase, parts in self.moments.items()
-            if phase in deeper.moments
-        }
-        exchanged = {name: at(size, deeper.exchanged.get(name, size)) for name, size in self.exchanged.items()}
-        sizes = {
-            name: at(getattr(self, name), getattr(deeper, name)) for name in ("flops", "parameters", "weights", "optimizer_state", "built")
-        }
-        return Footprint(moments=moments, exchanged=exchanged, **sizes)
 
 
 @dataclass(frozen=True)
@@ -88,23 +39,31 @@ class Traced:
 
 
 def footprint(run: Settings, model: PlannedModel, data: PlannedData, processes: int, precision: str) -> Traced:
-    """Of a deep model with equal blocks two shallow ones are traced."""
+    pipeline = Pipeline.of(run, processes)
+    ranks = pipeline.traced(processes)
     depth = None if run.train.freeze or run.train.groups else _depth(run, model, data)
-    if depth is None or depth <= DEPTHS[1] + 1:
-        return trace(run, model, data, processes, precision)
-    few, more = (trace(run, model, data, processes, precision, blocks) for blocks in DEPTHS)
-    return Traced(few.footprint.extended(more.footprint, depth), few.shares, few.strategy)
+    found = [_at_depth(run, model, data, World(processes, rank, pipeline), precision, depth) for rank in ranks]
+    return Traced(combined([each.footprint for each in found], list(ranks.values())), found[0].shares, found[0].strategy)
+
+
+def _at_depth(run: Settings, model: PlannedModel, data: PlannedData, world: World, precision: str, depth: int | None) -> Traced:
+    """Of a deep model with equal blocks two shallow ones are traced."""
+    depths = world.pipeline.depths
+    if depth is None or depth <= depths[1] + 1:
+        return trace(run, model, data, world, precision)
+    few, more = (trace(run, model, data, world, precision, blocks) for blocks in depths)
+    return Traced(few.footprint.extended(more.footprint, depths, depth), few.shares, few.strategy)
 
 
 def _depth(run: Settings, model: PlannedModel, data: PlannedData) -> int | None:
-    with FakeTensorMode(allow_non_fake_inputs=True), Ledger():
+    with without_values(), FakeTensorMode(allow_non_fake_inputs=True), Ledger():
         return depth_of(build(make_task(run.train, data.facts), run.train, model.settings, None, data.facts))
 
 
-def trace(run: Settings, model: PlannedModel, data: PlannedData, processes: int, precision: str, depth: int | None = None) -> Traced:
-    train = run.train
-    with fake_world(processes):
-        strategy = start_strategy(train, "cpu", precision)
+def trace(run: Settings, model: PlannedModel, data: PlannedData, world: World, precision: str, depth: int | None = None) -> Traced:
+    train = run.train.model_copy(update={"compile": False})  # which keeps at most as much
+    with fake_world(world.processes, world.rank):
+        strategy = start_strategy(train, "cpu", "bf16" if precision == "fp8" else precision)  # float8 products keep what is kept in bf16
         shares = largest_shares(run, data, strategy.data_parallel_size)
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, Ledger() as ledger:
             task = make_task(train, data.facts)
@@ -116,29 +75,28 @@ def trace(run: Settings, model: PlannedModel, data: PlannedData, processes: int,
             state = make_train_state(task, train, modules, strategy)
             ledger.mark((p for module in state.modules.values() for p in (*module.parameters(), *module.buffers())), "parameters")
             microbatches = [(each, _fake(fake, batch)) for each, batch in shares.training]
+            few = world.pipeline.few(microbatches)
             with watched(state, ledger):
                 for _ in range(STEPS):
-                    first, flops, exchanged = len(ledger.events), ledger.flops, ledger.exchanged.copy()
-                    step(state, microbatches, ledger)
-                flops, exchanged = ledger.flops - flops, ledger.exchanged - exchanged
+                    first = len(ledger.events)
+                    work = step(state, few, ledger)
                 if shares.evaluation is not None:
                     evaluate(state, _fake(fake, shares.evaluation), ledger)
-            found = Footprint(
-                {phase: dict[str, float](parts) for phase, parts in ledger.peaks(first).items()},
-                flops,
-                dict(exchanged),
-                state.parameters,
-                *saved(state),
-                built,
-            )
+                if len(few) < len(microbatches):
+                    fewer = few[: world.pipeline.ranks]
+                    work = step(state, fewer, ledger).extended(work, (len(fewer), len(few)), len(microbatches))
+            moments = {phase: dict[str, float](parts) for phase, parts in ledger.peaks(first).items()}
+            found = Footprint(moments, work.flops, work.exchanged, state.parameters, *saved(state), built)
     return Traced(found, shares, strategy)
 
 
-def step(state: TrainState, microbatches: MicroBatches, ledger: Ledger) -> None:
+def step(state: TrainState, microbatches: MicroBatches, ledger: Ledger) -> Work:
+    flops, exchanged = ledger.flops, ledger.exchanged.copy()
     ledger.phase = "forward"
     take_step(state, microbatches, 1.0, 0.0)
     ledger.mark((value for values in _optimizer_states(state) for value in values), "optimizer")
     ledger.phase = "between"
+    return Work(ledger.flops - flops, ledger.exchanged - exchanged)
 
 
 @torch.no_grad()
@@ -150,7 +108,8 @@ def evaluate(state: TrainState, batch: Batch, ledger: Ledger) -> None:
     try:
         with state.strategy.autocast():
             state.task.evaluation_step(state.task.outputs(state.plain_modules(), batch), batch)
-    except (RuntimeError, NotImplementedError):  # it reads values, which fake tensors do not have
+    # it reads values, which fake tensors do not have, or outputs of the last stage of a pipeline, which another rank traces
+    except (RuntimeError, NotImplementedError, AttributeError):
         pass
 
 
@@ -169,10 +128,11 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
 
     @wraps(update)
     def watched_update(*arguments: Any, **options: Any) -> Tensor:
+        ledger.mark((p.grad for module in state.modules.values() for p in module.parameters()), "gradients")
         ledger.phase = "update"
         return update(*arguments, **options)
 
-    hooks = [hook for module in state.modules.values() for hook in _hooks(module, ledger)]
+    hooks = [hook for module in running(state) for hook in _hooks(module, ledger)]
     setattr(strategy, "backward", watched_backward)  # noqa: B010 - mypy refuses to replace a method of one object
     setattr(strategy, "update", watched_update)  # noqa: B010
     try:
@@ -180,6 +140,15 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def running(state: TrainState) -> list[nn.Module]:
+    """Whose forward pass computes what a process has of a module: in a pipeline, the models of its stages."""
+    strategy, modules = state.strategy, [*state.modules.values()]
+    pipelines = strategy.pipelines if isinstance(strategy, Pipelining) else {}
+    return [
+        part for module in modules for part in ([stage.model for stage in pipelines[module].stages] if module in pipelines else [module])
+    ]
 
 
 def _hooks(module: nn.Module, ledger: Ledger) -> list[Any]:

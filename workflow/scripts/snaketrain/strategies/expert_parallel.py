@@ -55,13 +55,11 @@ class Dispatch:
         from transformers.integrations.moe import grouped_mm_experts_forward
 
         tokens, experts_each = top_k_index.shape
-        order = top_k_index.flatten().argsort(stable=True)  # pairs of a token and an expert, by expert
-        counts = torch.bincount(top_k_index.flatten(), minlength=self.here * self.ranks)
-        theirs = torch.empty_like(counts)  # pairs that come here: by the rank that sends them, then by expert
-        dist.all_to_all_single(theirs, counts, group=self.group)
-        sent, received = (each.view(self.ranks, self.here).sum(1).tolist() for each in (counts, theirs))
+        chosen = top_k_index.flatten()
+        order = chosen.argsort(stable=True)  # pairs of a token and an expert, by expert
+        sent, received, theirs = self.sizes(chosen)
         rows = exchange(hidden[order // experts_each], sent, received, self.group)
-        expert = torch.arange(self.here, device=hidden.device).repeat(self.ranks).repeat_interleave(theirs)
+        expert = torch.arange(self.here, device=hidden.device).repeat(self.ranks).repeat_interleave(theirs, output_size=len(rows))
         local = LocalExperts(self.experts, self.here, self.ranks)
         one_each = expert[:, None], rows.new_ones(len(rows), 1)
         done = grouped_mm_experts_forward(local, rows, *one_each)  # type: ignore[arg-type]  # it reads attributes alone
@@ -70,6 +68,14 @@ class Dispatch:
         results = exchange(done, received, sent, self.group)[back].view(tokens, experts_each, -1)
         weighted: Tensor = (results * top_k_weights[..., None].to(results.dtype)).sum(1)
         return weighted.to(hidden.dtype)
+
+    def sizes(self, chosen: Tensor) -> tuple[list[int], list[int], Tensor]:
+        """The number of pairs that go to each rank, and that come from each; the latter also by expert, in the order of the ranks."""
+        counts = torch.bincount(chosen, minlength=self.here * self.ranks)
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts, group=self.group)
+        sent, received = (each.view(self.ranks, self.here).sum(1).tolist() for each in (counts, theirs))
+        return sent, received, theirs
 
 
 class LocalExperts:

@@ -97,7 +97,7 @@ class Pipelined:
             if before and before != [self.rank]:
                 passed = torch.empty(shape, dtype=self.dtype, device=self.device)
                 dist.recv(passed, group=self.group, group_src=before[0])
-            passed = stage(passed, ONLY)
+            passed = stage(passed, 0)
             free(stage)
             if after and after != [self.rank]:
                 dist.send(passed.contiguous(), group=self.group, group_dst=after[0])

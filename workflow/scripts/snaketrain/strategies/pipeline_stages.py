@@ -74,7 +74,7 @@ class Stage(nn.Module):
         super().__init__()
         self.model, self.entrance, self.dtype = model, entrance, dtype
 
-    def forward(self, received: Tensor, number: Tensor) -> object:
+    def forward(self, received: Tensor, number: Tensor | int) -> object:
         if self.entrance:
             self.entrance.received = received
         try:

@@ -59,9 +59,10 @@ def memory_errors(runs: dict[str, Settings]) -> dict[str, str]:
 def _error(plan: JsonObject) -> str:
     part = max(plan["parts"], key=lambda name: plan["parts"][name])
     remedy = REMEDIES.get(part, "a smaller model or shorter texts")
+    assumed = f" ({plan['assumed']})" if plan["assumed"] else ""
     return (
-        f"compute.memory_gb_of_gpu: is {plan['limit'] / GIB:g}, but each of {plan['processes']} processes needs {plan['peak'] / GIB:.1f} GiB; "
-        f"the largest part are the {part} ({plan['parts'][part] / GIB:.1f} GiB), for which {remedy} helps. `make plan` looks for the smallest change that fits."
+        f"compute.memory_gb_of_gpu: is {plan['limit'] / GIB:g}, but each of {plan['processes']} processes needs {plan['peak'] / GIB:.1f} GiB{assumed}, "
+        f"most of it for {part} ({plan['parts'][part] / GIB:.1f} GiB): {remedy} helps. `make plan` looks for the smallest change that fits."
     )
 
 

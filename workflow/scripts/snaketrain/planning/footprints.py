@@ -1,0 +1,79 @@
+"""What one process of a training needs, and how that of a deep model, or of many microbatches, follows from smaller ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one
+# and three layers a loss over a large vocabulary hides all else.
+DEPTHS = 4, 7
+
+
+def on_line(at: float, first: tuple[float, float], second: tuple[float, float]) -> float:
+    """The value at a point, of the line through two others."""
+    return first[1] + (second[1] - first[1]) * (at - first[0]) / (second[0] - first[0])
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process computes and exchanges in a step."""
+
+    flops: float
+    exchanged: Mapping[str, float]  # bytes by operation
+
+    def extended(self, more: "Work", microbatches: tuple[int, int], wanted: int) -> "Work":
+        """The work of as many microbatches as are wanted, on the line through this one and one of more of them."""
+
+        def at(few: float, many: float) -> float:
+            return on_line(wanted, (microbatches[0], few), (microbatches[1], many))
+
+        exchanged = {name: at(self.exchanged.get(name, size), size) for name, size in more.exchanged.items()}
+        return Work(at(self.flops, more.flops), exchanged)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one process of a training needs for its largest batch; bytes, unless it says otherwise."""
+
+    moments: dict[str, dict[str, float]]  # by phase: each part at the fullest moment
+    flops: float  # of a step
+    exchanged: Mapping[str, float]  # in a step, by operation
+    parameters: float  # their number in the whole model
+    weights: float  # of the whole model, as checkpoints hold them
+    optimizer_state: float  # of the whole model
+    built: float  # on the host, by each process that builds the model
+
+    @property
+    def phase(self) -> str:
+        """The phase with the fullest moment."""
+        return max(self.moments, key=lambda phase: sum(self.moments[phase].values()))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What lives at the fullest moment."""
+        return self.moments[self.phase]
+
+    @property
+    def peak(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def states(self) -> float:
+        """What does not depend on the batch."""
+        return sum(self.parts[part] for part in ("parameters", "gradients", "optimizer"))
+
+    def extended(self, deeper: "Footprint", depths: tuple[int, int], depth: int) -> "Footprint":
+        """The footprint at a depth, on the line through this one and a deeper one, which are at two `depths`."""
+
+        def at(few: float, more: float) -> float:
+            return on_line(depth, (depths[0], few), (depths[1], more))
+
+        moments = {
+            phase: {part: max(0.0, at(of_part, deeper.moments[phase][part])) for part, of_part in parts.items()}
+            for phase, parts in self.moments.items()
+            if phase in deeper.moments
+        }
+        exchanged = {name: at(size, deeper.exchanged.get(name, size)) for name, size in self.exchanged.items()}
+        sizes = {
+            name: at(getattr(self, name), getattr(deeper, name)) for name in ("flops", "parameters", "weights", "optimizer_state", "built")
+        }
+        return Footprint(moments=moments, exchanged=exchanged, **sizes)
