@@ -51,7 +51,6 @@ def compared(name: str, folder: Path, use: str, arguments: dict) -> dict[str, bo
     (module,) = build(task, train, model, folder / name, FACTS, builds=strategy.builds, slices=by_slices(task, strategy)).values()
     unread = unread_weights(module) is not None and all(parameter.is_meta for parameter in module.parameters())
     state = make_train_state(task, train, {"model": module}, strategy)
-    unread = unread or name == "mixture"  # transformers stacks the experts, which the files hold as single tensors
     found = {"unread": unread, "trained": same(strategy, state.modules["model"], whole)}
     if name == "tied":  # the first batch probes what the model attends to
         losses = [float(each.training_step(modules, PACKED)) for each, modules in ((task, state.modules), (whole_task, {"model": whole}))]

@@ -22,11 +22,12 @@ from transformers import (
 )
 
 from snaketrain.config.schema import Model, Train
+from snaketrain.models import unread_pretrained
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.unread import NeedsWholeModel, leave_trained_unread, unread_weights
 from snaketrain.models.weight_files import save_weights
 from snaketrain.models.without_memory import give_memory, has_memory, without_memory
-from snaketrain.strategies.slices import read_slices
+from snaketrain.strategies.slices import destinations, read_slices
 from snaketrain.tasks.text_classification import TextClassification
 from snaketrain.training.building import build, by_slices
 
@@ -47,6 +48,7 @@ PUBLISHED = {
     ),
     "transposed matrices": (lambda: GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20)), "GPT2LMHeadModel", {}),
     "buffers that are saved": (lambda: ResNetForImageClassification(ResNetConfig(**RESNET)), "ResNetForImageClassification", {}),
+    "experts one by one": (lambda: MixtralForCausalLM(MixtralConfig(**EXPERTS)), "MixtralForCausalLM", {}),
     "half precision": (lambda: LlamaForCausalLM(LlamaConfig(**LLAMA)).to(torch.bfloat16), "LlamaForCausalLM", {}),
 }
 
@@ -100,11 +102,20 @@ def test_adapters_beside_weights_that_are_read_later_are_the_same(tmp_path):
     check_equal(found, expected)
 
 
-def test_weights_in_another_form_need_the_whole_model(tmp_path):
-    """Experts are stored one by one, and a model has them as one tensor."""
-    MixtralForCausalLM(MixtralConfig(**EXPERTS)).save_pretrained(tmp_path)
+def test_weights_in_another_form_need_the_whole_model(tmp_path, monkeypatch):
+    section = published(tmp_path, "experts one by one")
+    monkeypatch.setattr(unread_pretrained, "stacks", lambda _: False)  # as if transformers converted them in another way
     with pytest.raises(NeedsWholeModel, match="experts.* is stored in another form than the model has it"):
-        make_model({"use": "transformers.MixtralForCausalLM", "arguments": {}, "unread": True}, tmp_path, {}, {})
+        make_model(section | {"unread": True}, tmp_path, {}, {})
+
+
+def test_each_rank_reads_its_own_experts():
+    experts = torch.zeros(2, 6, 4)
+    found = dict(destinations(experts, [["a.gate", "a.up"], ["b.gate", "b.up"]]))
+    for number, part in enumerate(found.values()):
+        part.fill_(number)
+    assert list(found) == ["a.gate", "a.up", "b.gate", "b.up"]
+    assert experts[..., 0].tolist() == [[0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3]]
 
 
 @pytest.mark.parametrize(

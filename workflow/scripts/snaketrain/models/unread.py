@@ -4,9 +4,10 @@ Such a module has its parameters on the meta device, and knows which file holds 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors import safe_open
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from snaketrain.models.weight_files import INDEX, tied_names
 
 ATTRIBUTE = "unread_weights"
+# Where a tensor is in the files: its key, or if it is stacked from a tensor for each expert, for each expert the keys of its parts,
+# which are its rows one after the other
+Source: TypeAlias = str | list[list[str]]
 
 
 class NeedsWholeModel(Exception):
@@ -24,7 +28,7 @@ class NeedsWholeModel(Exception):
 @dataclass(frozen=True)
 class UnreadWeights:
     files: list[Path]
-    keys: dict[str, str]  # of the parameters in the files, by their names in the module
+    sources: dict[str, Source]  # of the parameters, by their names in the module
     initialized: dict[str, Tensor]  # the parameters that the files lack
 
 
@@ -52,14 +56,14 @@ def shapes_in(files: list[Path]) -> dict[str, torch.Size]:
     return found
 
 
-def leave_unread(module: nn.Module, files: list[Path], keys: dict[str, str]) -> None:
-    """Take the memory of the parameters, and read the buffers. `keys`: in the files, by the name in the module's state."""
+def leave_unread(module: nn.Module, files: list[Path], sources: Mapping[str, Source]) -> None:
+    """Take the memory of the parameters, and read the buffers. `sources`: by the name in the module's state."""
     every = dict(module.named_parameters(remove_duplicate=False))
-    held = {every[name] for name in keys if name in every}
+    held = {every[name] for name in sources if name in every}
     initialized = {name: parameter.detach() for name, parameter in module.named_parameters() if parameter not in held}
     replace_parameters(module, lambda parameter: None if parameter.is_meta else parameter.to("meta"))
-    _read_buffers(module, files, {key: name for name, key in keys.items() if name not in every})
-    unread = UnreadWeights(files, {name: key for name, key in keys.items() if name in every}, initialized)
+    _read_buffers(module, files, {key: name for name, key in sources.items() if name not in every and isinstance(key, str)})
+    unread = UnreadWeights(files, {name: source for name, source in sources.items() if name in every}, initialized)
     object.__setattr__(module, ATTRIBUTE, unread)
 
 
