@@ -149,6 +149,7 @@ BY_HAND: list[tuple[str, Any, dict]] = [
     ("train", {"freeze": ["a", "a"]}, {}),
     ("train", {"groups": [{"match": "a"}, {"match": "a"}]}, {}),
     ("train", {"precision": "tf32"}, {"compute": {"device": "cpu"}}),
+    ("train", {"precision": "fp8"}, {"compute": {"device": "cpu"}}),
     ("train", {"strategy": "data_parallel"}, {"compute": {"processes": 2}}),
     ("train", {"strategy": "fairscale_fsdp"}, {"compute": {"device": "cpu"}}),
     ("train", {"packing": True}, {}),

@@ -1,4 +1,4 @@
-"""The repeated blocks of large models, which are sharded, recomputed and compiled one at a time."""
+"""The repeated blocks of large models, which are sharded, recomputed, compiled and computed in float8 one at a time."""
 
 import functools
 
@@ -21,9 +21,3 @@ def recompute_activations(module: nn.Module) -> None:
             config.use_cache = False  # otherwise recomputing would append the keys and values of earlier tokens twice
     for block in blocks(module) or [module]:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-
-
-def compile_blocks(module: nn.Module) -> None:
-    """Compile each block by itself: equal blocks share one compilation, so that a deep model starts faster."""
-    for block in blocks(module) or [module]:
-        block.compile()

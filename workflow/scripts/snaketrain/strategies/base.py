@@ -16,7 +16,7 @@ from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
 
-PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, strict=False)  # of a module with adapters
 Keep = Callable[[Tensor], Tensor]
@@ -129,9 +129,8 @@ class Strategy:
         return forward_backward(self, objective, microbatches, denominator)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.precision not in ("fp16", "bf16"):
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, PRECISIONS[self.precision])
+        dtype = PRECISIONS[self.precision]
+        return contextlib.nullcontext() if dtype == torch.float32 else torch.autocast(self.device.type, dtype)
 
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         """Gradients need not be exchanged while more microbatches are to come."""

@@ -14,7 +14,9 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.adapters import config_of
-from snaketrain.models.blocks import compile_blocks, recompute_activations
+from snaketrain.models.blocks import recompute_activations
+from snaketrain.models.compiling import compile_blocks
+from snaketrain.models.float8 import use_float8
 from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
@@ -159,10 +161,12 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():
+        if strategy.precision == "fp8":
+            use_float8(module, strategy.device)
         if train.recompute_activations:
             recompute_activations(module)
         if train.compile:
-            compile_blocks(module)
+            compile_blocks(module, strategy.device)
 
         # by name, and before a strategy shards parameters into other shapes
         groups = parameter_groups(name, module, train.weight_decay, train.groups)

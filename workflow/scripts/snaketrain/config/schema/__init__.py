@@ -119,8 +119,11 @@ class Settings(Section):
 
     def _device_problems(self) -> Iterator[str]:
         """See also `strategy_errors` in orchestration/inspection."""
-        if self.train.precision == "tf32" and self.compute.device == "cpu":
-            yield "train.precision is tf32, which only GPUs support, but compute.device is cpu: use fp32 or bf16"
+        precision = self.train.precision
+        if precision in ("tf32", "fp8") and self.compute.device == "cpu":
+            yield f"train.precision is {precision}, which only GPUs support, but compute.device is cpu: use fp32 or bf16"
+        if precision == "fp8" and self.model.adapters:
+            yield "train.precision is fp8, in which frozen weights beside model.adapters were not tried: use bf16"
 
     def _step_problems(self) -> Iterator[str]:
         train, data = self.train, self.data

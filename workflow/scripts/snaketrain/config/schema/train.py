@@ -43,9 +43,9 @@ class Train(Section):
         Use(use="auto"),
         description="how processes share the work: a short name from `strategies/`, or your own class; `auto`: `single` for one process, `ddp` for several",
     )
-    precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = Field(
+    precision: Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] = Field(
         "auto",
-        description="`auto` is bf16 on GPUs that support it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that support it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo)",
+        description="`auto` is bf16 on GPUs that support it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that support it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo); fp8 is bf16 with matrix products in 8 bits, on GPUs that have them, by torchao",
     )
     batch_size: Positive = Field(32, description="examples per update, over all processes together")
     batch_tokens: Positive | None = Field(
@@ -108,7 +108,7 @@ class Train(Section):
     recompute_activations: bool = Field(
         False, description="activation checkpointing: keep only each block's input and recompute the rest in the backward pass"
     )
-    compile: bool = Field(False, description="`torch.compile`: slow to start, then faster on GPUs")
+    compile: bool = Field(False, description="`torch.compile` of each block: slow to start, then faster on GPUs")
     deterministic: bool = Field(False, description="only operations whose results are bitwise reproducible; slower on GPUs")
     seed: Seed = Field(42, description="seed of weights, batches and dropout")
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, mesh_shape, microbatch_error, option_errors
+from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
@@ -100,6 +100,8 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         return
     if run.model.adapters and not info.trains_adapters:
         yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
+    if train.precision == "fp8" and ("tensor" in info.degrees or is_used(strategy.arguments, "tensor")):
+        yield "train.precision: fp8 was not tried with matrices that train.strategy.arguments.tensor splits: use bf16."
     for nodes in compute.node_counts:
         if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
