@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.models.unread import leave_trained_unread
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.strategies.base import Strategy
-from snaketrain.tasks.base import Batch, Task
+from snaketrain.tasks.base import Batch, Outputs, Task
 from snaketrain.training.building import build, by_slices, load_for_evaluation
 from snaketrain.training.evaluation import Measurements, compute_outputs
 from snaketrain.training.gathering import Rows, as_array, merged
@@ -51,7 +50,7 @@ def predict(
     columns: dict[str, list[np.ndarray]] = {"ids": [np.empty(0, np.int64)]}
     bar = tqdm(total=len(examples), desc=name, unit="example", disable=strategy.rank > 0, mininterval=5)
 
-    def keep(microbatch: MicroBatch, batch: Batch, outputs: Any) -> None:
+    def keep(microbatch: MicroBatch, batch: Batch, outputs: Outputs) -> None:
         if measured:
             measurements.add(microbatch, batch, outputs)
         predicted = state.task.predict(outputs, batch)  # on all ranks, since a model may be sharded over them

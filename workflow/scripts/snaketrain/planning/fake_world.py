@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -16,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from snaketrain.models.call_types import Value
 from snaketrain.strategies import pipeline_stages
 from snaketrain.strategies.expert_parallel import Dispatch
 
@@ -50,7 +50,7 @@ def without_comparison() -> Iterator[None]:
     the order of its buckets, which stays as it is if parameters may be unused, and the result of an all-reduce."""
     making = ddp.DistributedDataParallel.__init__
 
-    def make(module: ddp.DistributedDataParallel, *arguments: Any, **options: Any) -> None:
+    def make(module: ddp.DistributedDataParallel, *arguments: Value, **options: Value) -> None:
         making(module, *arguments, **options | {"find_unused_parameters": True, "static_graph": False})
         module.register_comm_hook(None, reduce_bucket)
 
@@ -74,7 +74,7 @@ def without_moving() -> Iterator[None]:
     """Modules are on the CPU already; moving one there would swap its parameters, which torch refuses for fake tensors."""
     moving = nn.Module.to
 
-    def to(module: nn.Module, *where: Any, **options: Any) -> nn.Module:
+    def to(module: nn.Module, *where: Value, **options: Value) -> nn.Module:
         return module if where == (torch.device("cpu"),) and not options else moving(module, *where, **options)
 
     with patch.object(nn.Module, "to", to):
@@ -103,8 +103,8 @@ def _evenly(dispatch: Dispatch, chosen: torch.Tensor) -> tuple[list[int], list[i
     return sizes, sizes, chosen.new_empty(dispatch.ranks * dispatch.here)
 
 
-def _outside_fake_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    def outside(*arguments: Any, **options: Any) -> Any:
+def _outside_fake_mode(function: Callable[..., Value]) -> Callable[..., Value]:
+    def outside(*arguments: Value, **options: Value) -> Value:
         with unset_fake_temporarily():
             return function(*arguments, **options)
 

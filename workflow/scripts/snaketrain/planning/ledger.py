@@ -3,9 +3,8 @@ floating-point operations, and the bytes handed to collectives."""
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -17,12 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from snaketrain.models.call_types import Args, Kwargs, Value
+
 PARTS = ("parameters", "gradients", "optimizer", "activations", "loss", "exchange", "other")
 PART_OF_PHASE = {"forward": "activations", "loss": "loss", "backward": "activations", "update": "optimizer"}
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp")  # libraries of operations
 REDUCING = ("reduce", "gather", "scatter", "broadcast", "all_to_all", "alltoall", "send")  # of these names, what moves data
 attention = torch.ops.aten
-FLOPS_OF_CPU_ATTENTION: dict[Any, Callable[..., int]] = {
+FLOPS_OF_CPU_ATTENTION: dict[Value, Callable[..., int]] = {
     attention._scaled_dot_product_flash_attention_for_cpu.default: lambda q, k, v, *_: sdpa_flop_count(q.shape, k.shape, v.shape),  # type: ignore[no-untyped-call]  # torch's
     attention._scaled_dot_product_flash_attention_for_cpu_backward.default: lambda above, q, k, v, *_: sdpa_backward_flop_count(  # type: ignore[no-untyped-call]  # torch's
         above.shape, q.shape, k.shape, v.shape
@@ -74,13 +75,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         super().__enter__()  # type: ignore[no-untyped-call]  # torch's
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._resizing.stop()
         super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Value, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None) -> Value:
         kwargs = kwargs or {}
         if DTensor in types:
             return NotImplemented  # it comes back with the local tensors
@@ -148,7 +147,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         """Fake tensors have no values. A norm of 1 is finite, and what is asked for as true or false is false."""
         return False if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
 
-    def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> None:
+    def _count(self, func: Value, args: Args, kwargs: Kwargs, found: Value) -> None:
         if func in FLOPS_OF_CPU_ATTENTION:
             self.flops += FLOPS_OF_CPU_ATTENTION[func](*args)
         elif func.name() in FLOPS_OF_EXPERTS:

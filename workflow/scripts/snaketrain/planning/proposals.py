@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors, strategy_info
 from snaketrain.planning.data import NotPlannable
 from snaketrain.planning.estimates import Estimate, processes_of
+from snaketrain.runtime.json_types import JsonObject
 
 GPUS_OF_A_NODE = 8
 MOST_PROCESSES = 1024
@@ -95,7 +95,7 @@ def larger(run: Settings) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def changed(run: Settings, changes: dict[str, object]) -> Settings:
-    raw: dict[str, Any] = run.model_dump(mode="json")
+    raw: JsonObject = run.model_dump(mode="json")
     for name, value in changes.items():
         section, _, key = name.partition(".")
         raw[section][key] = value

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from snaketrain.config.schema import Settings
 from snaketrain.models.adapters import frozen_names
+from snaketrain.models.call_types import Value
 from snaketrain.planning.data import PlannedData, Shares, largest_shares
 from snaketrain.planning.fake_world import fake_world, without_values
 from snaketrain.planning.footprints import Footprint, Work
@@ -127,7 +128,7 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
         ledger.phase = "forward"
 
     @wraps(update)
-    def watched_update(*arguments: Any, **options: Any) -> Tensor:
+    def watched_update(*arguments: Value, **options: Value) -> Tensor:
         ledger.mark((p.grad for module in state.modules.values() for p in module.parameters()), "gradients")
         ledger.phase = "update"
         return update(*arguments, **options)
@@ -151,14 +152,14 @@ def running(state: TrainState) -> list[nn.Module]:
     ]
 
 
-def _hooks(module: nn.Module, ledger: Ledger) -> list[Any]:
+def _hooks(module: nn.Module, ledger: Ledger) -> list[RemovableHandle]:
     """What comes after a module's forward pass is the loss, up to the gradient of its output."""
 
     def enter(word: str) -> None:
         evaluates = ledger.phase.startswith("evaluation: ")
         ledger.phase = f"evaluation: {word}" if evaluates else word
 
-    def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def after(_module: nn.Module, _inputs: object, output: Value) -> None:
         found = [each for each in tree_leaves(_plain(output)) if isinstance(each, Tensor)]
         ledger.mark(found, "loss")
         enter("loss")
@@ -168,7 +169,7 @@ def _hooks(module: nn.Module, ledger: Ledger) -> list[Any]:
     return [module.register_forward_pre_hook(lambda *_: enter("forward")), module.register_forward_hook(after)]
 
 
-def _plain(output: Any) -> Any:
+def _plain(output: Value) -> Value:
     """The outputs of transformers' models as a tuple."""
     return output.to_tuple() if hasattr(output, "to_tuple") else output
 

@@ -3,7 +3,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from snaketrain.models.adapters import frozen_names
+from snaketrain.models.call_types import ParameterGroups
 from snaketrain.strategies.devices import device_of
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, forward_backward, norm_of, step_if_finite
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, named_groups, named_state
@@ -187,7 +188,7 @@ class Strategy:
 
         return {"state": named_state(optimizer, parameters, kept), "param_groups": self.param_groups(optimizer, parameters)}
 
-    def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
+    def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> ParameterGroups:
         """With the names of all parameters of the model, also where other ranks hold them."""
         return named_groups(optimizer, parameters)
 

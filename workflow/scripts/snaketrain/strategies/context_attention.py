@@ -4,13 +4,13 @@
 sequence for heads, attend with some heads to the whole sequence, and exchange back; less is sent, but heads must be divisible.
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
+
+from snaketrain.models.call_types import Value
 
 NAME = "snaketrain_context"  # among the attentions of transformers
 HEADS, POSITION = 1, 2  # dimensions of queries, keys and values
@@ -40,7 +40,7 @@ class ContextAttention:
     def check_heads(self, module: nn.Module) -> None:
         if self.method != "ulysses":
             return
-        config: Any = module.config
+        config: Value = module.config
         heads = config.num_attention_heads // self.heads_divided_by
         key_heads = (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // self.heads_divided_by
         if heads % self.mesh.size() or (key_heads % self.mesh.size() and self.mesh.size() % key_heads):
@@ -75,7 +75,7 @@ class ContextAttention:
     # --- attention
 
     def forward(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, sequence: object = None, **options: Any,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, sequence: object = None, **options: Value,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As transformers calls it. `sequence` is passed through the blocks of a model whose hidden states are cut."""
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -94,7 +94,7 @@ class ContextAttention:
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None, dropout: float
     ) -> Tensor:
         key, value = self.gathered(key, POSITION), self.gathered(value, POSITION)
-        bias: Any = mask
+        bias: Value = mask
         if causal:
             length = query.shape[POSITION]
             seen = (self.rank + 1) * length
@@ -111,7 +111,7 @@ class ContextAttention:
         return self.exchanged(_attention(query, key, value, mask, causal, scale, dropout), HEADS, POSITION)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Any, causal: bool, scale: float | None, dropout: float) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Value, causal: bool, scale: float | None, dropout: float) -> Tensor:
     times = query.shape[HEADS] // key.shape[HEADS]
     if times > 1:
         key, value = key.repeat_interleave(times, HEADS), value.repeat_interleave(times, HEADS)

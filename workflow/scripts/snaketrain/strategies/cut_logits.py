@@ -1,12 +1,11 @@
 """Logits that are cut over ranks until the loss is known: with a large vocabulary, or long sequences, they are the largest tensor."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from snaketrain.models.call_types import Args
 from snaketrain.strategies.sequence import SequenceDimension
 
 SETTING = "train.strategy.arguments.loss_parallel"
@@ -27,7 +26,7 @@ class CutLogits:
         head.register_forward_hook(self._cut)
         return module
 
-    def _cut(self, head: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def _cut(self, head: nn.Module, args: Args, output: Tensor) -> Tensor:
         local = output.to_local() if isinstance(output, DTensor) else output
         whole = self.sequence.whole if self.sequence and not self.sequence.joins else None
         along = {"context": Shard(1) if whole else Replicate(), "tensor": Shard(2)}

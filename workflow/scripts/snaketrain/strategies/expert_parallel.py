@@ -1,13 +1,14 @@
 """Spreads the experts of a mixture over ranks: each rank sends its tokens to the ranks of their experts, and gets the results back."""
 
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from snaketrain.models.call_types import Value
 
 SETTING = "train.strategy.arguments.expert"
 DISPATCHES = "ep_dispatch_experts"  # how transformers' plans mark modules of experts
@@ -31,7 +32,7 @@ class ExpertDimension:
         return module
 
 
-def experts_of(module: nn.Module) -> dict[str, Any]:
+def experts_of(module: nn.Module) -> dict[str, Value]:
     """The modules of experts by name, from transformers' own plan. Their parameters have a first dimension of experts."""
     base = getattr(module, "base_model", module)
     plan = getattr(getattr(base, "config", None), "base_model_ep_plan", None) or {}
@@ -48,7 +49,7 @@ def experts_of(module: nn.Module) -> dict[str, Any]:
 class Dispatch:
     """The forward pass of a module of experts: tokens, the experts of each, and their weights."""
 
-    def __init__(self, experts: Any, mesh: DeviceMesh):
+    def __init__(self, experts: Value, mesh: DeviceMesh):
         self.experts, self.group, self.ranks, self.here = experts, mesh.get_group(), mesh.size(), experts.num_experts // mesh.size()
 
     def __call__(self, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class LocalExperts:
     def __init__(self, experts: nn.Module, number: int, ranks: int):
         self._experts, self._ranks, self.num_experts = experts, ranks, number
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Value:
         found = getattr(self._experts, name)
         if not isinstance(found, Tensor):
             return found
@@ -97,12 +98,12 @@ class LocalExperts:
 
 class _ScaledGradient(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, tensor: Tensor, scale: float) -> Tensor:
+    def forward(context: Value, tensor: Tensor, scale: float) -> Tensor:
         context.scale = scale
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Value, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * context.scale, None
 
 
@@ -114,12 +115,12 @@ def exchange(rows: Tensor, sent: list[int], received: list[int], group: dist.Pro
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(context: Value, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
         context.back = received, sent, group
         found = rows.new_empty(sum(received), *rows.shape[1:])
         dist.all_to_all_single(found, rows.contiguous(), received, sent, group=group)
         return found
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(context: Value, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return exchange(gradient, *context.back), None, None, None

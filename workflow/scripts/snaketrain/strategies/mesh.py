@@ -1,11 +1,12 @@
 """Ranks in a grid of up to six dimensions, each a way to share a training that is too large or too slow for fewer ranks."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
 from snaketrain.config.mesh_shape import is_used, option_errors
+from snaketrain.models.call_types import Value
 from snaketrain.models.without_memory import has_memory
 from snaketrain.strategies.context_attention import ContextAttention
 from snaketrain.strategies.cut_logits import CutLogits
@@ -44,7 +45,7 @@ class Mesh(Pipelining):
         sequence_parallel: bool = False,
         context_attention: str = "gather",
         loss_parallel: bool = False,
-        **options: Any,
+        **options: Value,
     ):
         wanted = {"replicate": replicate, "tensor": tensor, "context": context, "expert": expert, "pipeline": pipeline}
         if is_used(wanted, "pipeline"):

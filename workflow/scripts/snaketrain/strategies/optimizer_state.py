@@ -5,11 +5,13 @@ require a state for every parameter; a parameter that never had a gradient has n
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+from snaketrain.models.call_types import ParameterGroups
 
 Parameters: TypeAlias = dict[str, nn.Parameter]
 ParameterState: TypeAlias = dict[str, object]  # moments as tensors, and numbers
@@ -18,7 +20,7 @@ HOW = ("fused", "foreach")
 
 class OptimizerState(TypedDict):
     state: dict[str, ParameterState]
-    param_groups: list[dict[str, Any]]  # as torch types the groups of an optimizer
+    param_groups: ParameterGroups  # as torch types the groups of an optimizer
 
 
 def local_optimizer(optimizer: Optimizer) -> Optimizer:
@@ -37,7 +39,7 @@ def named_state(
     return found
 
 
-def named_groups(optimizer: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
+def named_groups(optimizer: Optimizer, parameters: Parameters) -> ParameterGroups:
     names = {parameter: name for name, parameter in parameters.items()}
     return [group | {"params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups]
 

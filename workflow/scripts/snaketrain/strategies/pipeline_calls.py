@@ -5,21 +5,21 @@ what its stage of the model is called with.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
+from snaketrain.models.call_types import Args, Kwargs, Value
 from snaketrain.strategies.gradients import Objective
 from snaketrain.strategies.pipeline_stages import INPUT
 from snaketrain.tasks.base import Batch, Losses
 
-Output = Any  # of a model: any type that its task knows
+Output = Value  # of a model: any type that its task knows
 
 
 @dataclass(frozen=True)
 class Call:
-    arguments: tuple[Any, ...]  # as the task gives them
-    named: dict[str, Any]
+    arguments: Args  # as the task gives them
+    named: Kwargs
 
     @property
     def tokens(self) -> int:
@@ -52,7 +52,7 @@ class Stand(nn.Module):
         outputs, self.outputs = self.outputs, None
         return outputs
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Value:
         try:
             return super().__getattr__(name)
         except AttributeError:

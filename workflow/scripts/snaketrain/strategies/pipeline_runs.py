@@ -1,7 +1,7 @@
 """Runs the stages of a pipeline: in training by a schedule of torch.distributed.pipelining, in an evaluation one after the other."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,10 +10,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 from torch.utils._pytree import tree_leaves, tree_map
 
+from snaketrain.models.call_types import Value
 from snaketrain.strategies.pipeline_calls import Call, Output
 from snaketrain.strategies.pipeline_stages import Stage, cut, hidden_size
 
-CLASSES: dict[str, Any] = {"1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
+CLASSES: dict[str, Value] = {"1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
 ONLY = torch.zeros(1, dtype=torch.long)  # the number of a microbatch where there is one
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Pipelined:
         self.width = hidden_size(model)
         self.stages = cut(model, len(self.owners), self.numbers, dtype)
         self.length = 0  # rows of a message
-        self._schedules: dict[int, Any] = {}  # by the number of microbatches
+        self._schedules: dict[int, Value] = {}  # by the number of microbatches
 
     @property
     def has_last(self) -> bool:
@@ -64,7 +65,7 @@ class Pipelined:
         if stage.training != self.model.training:
             stage.train(self.model.training)
 
-    def _schedule(self, microbatches: int) -> Any:
+    def _schedule(self, microbatches: int) -> Value:
         if microbatches not in self._schedules:
             stages = [self._stage(number, stage) for number, stage in zip(self.numbers, self.stages, strict=True)]
             try:

@@ -7,12 +7,12 @@ own arguments, which makes masks and positions everywhere alike, and parameters 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from snaketrain.models.call_types import Value
 from snaketrain.models.weight_files import tied_names
 
 INPUT = "input_ids"  # the argument that a model embeds
@@ -88,7 +88,7 @@ def cut(model: nn.Module, count: int, mine: list[int], dtype: torch.dtype) -> li
     """The stages with these numbers, which exchange hidden states of `dtype`. What other stages hold is removed from the model."""
     layout = layout_of(model)
     check_layout(model, layout)
-    config: Any = layout.base_of(model).config
+    config: Value = layout.base_of(model).config
     config.use_cache = False  # otherwise an evaluation would send keys and values to all stages, with its outputs
     layers = layout.base_of(model).get_submodule(layout.layers)
     assert isinstance(layers, nn.ModuleList)

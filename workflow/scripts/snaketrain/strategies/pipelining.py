@@ -1,13 +1,14 @@
 """The `pipeline` dimension of a mesh: ranks that each hold a stage of the model, and compute different microbatches at the same time."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from snaketrain.models.call_types import ParameterGroups
 from snaketrain.strategies.base import PRECISIONS, Keep, MakeOptimizer
 from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up, nan_if_infinite, parts_of, total
 from snaketrain.strategies.mesh_base import MeshBase
@@ -112,7 +113,7 @@ class Pipelining(MeshBase):
         state = {name: entries for share in gather(mine, self.stages_group) for name, entries in share.items()}
         return {"state": state, "param_groups": self.param_groups(optimizer, parameters)}
 
-    def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
+    def param_groups(self, optimizer: Optimizer, parameters: Parameters) -> ParameterGroups:
         mine = named_groups(optimizer, parameters)
         return [group for share in all_gather(mine, self.stages_group) for group in share] if self.stages_group else mine
 

@@ -5,9 +5,7 @@ whole sequences.
 """
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.functional import pad
 
 from snaketrain.models.blocks import blocks
+from snaketrain.models.call_types import Args, Kwargs, Value
 from snaketrain.strategies.context_attention import ContextAttention
 
 POSITION = 1  # the dimension of hidden states that counts positions
@@ -57,7 +56,7 @@ class SequenceDimension:
 
     # --- around the blocks
 
-    def _cut(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _cut(self, block: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         given = self._named(args, kwargs)
         if given.get("past_key_values") is not None:  # text is generated
             if torch.is_grad_enabled():  # otherwise each rank would compute the whole sequence without a word
@@ -77,7 +76,7 @@ class SequenceDimension:
             hidden = DTensor.from_local(hidden, self.tensor, [Replicate()], run_check=False).redistribute(placements=[Shard(1)]).to_local()
         return (), given | {HIDDEN: hidden}
 
-    def _cut_arguments(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _cut_arguments(self, block: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """What blocks get besides hidden states: each rank needs that of the positions on which its attention works."""
         if self.whole is None:
             return args, kwargs
@@ -89,7 +88,7 @@ class SequenceDimension:
             cut["sequence"] = self.whole
         return (hidden,), cut
 
-    def _join(self, block: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def _join(self, block: nn.Module, args: Args, output: Value) -> Value:
         """Whole sequences again, as the head of the model expects them."""
         if self.whole is None:
             return output
@@ -108,10 +107,10 @@ class SequenceDimension:
 
     # --- arguments of a block
 
-    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _named(self, args: Args, kwargs: Kwargs) -> Kwargs:
         return {**dict(zip(self.names, args, strict=False)), **kwargs}
 
-    def _fitting(self, name: str, value: Any, whole: Whole) -> Any:
+    def _fitting(self, name: str, value: Value, whole: Whole) -> Value:
         if name in ("attention_mask", "past_key_values"):
             return value
         if isinstance(value, tuple):  # such as the cosines and sines of rotary embeddings

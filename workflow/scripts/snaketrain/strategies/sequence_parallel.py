@@ -3,14 +3,13 @@
 What is not split, such as norms and residuals, is then neither computed nor kept by every rank.
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
 from snaketrain.models.blocks import blocks
+from snaketrain.models.call_types import Args, Kwargs
 
 SETTING = "train.strategy.arguments.sequence_parallel"
 
@@ -33,7 +32,7 @@ def within_blocks(module: nn.Module, styles: dict[str, ParallelStyle], mesh: Dev
     return found
 
 
-def gather_hidden(args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def gather_hidden(args: Args, kwargs: Kwargs, mesh: DeviceMesh) -> tuple[Args, Kwargs]:
     """The input of a module with split matrices: the sequence of all pieces."""
     if "hidden_states" in kwargs:
         return args, kwargs | {"hidden_states": _whole(kwargs["hidden_states"], mesh)}

@@ -4,8 +4,9 @@ If there are more ranks, the batch is split across such groups: each group holds
 of it, as in fsdp.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from snaketrain.models.call_types import Value
 from snaketrain.strategies.mesh_base import Dimension, MeshBase
 from snaketrain.strategies.tensor_plan import TensorDimension
 
@@ -17,7 +18,7 @@ class TensorParallel(MeshBase):
     data_parallel_arguments = ("shard",)
     always = ("tensor",)
 
-    def __init__(self, tensor: int | None = None, shard: bool = False, plan: dict[str, str] | None = None, **options: Any):
+    def __init__(self, tensor: int | None = None, shard: bool = False, plan: dict[str, str] | None = None, **options: Value):
         super().__init__(**options)
         self.plan = plan
         if tensor is None:

@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
 from snaketrain.models.adapters import frozen_names
+from snaketrain.models.call_types import Kwargs, ParameterGroups
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, ParameterState, local_optimizer
@@ -29,7 +30,7 @@ class RankState:
 
     weights: dict[str, Tensor]
     moments: dict[str, object]  # `<parameter>.<key>`
-    param_groups: list[dict[str, Any]]  # as torch types the groups of an optimizer
+    param_groups: ParameterGroups  # as torch types the groups of an optimizer
 
 
 def held(strategy: Strategy, module: nn.Module, optimizer: Optimizer) -> RankState:
@@ -72,7 +73,7 @@ def stored(folder: Path, module: str) -> Stored:
     }
 
 
-def fill(folder: Path, module: str, room: dict[str, Any]) -> dict[str, Any]:
+def fill(folder: Path, module: str, room: Kwargs) -> Kwargs:
     """Read into these tensors, on each rank what it holds; numbers are replaced."""
     content = {f"{module}.{name}": value for name, value in room.items()}
     if content:
@@ -80,7 +81,7 @@ def fill(folder: Path, module: str, room: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(f"{module}."): value for name, value in content.items()}
 
 
-def empty(names: Stored) -> dict[str, Any]:
+def empty(names: Stored) -> Kwargs:
     """Room for whole tensors."""
     return {name: torch.empty(each.size, dtype=each.properties.dtype) if each else 0 for name, each in names.items()}
 
@@ -100,7 +101,7 @@ def empty_moments(optimizer: Optimizer, parameters: Parameters, names: Stored) -
     return found
 
 
-def by_parameter(moments: dict[str, object], param_groups: list[dict[str, Any]]) -> OptimizerState:
+def by_parameter(moments: dict[str, object], param_groups: ParameterGroups) -> OptimizerState:
     state: dict[str, ParameterState] = {}
     for name, value in moments.items():
         parameter, _, key = name.rpartition(".")
