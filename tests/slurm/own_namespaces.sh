@@ -4,10 +4,10 @@
 #   own_namespaces.sh COMMAND...
 set -euo pipefail
 own=(unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private)
-"${own[@]}" true 2> /dev/null || exec "$@"
-# the shell stays, as process 1, which reaps the daemons of the cluster
-exec "${own[@]}" bash -euc '
+separate='set -eu
     mkdir -p /run/netns && mount -t tmpfs none /run/netns
     hosts=$(mktemp) && cp /etc/hosts "$hosts" && mount --bind "$hosts" /etc/hosts && rm "$hosts"
-    ip link set lo up
-    "$@" && exit 0 || exit $?' own_namespaces "$@"
+    ip link set lo up'
+"${own[@]}" bash -c "$separate" 2> /dev/null || exec "$@"
+# the shell stays, as process 1, which reaps the daemons of the cluster
+exec "${own[@]}" bash -c "$separate; "'"$@" && exit 0 || exit $?' own_namespaces "$@"
