@@ -1,7 +1,7 @@
 """Compares every strategy with `single`, on 1, 2 and 4 processes of one CPU: differences in the losses, and memory per process.
 
-1. Losses: twenty steps in fp32 without dropout, with and without accumulation, of a small BERT, BART and Llama;
-   the largest relative difference. tests/distributed/test_strategies.py asserts 1e-5 for a part of them.
+1. Losses: twenty steps in fp32 without dropout, with and without accumulation, of a small BERT, BART and Llama (`mesh`: of Llama, with a
+   `pipeline` of one with five layers); the largest relative difference. tests/distributed/test_strategies.py asserts 1e-5 for a part of them.
 2. Bytes of parameters, gradients and AdamW's state in a process between backward and update (the maximum over processes), as
    a share of those of `single`, beside the theoretical share.
 """
@@ -20,12 +20,22 @@ from distributed.test_strategies import EVERYWHERE, MODELS, job, run  # noqa: E4
 
 TWENTY_STEPS = {"steps": 20, "learning_rate": 3e-3, "warmup": 4}
 KINDS = ("parameters", "gradients", "optimizer")
+COLUMNS = (*MODELS, "deep")
+# points of a mesh: with four processes, `shard` takes those that the other dimensions leave
+POINTS: list[dict] = [
+    {"context": 2},
+    {"context": 2, "context_attention": "ulysses"},
+    {"tensor": 2, "sequence_parallel": True},
+    {"pipeline": 2},
+    {"pipeline": 2, "schedule": "interleaved"},
+    {"pipeline": 2, "schedule": "zbv"},
+]
 
 
 def strategies(processes: int) -> list[tuple[str, dict]]:
     if processes == 1:
         return [("single", {}), ("data_parallel", {}), *((name, {}) for name in EVERYWHERE)]
-    found = [(name, {}) for name in EVERYWHERE] + [("hsdp", {"shard": 2})]
+    found = [(name, {}) for name in EVERYWHERE] + [("hsdp", {"shard": 2})] + [("mesh", point) for point in POINTS]
     return found + [("tensor_parallel", {"tensor": 2}), ("tensor_parallel", {"tensor": 2, "shard": True})] * (processes == 4)
 
 
@@ -36,6 +46,8 @@ def label(name: str, arguments: dict) -> str:
 def theory(name: str, arguments: dict, processes: int) -> tuple[float, float, float]:
     """The share of parameters, gradients and optimizer state; of tensor_parallel, of those matrices that the plan cuts."""
     part = 1 / processes
+    if name == "mesh":
+        return part, part, part
     if name == "tensor_parallel":
         part = 1 / arguments.get("tensor", processes) if not arguments.get("shard") else part
         return part, part, part
@@ -57,16 +69,19 @@ def main() -> None:
         default=REPOSITORY / "benchmarks/results/strategies.json",
         help="where to write the figures (default: %(default)s)",
     )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these strategies; the figures of others are kept (default: all)")
     args = parser.parse_args()
-    found: dict[str, Any] = {"losses": {}, "memory": {}}
+    found: dict[str, Any] = json.loads(args.output.read_text()) if args.only else {"losses": {}, "memory": {}}
     with tempfile.TemporaryDirectory(prefix="strategies-") as folder:
-        alone = run(Path(folder), 1, jobs([("single", {})], pieces=(1,)))
+        alone = run(Path(folder), 1, jobs([("single", {})]))
         for processes in args.processes:
-            chosen = strategies(processes)
+            chosen = [each for each in strategies(processes) if not args.only or each[0] in args.only]
+            if not chosen:
+                continue
             done = run(Path(folder), processes, jobs(chosen))
             for name, arguments in chosen:
                 about = f"{label(name, arguments)} @{processes}"
-                found["losses"][about] = {model: worst(done, alone, name, arguments, model) for model in MODELS}
+                found["losses"][about] = {model: worst(done, alone, name, arguments, model) for model in models_of(name, arguments)}
                 found["memory"][about] = held(done, alone, name, arguments, processes)
     show(found)
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -74,23 +89,33 @@ def main() -> None:
     print(f"written to {args.output}")
 
 
-def jobs(chosen: list[tuple[str, dict]], pieces: tuple[int, ...] = (1, 2)) -> dict[str, tuple[str, dict]]:
+def models_of(name: str, arguments: dict) -> tuple[str, ...]:
+    if name == "single":
+        return COLUMNS
+    return MODELS if name != "mesh" else ("deep",) if "pipeline" in arguments else ("llama",)
+
+
+def pieces_of(arguments: dict) -> tuple[int, ...]:
+    """Numbers of microbatches: a pipeline needs one for each of its processes."""
+    few = arguments.get("pipeline", 1)
+    return few, 2 * few
+
+
+def jobs(chosen: list[tuple[str, dict]]) -> dict[str, tuple[str, dict]]:
     found = {}
     for name, arguments in chosen:
-        for model in MODELS:
+        about, pieces = label(name, arguments), pieces_of(arguments)
+        for model in models_of(name, arguments):
             for number in pieces:
-                found[f"{label(name, arguments)} {model} {number}"] = (
-                    "trained",
-                    job(name, model, None, arguments, accumulate=number, **TWENTY_STEPS),
-                )
-        found[f"{label(name, arguments)} memory"] = "measured", job(name, "larger", None, arguments)
+                found[f"{about} {model} {number}"] = "trained", job(name, model, None, arguments, accumulate=number, **TWENTY_STEPS)
+        found[f"{about} memory"] = "measured", job(name, "larger", None, arguments, accumulate=pieces[0])
     return found
 
 
 def worst(done: dict, alone: dict, name: str, arguments: dict, model: str) -> float:
     """The largest relative difference of a loss from that of `single` on one process, with and without accumulation."""
     expected = alone[f"single {model} 1"]["losses"]
-    runs = [done[f"{label(name, arguments)} {model} {number}"]["losses"] for number in (1, 2)]
+    runs = [done[f"{label(name, arguments)} {model} {number}"]["losses"] for number in pieces_of(arguments)]
     return max(abs(loss / right - 1) for losses in runs for loss, right in zip(losses, expected, strict=True))
 
 
@@ -102,12 +127,13 @@ def held(done: dict, alone: dict, name: str, arguments: dict, processes: int) ->
 
 
 def show(found: dict[str, Any]) -> None:
-    print(f"{'':38}{''.join(f'{model:>10}' for model in MODELS)}   share of memory, measured / theory")
-    print(f"{'strategy @processes':38}{'':{10 * len(MODELS)}}   {''.join(f'{kind:>16}' for kind in KINDS)}")
+    print(f"{'':48}{''.join(f'{model:>10}' for model in COLUMNS)}   share of memory, measured / theory")
+    print(f"{'strategy @processes':48}{'':{10 * len(COLUMNS)}}   {''.join(f'{kind:>16}' for kind in KINDS)}")
     for about, losses in found["losses"].items():
         memory = found["memory"][about]
+        columns = "".join(f"{losses[model]:>10.1e}" if model in losses else f"{'':10}" for model in COLUMNS)
         shares = "".join(f"{memory['share'][kind]:>9.3f} / {memory['theory'][kind]:<4.2g}" for kind in KINDS)
-        print(f"{about:38}{''.join(f'{value:>10.1e}' for value in losses.values())}   {shares}")
+        print(f"{about:48}{columns}   {shares}")
 
 
 if __name__ == "__main__":

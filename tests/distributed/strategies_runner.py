@@ -224,13 +224,19 @@ def overflowed(job: Job) -> dict[str, Any]:
 
     strategy.forward_backward = spoiled
     before = {key: tensor.clone() for key, tensor in weights(state).items()}
-    ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
-    pieces = [MicroBatch(ids[number :: trainer.train.accumulate]) for number in range(trainer.train.accumulate)]
-    take_step(state, [(piece, trainer.data.train.batch(piece.ids)) for piece in pieces], 16.0, 1e-3)
+    take_step(state, microbatches(trainer), 16.0, 1e-3)
     return {
         "unchanged": all(torch.equal(before[key], tensor) for key, tensor in weights(state).items()),
         "scales": strategy.all_gather_object(strategy.scaler.get_scale()),
     }
+
+
+def microbatches(trainer: Trainer) -> list[tuple[MicroBatch, dict[str, torch.Tensor]]]:
+    """Of the first 16 examples, those of this rank."""
+    strategy, number = trainer.state.strategy, trainer.train.accumulate
+    ids = range(strategy.data_parallel_rank, 16, strategy.data_parallel_size)
+    pieces = [MicroBatch(tuple(ids[first::number])) for first in range(number)]
+    return [(piece, trainer.data.train.batch(piece.ids)) for piece in pieces]
 
 
 def weights(state: TrainState) -> dict[tuple[str, str], torch.Tensor]:
@@ -244,16 +250,15 @@ def measured(job: Job) -> list[dict[str, int]]:
     ((name, module),) = state.modules.items()
     update, held = strategy.update, {}
 
-    def measuring(*given: Any) -> torch.Tensor:
+    def measuring(*given: Any, **named: Any) -> torch.Tensor:
         parameters = list(module.parameters())
         gathered = [p._full_param_padded for p in parameters if hasattr(p, "_full_param_padded")]  # fairscale's, freed or not
         held["parameters"] = storage_bytes([*parameters, *gathered])
         held["gradients"] = storage_bytes([p.grad for p in parameters if p.grad is not None])
-        return update(*given)
+        return update(*given, **named)
 
     strategy.update = measuring
-    ids = tuple(range(strategy.data_parallel_rank, 16, strategy.data_parallel_size))
-    take_step(state, [(MicroBatch(ids), trainer.data.train.batch(ids))], 16.0, 1e-3)
+    take_step(state, microbatches(trainer), 16.0, 1e-3)
     optimizer = getattr(state.optimizers[name], "optim", state.optimizers[name])
     values = [value for entries in optimizer.state.values() for value in entries.values() if isinstance(value, torch.Tensor)]
     held["optimizer"] = storage_bytes(values)
