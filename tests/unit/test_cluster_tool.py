@@ -141,6 +141,31 @@ def test_status_of_searches_trunks_and_evaluations_of_further_sets(slurm, monkey
     ]
 
 
+def test_the_log_of_a_rung_that_was_trained_here(slurm, monkeypatch, capsys):
+    trained("large", 12, {"status": "STOPPED", "why": "reached rung 2"})
+    for stage, log in (
+        ("train_model", "large.log"),
+        ("train_rung/large", "1.log"),
+        ("train_rung/large", "2.log"),
+    ):
+        Path("logs", stage).mkdir(parents=True, exist_ok=True)
+        Path("logs", stage, log).touch()
+    os.utime("logs/train_model/large.log", (0, 0))
+    os.utime("logs/train_rung/large/1.log", (0, 0))
+    assert call(monkeypatch, "status") == 0
+    assert table(capsys)["large"] == "train_model reached rung 2 12 of 100 logs/train_rung/large/2.log"
+
+
+def test_status_of_a_training_that_does_not_know_its_last_step(slurm, monkeypatch, capsys):
+    slurm(squeue=rows("4|RUNNING|None|rule_train_model_wildcards_large|n1"))
+    trained("large", 40)
+    journal = Path("results/runs/large/training/journal.jsonl")
+    journal.write_text(journal.read_text().replace('"steps": 100, ', ""))
+    submitted("4", "rule_train_model_wildcards_large")
+    assert call(monkeypatch, "status") == 0
+    assert table(capsys)["large"] == "train_model 4 RUNNING 40 of ? n1 4.log"
+
+
 @pytest.mark.parametrize(
     ("comment", "state", "shown"),
     [
