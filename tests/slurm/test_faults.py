@@ -131,7 +131,7 @@ def test_its_time_limit_is_reached(training):
 
 def seconds_lived(job: str) -> int:
     """Since the last start of the job."""
-    hours, minutes, seconds = map(int, re.search(r" RunTime=(\d+):(\d+):(\d+)", slurm("scontrol", "show", "job", job))[1:])
+    hours, minutes, seconds = map(int, re.search(r" RunTime=(\d+):(\d+):(\d+)", slurm("scontrol", "show", "job", job)).groups())
     return 3600 * hours + 60 * minutes + seconds
 
 
