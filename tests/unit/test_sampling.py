@@ -140,3 +140,13 @@ def test_ctrl_c_leaves_the_workflow_the_time_that_it_needs():
     limits.until(Path("began").exists, 60, running)
     os.killpg(running.pid, signal.SIGINT)
     assert running.wait(limits.seconds(60)) == 130 and Path("ended").exists()
+
+
+def test_sigterm_ends_the_workflow_too(tmp_path):
+    waits = "import pathlib, signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); pathlib.Path('waits').touch(); time.sleep(60)"
+    runs = f"import sys, sample_runs; sys.exit(sample_runs.run_workflow([sys.executable, '-c', {waits!r}]))"
+    paths = os.pathsep.join(map(str, Path(sample_runs.__file__).parents[:2]))
+    process = subprocess.Popen([sys.executable, "-c", runs], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths})
+    limits.until(lambda: (tmp_path / "waits").exists(), 30, process)
+    process.terminate()
+    assert process.wait(limits.seconds(20)) == 7

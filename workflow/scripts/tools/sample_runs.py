@@ -114,9 +114,13 @@ def unfinished(searches: "list[SampledSearch]") -> list[str]:
 
 
 def run_workflow(command: list[str]) -> int:
-    """Ctrl-C also reaches snakemake, which then ends its jobs; `subprocess.call` would kill it a quarter of a second later."""
+    """Ctrl-C also reaches snakemake, which then ends its jobs; `subprocess.call` would kill it a quarter of a second later.
+
+    SIGTERM is passed on to it.
+    """
     interrupted = False
     with subprocess.Popen(command) as workflow:
+        signal.signal(signal.SIGTERM, lambda *_: workflow.terminate())
         while True:
             try:
                 code = workflow.wait()
