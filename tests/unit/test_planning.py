@@ -123,6 +123,7 @@ def mesh(**arguments) -> dict:
     return {"use": "mesh", "arguments": arguments}
 
 
+@pytest.mark.slow
 def test_stages_of_a_pipeline_share_the_work_and_the_weights(llama):
     """Also of more microbatches than are traced."""
     whole = planned(llama({"train.accumulate": 8}, num_hidden_layers=5)).footprint
@@ -137,6 +138,7 @@ def test_stages_of_a_pipeline_share_the_work_and_the_weights(llama):
     assert found.moments["update"]["gradients"] == pytest.approx(4 * (3 * layer + 24 * 64), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_first_stage_keeps_the_most_microbatches(llama):
     """As many as there are stages, whatever their number."""
     pipeline = {"compute.processes": 4, "train.strategy": mesh(pipeline=4)}
