@@ -357,6 +357,7 @@ def generated_together(tmp_path_factory) -> Path:
     return run_together(folder, GENERATING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATING)
 def test_the_example_generates_what_it_has_learnt(name, generated_together):
     for run in configuration(name)["runs"]:
@@ -370,6 +371,7 @@ def test_the_example_generates_what_it_has_learnt(name, generated_together):
         assert metrics["exact_match"] == pytest.approx(exact / len(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "processes"), [("answers", 2), ("summaries", 1), ("chats", 2)])
 def test_texts_are_generated_by_hand_as_in_the_evaluation(name, processes, generated_together, tmp_path):
     """From a copy of the model's folder. Prompts have no answers, and a chat ends before the one that is to be given."""
@@ -390,6 +392,7 @@ def test_texts_are_generated_by_hand_as_in_the_evaluation(name, processes, gener
     assert [row["generated"] for row in predicted] == [row["generated"] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_workflow_generates_answers_to_unlabelled_prompts(generated_together):
     folder = generated_together / "results/runs/answers-answers/predictions"
     with open(folder / "new.csv", newline="") as file:
