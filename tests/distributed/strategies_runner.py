@@ -205,8 +205,7 @@ def placed(job: Job, trainer: Trainer) -> dict[str, float]:
     strategy.wait()
     modules = build(task, trainer.train, MODELS[job.model], None, FACTS)
     state = load_for_evaluation(task, modules, strategy, checkpoint)
-    with torch.inference_mode():
-        return evaluate(state, trainer.data.dev, 8)
+    return evaluate(state, trainer.data.dev, 8)
 
 
 def overflowed(job: Job) -> dict[str, Any]:
