@@ -13,7 +13,7 @@ help:
 	@echo "make plan CONFIG=FILE  what each run will need: memory, bytes exchanged, checkpoints, time"
 	@echo "make ui                open the MLflow UI on the results in this folder"
 	@echo "make test              all tests except those of test-slow and test-slurm"
-	@echo "make test-fast         only the unit tests"
+	@echo "make test-fast         the unit tests, but for the lengthy ones"
 	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
@@ -56,7 +56,7 @@ test: .venv/installed
 	exit $$failed
 
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit
 
 test-slow: .venv/installed
 	@failed=0; \

@@ -15,6 +15,8 @@ from snaketrain.evaluation.differences import differing_settings
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 
+pytestmark = pytest.mark.lengthy
+
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/compare_runs.py"
 
 

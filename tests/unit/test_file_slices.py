@@ -16,6 +16,8 @@ from snaketrain.data.sources.formats import slices
 from snaketrain.data.sources.reading import rows
 from snaketrain.runtime.manifests import Manifest
 
+pytestmark = pytest.mark.lengthy
+
 
 @pytest.fixture(autouse=True)
 def of_a_hundred_bytes(monkeypatch):

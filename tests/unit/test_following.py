@@ -31,6 +31,8 @@ from snaketrain.tracking.on_end import RunEnd
 from snaketrain.tracking.passes import Postponed, full_pass
 from snaketrain.tracking.registering import contender_of
 
+pytestmark = pytest.mark.lengthy
+
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/tools/follow_runs.py"
 TRAINING = """
 import itertools, json, sys, time

@@ -16,6 +16,8 @@ import pytest
 from snaketrain.runtime import lease as module
 from snaketrain.runtime.lease import Lease, LeaseLost, Owner
 
+pytestmark = pytest.mark.lengthy
+
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # takes the lease, says so, and writes a line five times a second as long as it owns it
 OWNER = """

@@ -22,6 +22,8 @@ from snaketrain.data.loading.items import Items
 from snaketrain.data.loading.loader import Loader, Waiting
 from snaketrain.data.loading.workers import Request, load_in_workers
 
+pytestmark = pytest.mark.lengthy
+
 PATHS = [Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[2] / "workflow/scripts"]
 
 

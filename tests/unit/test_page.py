@@ -21,6 +21,8 @@ from snaketrain.evaluation.mistakes import hardest, mistakes_of
 from snaketrain.evaluation.page import page
 from snaketrain.evaluation.predictions import Predictions
 
+pytestmark = pytest.mark.lengthy
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1200, 390)
 TRUNK = "20-steps-of-<b>-learning_rate=1e-05-batch_size=16-weight_decay=0.1"

@@ -19,6 +19,8 @@ from snaketrain.data.tokenization.files import copy_tokenizer
 from snaketrain.data.tokenization.opening import make_tokenizer
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
 
+pytestmark = pytest.mark.lengthy
+
 WORDS = ["was", "it", "good", "what", "that", "story", "very", "boring", "never", "this", "movie", "great"]
 
 

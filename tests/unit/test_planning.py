@@ -17,6 +17,8 @@ from snaketrain.planning.rates import rate_of
 from snaketrain.planning.tracing import step, trace, watched
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 
+pytestmark = pytest.mark.lengthy
+
 LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 

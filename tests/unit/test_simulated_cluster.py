@@ -10,6 +10,8 @@ from snaketrain.slurm.left_over import LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
 from snaketrain.slurm.submitting import SubmittingExecutor
 
+pytestmark = pytest.mark.lengthy
+
 JOBS = 24
 SEEDS = (1, 2, 3, 4, 20, 28, 30, 40)  # in each of these, some of the errors below show
 

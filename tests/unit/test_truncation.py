@@ -15,6 +15,8 @@ from snaketrain.data.tokenization.plain import PlainTokenizer
 from snaketrain.data.tokenization.tokenizer import BatchTokenizer, TokensDiffer
 from snaketrain.data.tokenization.word_tokens import splits_at_spaces
 
+pytestmark = pytest.mark.lengthy
+
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
 SPACES = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n ", " \t", "\u00a0", " \u3000"]
 SYLLABLES = ["ba", "ti", "lo", "ré", "Ü", "o\u0308", "ß", "漢字", "12", "3.5", "'s", "don't", "—", "...", "🙂", "\u0301", "x", "ing"]
