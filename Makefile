@@ -66,7 +66,7 @@ test-slow: .venv/installed
 
 # On two clusters, each with namespaces of its own: these tests mostly wait. Groups of tests that share a workflow stay together.
 test-slurm: .venv/installed
-	$(BIN)/python -m pytest --dist loadgroup --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed
 	$(BIN)/python tests/mutations.py

@@ -30,7 +30,6 @@ from slurm.lab import (
 )
 
 SAVE_BEFORE_LIMIT_SECONDS = 60
-pytestmark = pytest.mark.xdist_group("faults")  # of one training, one after the other
 
 
 @pytest.fixture(scope="module")

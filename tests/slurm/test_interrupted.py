@@ -28,7 +28,6 @@ from slurm.lab import (
 )
 
 STALL_SECONDS = 30
-pytestmark = pytest.mark.xdist_group("interrupted")  # each continues the one before
 
 
 class Followed:

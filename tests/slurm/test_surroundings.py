@@ -19,7 +19,6 @@ from pipeline.workspace import configuration, make_workspace, sentences
 
 from slurm.lab import Workflow
 
-pytestmark = pytest.mark.xdist_group("surroundings")  # of one workflow
 NOTES = """
 import os, sys
 if "SLURM_STEP_ID" in os.environ:
