@@ -189,6 +189,38 @@ def test_what_cannot_be_planned_says_why(llama):
         planned(llama(hidden_width=3))
 
 
+OWN_TASK = """
+from snaketrain.tasks.causal_lm import CausalLm
+
+class Own(CausalLm):
+    def evaluation_step(self, outputs, batch):
+        sums = super().evaluation_step(outputs, batch)
+        {statement}
+        return sums
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("sums['loss'].item()", None),
+        ("sums['loss'].numpy()", None),
+        ("sums['accuracies']", "KeyError"),
+        ("outputs.accuracies", "AttributeError"),
+        ("sums['loss'].view(7)", "RuntimeError"),
+    ],
+)
+def test_an_evaluation_may_read_values_and_its_errors_are_reported(llama, tmp_path, monkeypatch, statement, error):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN_TASK.format(statement=statement))
+    run = llama({"train.task": {"use": "own.py:Own"}})
+    if error:
+        with pytest.raises(NotPlannable, match=error):
+            planned(run)
+    else:
+        assert any(moment.startswith("evaluation") for moment in planned(run).footprint.moments)
+
+
 def test_fields_of_old_published_files_are_left_out(tmp_path):
     about = {"model_type": "bert", "hidden_size": 32, "gradient_checkpointing": False}  # a field that BertConfig no longer has
     (tmp_path / "config.json").write_text(json.dumps(about))

@@ -7,7 +7,7 @@ from functools import wraps
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -23,6 +23,7 @@ from snaketrain.planning.pipelines import Pipeline, World, combined
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import MicroBatches
 from snaketrain.strategies.optimizer_state import local_optimizer
+from snaketrain.strategies.pipeline_runs import Pipelined
 from snaketrain.strategies.pipelining import Pipelining
 from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
@@ -109,9 +110,14 @@ def evaluate(state: TrainState, batch: Batch, ledger: Ledger) -> None:
     try:
         with state.strategy.autocast():
             state.task.evaluation_step(state.task.outputs(state.plain_modules(), batch), batch)
-    # it reads values, which fake tensors do not have, or outputs of the last stage of a pipeline, which another rank traces
-    except (RuntimeError, NotImplementedError, AttributeError):
-        pass
+    except (RuntimeError, AttributeError) as error:
+        if not (_reads_values(error) or _pipelines(state)):  # in a pipeline, another rank has the outputs
+            raise
+
+
+def _reads_values(error: Exception) -> bool:
+    """Fake tensors have none: what an evaluation computes up to there is known, which is the largest part."""
+    return isinstance(error, DataDependentOutputException | DynamicOutputShapeException) or ".numpy()" in str(error)
 
 
 @contextmanager
@@ -143,10 +149,13 @@ def watched(state: TrainState, ledger: Ledger) -> Iterator[None]:
             hook.remove()
 
 
+def _pipelines(state: TrainState) -> dict[nn.Module, Pipelined]:
+    return state.strategy.pipelines if isinstance(state.strategy, Pipelining) else {}
+
+
 def running(state: TrainState) -> list[nn.Module]:
     """Whose forward pass computes what a process has of a module: in a pipeline, the models of its stages."""
-    strategy, modules = state.strategy, [*state.modules.values()]
-    pipelines = strategy.pipelines if isinstance(strategy, Pipelining) else {}
+    pipelines, modules = _pipelines(state), [*state.modules.values()]
     return [
         part for module in modules for part in ([stage.model for stage in pipelines[module].stages] if module in pipelines else [module])
     ]
