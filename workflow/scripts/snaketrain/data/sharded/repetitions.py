@@ -9,7 +9,7 @@ import pyarrow
 
 from snaketrain.data.prepared_files import open_table
 
-AT_A_TIME = 1 << 22  # keys that are compared together
+AT_A_TIME = 1 << 18  # keys that are compared together
 
 
 class Keys(NamedTuple):
