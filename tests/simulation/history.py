@@ -200,7 +200,7 @@ class History:
             "node lost, noticed by SLURM": " died",
             "writer found the folder taken": "TakenOver",
             "left-over job ended at the start": "with other settings, resources, code or inputs",
-            "left-over job adopted": " goes on as SLURM job",
+            "left-over job adopted": " continues as SLURM job",
             "completed while no workflow ran": "while no workflow ran",
         }
         for name, words in patterns.items():

@@ -19,6 +19,7 @@ from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.left_over import LeftOver
+from snaketrain.slurm.own_jobs import comment
 from snaketrain.slurm.steady_executor import SteadyExecutor
 from snaketrain.slurm.submissions import Submissions
 
@@ -220,7 +221,7 @@ class Workflow:
         if problems := checks.refusals(slurm, jobs, settings):
             raise ValueError("; ".join(problems))
         self.left_over.settle(jobs, settings, lambda job: not self.dag.waits_for[job], lambda job: Path(job.output[0]).exists())
-        works = {job: str(Work.of(checks.comment(job))) for job in jobs}
+        works = {job: str(Work.of(comment(job))) for job in jobs}
         ranges = {work: self.computes[job.run] for job, work in works.items() if self.computes[job.run].counts.varies}
         folders = {work: Path(job.output[0]).parent for job, work in works.items()}
         watch = monitor.JobMonitor(slurm, Path("logs"), self.note, ranges, folders)

@@ -1,4 +1,4 @@
-"""A training goes on, or stays ended, whatever happens to its job and to the snakemake that follows it. Each test continues the one before."""
+"""A training continues, or stays ended, whatever happens to its job and to the snakemake that follows it. Each test continues the one before."""
 
 import os
 import shutil
@@ -95,7 +95,7 @@ def test_a_new_snakemake_follows_the_job_of_one_that_was_killed(followed):
     shown = cluster_tool(followed.folder, "status")
     assert f"patient  train_model  {job}" in shown and "RUNNING" in shown
     again = followed.start()
-    until(lambda: f"goes on as SLURM job {job}" in again.printed(), "it follows the job", workflow=again)
+    until(lambda: f"continues as SLURM job {job}" in again.printed(), "it follows the job", workflow=again)
     assert attempts(followed.folder) == followed.starts
 
 

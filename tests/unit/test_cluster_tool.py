@@ -264,7 +264,7 @@ def test_cancel_ends_all_jobs_of_a_run_and_those_of_trunks_and_data(slurm, monke
     assert "large: saved at step 40 of 100 and ended." in printed
     assert "abc: saved at step 30 of 100 and ended." in printed
     assert "small: evaluate_set was ended" in printed and "small: evaluate_model was ended" in printed
-    assert "words: prepare_data was ended, and begins anew" in printed
+    assert "words: prepare_data was ended, and starts from the beginning" in printed
 
 
 def test_cancel_while_slurm_does_not_answer(slurm, monkeypatch):

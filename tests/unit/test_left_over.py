@@ -62,7 +62,7 @@ def test_a_job_that_would_be_submitted_now_continues(job, state):
     found, said = settled(job, slurm)
     assert (left := found.take(job)).submission.number == "4" and not left.is_done
     assert found.take(job) is None, "once"
-    assert slurm.cancelled == [] and "SLURM job 4 (train_model small)" in said[0] and "goes on" in said[0]
+    assert slurm.cancelled == [] and "SLURM job 4 (train_model small)" in said[0] and "it is adopted" in said[0]
 
 
 def test_a_job_with_other_settings_is_ended(job):

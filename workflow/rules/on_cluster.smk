@@ -1,5 +1,5 @@
-# Before the first job: check what the cluster would refuse, and go on with jobs that a killed workflow left behind, or end them. While
-# jobs run, a thread reports why they wait or have ended, and requests a range of nodes again.
+# Before the first job: check what the cluster would refuse, and adopt jobs that a killed workflow left behind, or end them. While jobs
+# run, a thread reports why they wait or have ended, and requests a range of nodes again.
 from snaketrain.orchestration.cluster_jobs import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.surroundings import surroundings_problems
@@ -8,6 +8,7 @@ from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.configuration import keep_slurm_conf
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
+from snaketrain.slurm.plugin import use_steady_executor
 from snaketrain.slurm.submissions import Submissions
 
 keep_slurm_conf()
@@ -19,7 +20,7 @@ def print_to_stderr(line):
 
 LEFT_OVER = LeftOver(Slurm(), Submissions(), print_to_stderr)
 if workflow.is_main_process:
-    checks.use_steady_executor(LEFT_OVER)
+    use_steady_executor(LEFT_OVER)
 
 
 def passed_to_jobs():

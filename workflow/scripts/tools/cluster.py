@@ -18,10 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.runtime.ownership import living_process
-from snaketrain.slurm.checks import jobs_here
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.own_jobs import jobs_here
 from snaketrain.slurm.run_states import RunState, progress_of, run_states
 from snaketrain.slurm.submissions import Submissions
 
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
     printed = commands.add_parser("log", help="print the log of a run's job", description="Print the log of a run's current or last job.")
     printed.add_argument("run", metavar="RUN", help="name of the run")
     printed.add_argument("-n", "--lines", type=int, default=100, help="print so many of its last lines, 0 for all (default: %(default)s)")
-    printed.add_argument("-f", "--follow", action="store_true", help="go on printing until the job ends, or Ctrl-C")
+    printed.add_argument("-f", "--follow", action="store_true", help="keep printing until the job ends, or Ctrl-C")
     ended = commands.add_parser("cancel", help="save and end the jobs of runs", description="Save and end the jobs of runs.")
     ended.add_argument("runs", nargs="+", metavar="RUN", help="names of the runs whose jobs are ended")
     return parser.parse_args()
@@ -130,10 +130,10 @@ def log(args: argparse.Namespace) -> int:
 
 
 def follow(read: Callable[[], bytes], is_at_work: Callable[[], bool]) -> None:
-    asked, goes_on = time.monotonic(), True
-    while goes_on:
+    asked, at_work = time.monotonic(), True
+    while at_work:
         if time.monotonic() - asked > SECONDS_BETWEEN_QUESTIONS:
-            asked, goes_on = time.monotonic(), is_at_work()
+            asked, at_work = time.monotonic(), is_at_work()
         show(read())
         time.sleep(0.2)
 
@@ -189,7 +189,7 @@ def outcome(each: RunState) -> str:
     if each.state.startswith("PENDING"):
         return f"removed from the queue, where it was waiting. {again}"
     if not each.training:
-        return f"{each.stage} was ended, and begins anew at the next start of snakemake."
+        return f"{each.stage} was ended, and starts from the beginning when snakemake is started again."
     now = progress_of(Path(each.training))
     if now.end and now.end["status"] == "FINISHED":
         return "its training is complete. Start snakemake again for what follows."

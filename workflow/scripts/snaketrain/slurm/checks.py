@@ -1,20 +1,17 @@
-"""Before the first job is submitted: what SLURM would refuse; and how the jobs of workflows in this folder are told from others."""
+"""What SLURM would refuse, asked before the first job is submitted."""
 
 import os
-import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import QueuedJob, Work
+from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.own_jobs import comment
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
     from snakemake_executor_plugin_slurm import ExecutorSettings
-
-    from snaketrain.slurm.left_over import LeftOver
 
 REFUSED = {
     "account": "set slurm_account in the profile; `sacctmgr show associations user=$USER` lists the accounts",
@@ -28,41 +25,6 @@ REFUSED = {
     "time limit": "lower compute.minutes, or runtime in the profile: a longer training saves, is requeued and resumes",
 }
 TEMPORARY = ("busy", "not available (down", "Unable to contact", "Socket timed out", "temporarily")
-ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
-NAME_LENGTH = 60  # hundreds of names are one argument of squeue
-
-
-def jobs_here(slurm: Slurm) -> list[QueuedJob]:
-    """The jobs that workflows in this folder have submitted."""
-    found, here = slurm.user_jobs(), os.path.realpath(".")
-    ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
-    commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)
-    return [job for job in commented if job.comment.startswith("rule_")]
-
-
-def with_own_comment(slurm: Slurm, job: QueuedJob) -> QueuedJob:
-    """Some sites rewrite a job's comment. Where its log goes says the same: `rule_<name>/<wildcards>/<number>.log`, or `group_<name>/<number>.log`."""
-    if job.comment.startswith("rule_"):
-        return job
-    try:
-        folder = slurm.log_of(job.number).parent
-    except SlurmError:  # it has ended, or SLURM does not answer
-        return job
-    if folder.parent.name.startswith("rule_"):
-        return replace(job, comment=f"{folder.parent.name}_wildcards_{folder.name}")
-    return replace(job, comment=re.sub("^group_", "rule_", folder.name))
-
-
-def use_steady_executor(left_over: "LeftOver") -> None:
-    """Have Snakemake create our executor instead of the plugin's. Call it before Snakemake creates one."""
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
-
-    registry = ExecutorPluginRegistry()
-    if registry.is_installed("slurm"):
-        from snaketrain.slurm.steady_executor import SteadyExecutor  # the plugin takes a while to load
-
-        SteadyExecutor.left_over = left_over
-        registry.get_plugin("slurm").executor = SteadyExecutor
 
 
 def refusals(slurm: Slurm, jobs: Iterable["Job"], settings: "ExecutorSettings") -> list[str]:
@@ -103,14 +65,3 @@ def submission(job: "Job", settings: "ExecutorSettings") -> str:
     }
     command = get_submit_command(job, names, settings=settings) + set_gres_string(job)
     return " ".join(command.replace("--parsable", "--test-only").split()) + " --wrap true"
-
-
-def comment(job: "Job") -> str:
-    """How a job of ours is recognised in squeue."""
-    wildcards = "_".join(map(str, getattr(job, "wildcards", ()))).replace("/", "_")  # a group of jobs has none
-    return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
-
-
-def job_name(job: "Job") -> str:
-    """What plain squeue shows: `train_model:large`. A name has no comma, which separates names in a question, and no blank."""
-    return re.sub(r"[^\w.=+:-]", "_", ":".join([job.name, *getattr(job, "wildcards", ())]), flags=re.ASCII)[:NAME_LENGTH]

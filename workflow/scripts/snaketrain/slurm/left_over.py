@@ -1,27 +1,21 @@
-"""Jobs that a killed workflow left behind: those that are what would be submitted go on, the others save and end before new ones start."""
+"""Jobs that a killed workflow left behind: those that are what would be submitted are adopted, the others save and end before new ones start."""
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snaketrain.slurm.checks import ENDED_STATES, comment, jobs_here
 from snaketrain.slurm.client import Slurm
 from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob, Work
+from snaketrain.slurm.own_jobs import ENDED_STATES, comment, jobs_here
 from snaketrain.slurm.submissions import Submission, Submissions, fingerprint
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job
     from snakemake_executor_plugin_slurm import ExecutorSettings
 
-GOING_ON = (
-    "PENDING",
-    "CONFIGURING",
-    "RUNNING",
-    "SUSPENDED",
-    "STOPPED",
-)  # a job that completes is cancelled, requeued or done: that is waited for
+ALIVE_STATES = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED")  # in another, a job is about to end or to be requeued
 
 
 class StillFollowed(Exception):
@@ -52,7 +46,7 @@ class LeftOver:
         is_ready: Callable[["Job"], bool],
         is_done: Callable[["Job"], bool],
     ) -> None:
-        """Before the first submission. `is_ready`: nothing that the job reads is made anew; `is_done`: its results are those that it would make."""
+        """Before the first submission. `is_ready`: nothing that the job reads will be made again; `is_done`: its results are those that it would make."""
         wanted, earlier = {comment(job): job for job in jobs}, self.submissions.latest()
         queued = self._settled_in_queue(set().union(*(Work.of(name).results for name in wanted)))
         self._refuse_if_followed(queued, earlier)
@@ -62,7 +56,7 @@ class LeftOver:
             if job and made and made.number == row.number and is_ready(job) and fingerprint(job, settings) == made.fingerprint:
                 self.kept[row.comment] = Left(made, is_done=False)
                 self.report(
-                    f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it goes on. Log: {made.log}"
+                    f"{row} was left by an earlier workflow in this folder and is what would be submitted now: it is adopted. Log: {made.log}"
                 )
             else:
                 to_end.append(row)
@@ -78,13 +72,13 @@ class LeftOver:
         while True:
             queued = [row for row in jobs_here(self.slurm) if row.state not in ENDED_STATES]
             found = [row for row in queued if row.work.results & results]
-            if not (ending := [row for row in found if row.state not in GOING_ON]) or time.monotonic() >= end:
+            if not (ending := [row for row in found if row.state not in ALIVE_STATES]) or time.monotonic() >= end:
                 break
             if not reported:
                 self.report(f"Waiting for {', '.join(map(str, ending))}, left by an earlier workflow in this folder, to end.")
                 reported = True
             time.sleep(1)
-        self._report_unneeded([row for row in queued if row not in found and row.state in GOING_ON])
+        self._report_unneeded([row for row in queued if row not in found and row.state in ALIVE_STATES])
         return found
 
     def _report_unneeded(self, rows: list[QueuedJob]) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm.checks import ENDED_STATES, jobs_here
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
 from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.own_jobs import ENDED_STATES, jobs_here
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported
@@ -80,28 +80,33 @@ class JobMonitor(threading.Thread):
             if row.state == "RUNNING":
                 self.ran_on[row.number] = row.nodes
             if row.state == "PENDING":
-                if row.number in self.ran_on:
-                    self.to_exclude.add(row.number)
-                    if str(row.work) in self.ranges:
-                        self.to_resize.add(row.number)
-                    self.say(
-                        row, f"was requeued{self.why_requeued(self.ran_on.pop(row.number))}; a training resumes from its last checkpoint"
-                    )
-                if row.number in self.to_exclude:
-                    with contextlib.suppress(SlurmError):
-                        self.exclude_unfit(row)
-                        self.to_exclude.discard(row.number)
-                if row.number in self.to_resize:
-                    with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
-                        self.restore_range(row, self.ranges[str(row.work)])
-                        self.to_resize.discard(row.number)
-                self.wait(row, now - self.waits_since.setdefault(row.number, now))
+                self.pending(row, now)
             else:
                 self.waits_since.pop(row.number, None)
             if row.state in ENDED_STATES and row.state != "COMPLETED" and before and before.state not in ENDED_STATES:
-                why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is retried as often as `retries` in the profile allows"
-                found = failure(self.slurm, row.number, row.state, row.log(self.logs))
-                self.say(row, f"ended as {row.state}: it {found.what}" if found else f"ended as {row.state}: {why}")
+                self.ended(row)
+
+    def pending(self, row: QueuedJob, now: float) -> None:
+        if row.number in self.ran_on:
+            why = self.why_requeued(self.ran_on.pop(row.number))
+            self.say(row, f"was requeued{why}; a training resumes from its last checkpoint")
+            self.to_exclude.add(row.number)
+            if str(row.work) in self.ranges:
+                self.to_resize.add(row.number)
+        if row.number in self.to_exclude:
+            with contextlib.suppress(SlurmError):  # tried again at the next look; other jobs must not wait for it
+                self.exclude_unfit(row)
+                self.to_exclude.discard(row.number)
+        if row.number in self.to_resize:
+            with contextlib.suppress(SlurmError):
+                self.restore_range(row, self.ranges[str(row.work)])
+                self.to_resize.discard(row.number)
+        self.wait(row, now - self.waits_since.setdefault(row.number, now))
+
+    def ended(self, row: QueuedJob) -> None:
+        why = f"{ENDED.get(row.state, 'SLURM could not run it')}; it is retried as often as `retries` in the profile allows"
+        found = failure(self.slurm, row.number, row.state, row.log(self.logs))
+        self.say(row, f"ended as {row.state}: it {found.what}" if found else f"ended as {row.state}: {why}")
 
     def wait(self, row: QueuedJob, seconds: float) -> None:
         stuck = next((advice for reason, advice in STUCK.items() if row.reason.startswith(reason)), None)

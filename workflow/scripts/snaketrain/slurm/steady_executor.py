@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm.checks import comment
 from snaketrain.slurm.client import SlurmError
 from snaketrain.slurm.ending import wait_for_end
 from snaketrain.slurm.failures import Failure, failure
 from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.left_over import Left, LeftOver
+from snaketrain.slurm.own_jobs import comment
 from snaketrain.slurm.submissions import Stamp, Submission, stamps
 from snaketrain.slurm.submitting import SubmittingExecutor
 
@@ -66,7 +66,7 @@ class SteadyExecutor(SubmittingExecutor):
             self.following[earlier.number] = job_info
             self.report_job_success(job_info)
         else:
-            self.logger.info(f"{Work.of(comment(job))} goes on as SLURM job {earlier.number} (log: {earlier.log}).")
+            self.logger.info(f"{Work.of(comment(job))} continues as SLURM job {earlier.number} (log: {earlier.log}).")
             self.report_job_submission(job_info)
 
     def report_job_submission(self, job_info: SubmittedJobInfo, *args: object, **kwargs: object) -> None:
@@ -114,7 +114,7 @@ class SteadyExecutor(SubmittingExecutor):
         try:
             yield
         except OSError as error:
-            self.logger.warning(f"{error}. Should snakemake be killed, the next start may end jobs that it could go on with.")
+            self.logger.warning(f"{error}. Should snakemake be killed, the next start may end jobs that it could adopt.")
 
     async def check_active_jobs(self, active_jobs: list["SubmittedJobInfo"]) -> AsyncIterator["SubmittedJobInfo"]:
         """Every job stays active until its end is known: Snakemake keeps only those that are yielded."""
@@ -191,7 +191,7 @@ class SteadyExecutor(SubmittingExecutor):
                 self.slurm.cancel(*numbers)
         except (SlurmError, WorkflowError) as error:
             self.logger.error(
-                f"{error}\nThe jobs keep running, and the next start of snakemake goes on with them. To end them: scancel {' '.join(numbers)}"
+                f"{error}\nThe jobs keep running, and the next start of snakemake adopts them. To end them: scancel {' '.join(numbers)}"
             )
             return False
         return True

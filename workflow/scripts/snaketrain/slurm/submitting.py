@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm.checks import ENDED_STATES, comment, job_name, jobs_here
 from snaketrain.slurm.client import OUTAGE, Slurm, SlurmError
 from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.own_jobs import ENDED_STATES, comment, job_name, jobs_here
 from snaketrain.slurm.submissions import fingerprint
 
 if TYPE_CHECKING:
