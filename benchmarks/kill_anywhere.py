@@ -40,7 +40,7 @@ Result = tuple[dict, dict]
 
 @dataclass
 class Found:
-    """What came of some trainings: how each went on after it was killed, and what went wrong."""
+    """What came of some trainings: how each resumed after it was killed, and what went wrong."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     passed: int = 0
@@ -124,7 +124,7 @@ def events(folder: Path, kind: str | None = None) -> list[dict]:
 
 
 def kind_of(resumed_from: list[int], steps: int) -> str:
-    """How a training went on that was killed and started again, perhaps several times."""
+    """How a training resumed that was killed and started again, perhaps several times."""
     if any(0 < step < steps for step in resumed_from):
         return RESUMED
     return RESTARTED if 0 in resumed_from else NOT_IN_TIME
@@ -150,7 +150,7 @@ def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, s
         for attempt in events(folder, "attempt")[max(1, before) :]:
             resumed_from.append(attempt["resume_step"])
             if attempt["resume_step"] != saved:
-                problems.append(f"went on from step {attempt['resume_step']}, though step {saved} was saved")
+                problems.append(f"resumed from step {attempt['resume_step']}, though step {saved} was saved")
         if codes == [0] * processes:
             break
     if codes != [0] * processes:

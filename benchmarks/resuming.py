@@ -78,7 +78,7 @@ def resumed(data: Path, pristine: Path, step: int) -> float:
     events = read_events(folder / "journal.jsonl")[0]
     began = [event for event in events if event["event"] == "attempt"][-1]
     if began["resume_step"] != step:
-        raise SystemExit(f"it went on at step {began['resume_step']}, not {step}")
+        raise SystemExit(f"it resumed at step {began['resume_step']}, not {step}")
     first = next(event for event in reversed(events) if event["event"] == "train" and event["step"] == step + 1)
     shutil.rmtree(folder)
     return first["time"] - began["began"]

@@ -39,7 +39,7 @@ runpy.run_path({str(forking.SCRIPT)!r}, run_name="__main__")
 """)
     found = kill_anywhere.trials(tmp_path, data, 1, 1, seed=1, script=restarting)
     assert found.passed == found.kinds[kill_anywhere.RESUMED] == 0 and found.kinds[kill_anywhere.RESTARTED] > 0
-    assert "went on from step 0, though step" in found.problems[0] and "came to another result" not in str(found.problems)
+    assert "resumed from step 0, though step" in found.problems[0] and "came to another result" not in str(found.problems)
     assert "0 of 2 trainings passed, 1 were to" in found.problems[-1]
 
 

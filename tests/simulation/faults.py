@@ -146,7 +146,7 @@ class Faults:
 
         def resume() -> None:
             if job.state == SUSPENDED and job.restarts == start:
-                self.world.note(f"SLURM: job {job.number} goes on")
+                self.world.note(f"SLURM: job {job.number} resumes")
                 job.state = RUNNING
                 for process in job.processes:
                     process.thaw()

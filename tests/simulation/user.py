@@ -48,7 +48,7 @@ class User:
     def after_end(self, workflow: Workflow, code: int) -> None:
         """Starts it again, unless it succeeded, or nothing can be expected of another start."""
         again = self.random.random() < 0.5
-        if workflow.cancelled and workflow.scheduler:  # or it had not taken up the jobs of the workflow before, which go on
+        if workflow.cancelled and workflow.scheduler:  # or it had not taken up the jobs of the workflow before, which continue
             ended = self.world.now
             self.world.after(60, lambda: self.check_cancelled(ended))
         if workflow.succeeded or (workflow.cancelled and not again):
@@ -62,7 +62,7 @@ class User:
         """After Ctrl-C, while SLURM answers."""
         left = [job.number for job in self.controller.queued() if not job.ended_by and job.submitted <= ended]
         if left and not self.controller.troubled_since(self.world.now - 300):
-            self.world.problem(f"jobs {left[:5]} go on after Ctrl-C")
+            self.world.problem(f"jobs {left[:5]} keep running after Ctrl-C")
 
     def interrupt(self, workflow: Workflow) -> None:
         workflow.cancelled = True

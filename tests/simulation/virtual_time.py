@@ -146,7 +146,7 @@ class Thread(greenlet):
         self.wake(self.turn, None)
 
     def wake(self, turn: int, value: object) -> None:
-        """Go on with `value`, unless it has gone on meanwhile."""
+        """Continue with `value`, unless it has continued meanwhile."""
         self.process.world.after(0, lambda: self.process.when_awake(lambda: self._resume(turn, value)))
 
     def _resume(self, turn: int, value: object) -> None:

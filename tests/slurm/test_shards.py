@@ -1,4 +1,4 @@
-"""Data prepared in shards on the cluster: four are one submission, which a killed workflow leaves behind and another one goes on with."""
+"""Data prepared in shards on the cluster: four are one submission, which a killed workflow leaves behind and another one adopts."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from snaketrain.runtime.journal import all_events
 RESOURCES = ("slurm_account=default", "slurm_partition=normal", "runtime=10", "mem_mb=500")  # four shards fit on a node
 
 
-def test_a_killed_workflow_goes_on_with_groups_of_shards(cluster, tmp_path):
+def test_groups_that_a_killed_workflow_left_are_adopted(cluster, tmp_path):
     folder = lab.make(tmp_path / "shards", nodes="1", processes=1, threads=1)
     for number in range(6):
         write_part(folder, number, sentences(240)[40 * number :][:40])
@@ -31,7 +31,7 @@ def test_a_killed_workflow_goes_on_with_groups_of_shards(cluster, tmp_path):
         killed.end()
         subprocess.run([*killed.command, "--unlock"], cwd=folder, check=True, capture_output=True)
         following = lab.Workflow(folder, "--until", "prepare_data", "--default-resources", *RESOURCES)
-        lab.until(lambda: following.printed().count("was left by an earlier workflow") == 2, "it goes on with both", workflow=following)
+        lab.until(lambda: following.printed().count("was left by an earlier workflow") == 2, "it adopts both", workflow=following)
     following.finish()
 
     (data,) = (path.name for path in (folder / "results/data").iterdir())

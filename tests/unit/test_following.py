@@ -308,11 +308,11 @@ def test_an_evaluation_of_lost_weights_is_replaced_by_the_next_attempts(tmp_path
     (results / "runs/first/training/.mlflow.json").unlink()
     follow(results, uri)
     assert content(tmp_path) == before
-    make_workspace(tmp_path / "anew", {"first": {"ends": "nothing"}})
+    make_workspace(tmp_path / "again", {"first": {"ends": "nothing"}})
     journal = "runs/first/training/journal.jsonl"
-    (tmp_path / "anew/results" / journal).write_text((results / journal).read_text())
-    (tmp_path / "anew/mlflow.db").write_bytes(empty_database.read_bytes())
-    store = follow(tmp_path / "anew/results", f"sqlite:///{tmp_path}/anew/mlflow.db")
+    (tmp_path / "again/results" / journal).write_text((results / journal).read_text())
+    (tmp_path / "again/mlflow.db").write_bytes(empty_database.read_bytes())
+    store = follow(tmp_path / "again/results", f"sqlite:///{tmp_path}/again/mlflow.db")
     told = history(store, training_run(store), "eval/accuracy")
     assert told[-1] == (80, 0.5) and (80, 0.25) not in told
 

@@ -1,4 +1,4 @@
-"""Sample the runs of a search by Optuna, batch by batch: propose their settings, run the workflow that trains them, and go on by their results.
+"""Sample the runs of a search by Optuna, batch by batch: propose their settings, run the workflow that trains them, and propose the next by their results.
 
 What follows `--` is passed to snakemake. Killed, the same command continues.
 """

@@ -108,7 +108,7 @@ class SlurmJob:
         return time.time() > self.ends_at - self.save_before_limit - SECONDS_EARLY
 
     def has_saved(self) -> bool:
-        """Whether this start of the job has saved a checkpoint. If it has not, requeueing it at its time limit could go on for ever."""
+        """Whether this start of the job has saved a checkpoint. If it has not, requeueing it at its time limit could repeat for ever."""
         return last_saved(self.folder) > self.saved_before
 
     def is_being_preempted(self) -> bool:

@@ -63,7 +63,7 @@ def sources_by_name(module: "PreTrainedModel", files: list[Path]) -> dict[str, S
         if name not in state and key in state:
             name, pattern = key, None
         if name not in state or (not pattern and state[name].shape != shape):
-            continue  # the model has no such tensor, or it is initialised anew: model.arguments.ignore_mismatched_sizes
+            continue  # the model has no such tensor, or it is initialised at random: model.arguments.ignore_mismatched_sizes
         if pattern:
             of_experts.setdefault(name, {}).setdefault(pattern, []).append(key)
         elif name in found:

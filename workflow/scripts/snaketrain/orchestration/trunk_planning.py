@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Where trainings leave a trunk; they may go on together."""
+    """Where trainings leave a trunk; they may continue together."""
 
     trainings: list[Training]
     step: int = 0

@@ -89,7 +89,7 @@ class MeshBase(Distributed):
         return self.grid({name: sizes[name] for name in DIMENSIONS if name in used})
 
     def make_fine_mesh(self) -> DeviceMesh:
-        """The same ranks with every dimension for itself. It connects them anew, so make it once, and only where it is needed."""
+        """The same ranks with every dimension for itself. It connects them again, so make it once, and only where it is needed."""
         sizes = {name: getattr(self.shape, name) for name in DIMENSIONS}
         return self.grid({name: size for name, size in sizes.items() if size > 1})
 

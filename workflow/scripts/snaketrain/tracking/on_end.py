@@ -57,8 +57,8 @@ class OnEnd:
 
     def notify(self, end: RunEnd, last: bool) -> None:
         """Run the command once for each end. If the workflow will still resume or evaluate the run, wait for that, or for the workflow's end."""
-        goes_on = end.state == "stopped" or end.awaited_since >= self.since
-        if not self.command or end.time < self.since or (goes_on and not last):
+        will_continue = end.state == "stopped" or end.awaited_since >= self.since
+        if not self.command or end.time < self.since or (will_continue and not last):
             return
         if (read_json(end.training / TOLD) or {}).get("told") == end.token:
             return

@@ -43,20 +43,20 @@ class Measurements:
 
 
 def evaluate(
-    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, goes_on: Callable[[], bool] = lambda: True,
+    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None = None, may_continue: Callable[[], bool] = lambda: True,
     loader: Loader | None = None,
 ) -> dict[str, float] | None:  # fmt: skip
-    """The metrics; None if `goes_on`, called after each batch with the same answer on all ranks, returned False."""
+    """The metrics; None if `may_continue`, called after each batch with the same answer on all ranks, returned False."""
     measurements = Measurements(state, len(data))
-    return measurements.metrics() if compute_outputs(state, data, batch_size, tokens, measurements.add, goes_on, loader) else None
+    return measurements.metrics() if compute_outputs(state, data, batch_size, tokens, measurements.add, may_continue, loader) else None
 
 
 @torch.no_grad()
 def compute_outputs(
-    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None, use: UseOutputs, goes_on: Callable[[], bool] = lambda: True,
+    state: TrainState, data: TrainingData, batch_size: int, tokens: int | None, use: UseOutputs, may_continue: Callable[[], bool] = lambda: True,
     loader: Loader | None = None,
 ) -> bool:  # fmt: skip
-    """Call `use` with the outputs for this rank's share of each batch; False if `goes_on` stopped it before the last one."""
+    """Call `use` with the outputs for this rank's share of each batch; False if `may_continue` stopped it before the last one."""
     strategy, task, modules, whole = state.strategy, state.task, state.plain_modules(), True
     for module in state.modules.values():
         module.eval()
@@ -76,7 +76,7 @@ def compute_outputs(
             for _, loaded in batches:
                 ((microbatch, batch),) = loaded.microbatches
                 yield partial(compute, microbatch, batch)
-                if not goes_on():
+                if not may_continue():
                     whole = False
                     return
 

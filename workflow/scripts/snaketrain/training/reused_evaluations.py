@@ -41,7 +41,7 @@ class ReusedEvaluations:
         for step in steps:
             checkpoints.load(state, step, task)
             if (metrics := trainer.measure()) is None:
-                trainer.owed = True  # stopped: the next attempt goes on
+                trainer.owed = True  # stopped: the next attempt continues
                 break
             trainer.journal.write("eval", step=step, metrics=metrics, spent=trainer.clock.spent())
             trainer.best.improved(metrics)

@@ -130,12 +130,12 @@ class Trainer:
             self.evaluate_if_owed()
             if not self.over:
                 task.train_epoch(epoch, self.steps(epoch))
-            while self.goes_on_in(epoch):  # steps that the task left out
+            while self.has_steps_in(epoch):  # steps that the task left out
                 planned.take()
 
     def steps(self, epoch: int) -> Iterator[Callable[[], None]]:
         """The steps of an epoch, each taken when it is called; logging, evaluation and saving follow between them."""
-        while self.goes_on_in(epoch):
+        while self.has_steps_in(epoch):
             current = self.planned.take()
             yield partial(self.train_step, current)
             self.state.step = current.step
@@ -144,7 +144,7 @@ class Trainer:
                 self.state.task.on_epoch_end(epoch, self.state.plain_modules())
             self.after_step(self.newest)
 
-    def goes_on_in(self, epoch: int) -> bool:
+    def has_steps_in(self, epoch: int) -> bool:
         return bool(self.planned.upcoming and self.planned.upcoming.epoch == epoch and not self.over)
 
     def train_step(self, planned: PlannedStep) -> None:
@@ -280,13 +280,15 @@ class Trainer:
             return {}
         agreement = StopAgreement(self.state.strategy, self.options.stop)
 
-        def goes_on() -> bool:
+        def may_continue() -> bool:
             self.callbacks.on_evaluation_step(self.state)
             self.stopping = agreement.poll()
             return not self.stopping
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
-            return evaluate(self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, goes_on, self.options.loader)
+            return evaluate(
+                self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, may_continue, self.options.loader
+            )
 
     def save(self, metrics: dict[str, float] | None) -> None:
         self.settle()

@@ -1,4 +1,4 @@
-"""Averages of the weights over the steps of a training: they are evaluated, selected and exported, while the training goes on without them.
+"""Averages of the weights over the steps of a training: they are evaluated, selected and exported, while the training continues without them.
 
     train: {callbacks: [{use: snaketrain.training.weight_average.Ema, arguments: {decay: 0.999}}]}
 

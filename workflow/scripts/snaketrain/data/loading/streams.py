@@ -88,7 +88,7 @@ class Stream:
             raise BadItem(f"{self.name}: the example after {number} others cannot be read: {type(error).__name__}: {error}") from error
         if example is END:
             raise SystemExit(
-                f"data.train: {self.name} ends after {number} examples, and its next `iter()` gives none. Let each begin anew, or lower train.steps."
+                f"data.train: {self.name} ends after {number} examples, and its next `iter()` gives none. Let each start from the beginning, or lower train.steps."
             )
         self.position = replace(self.position, read=number + 1, of_pass=self.position.of_pass + 1)
         return example

@@ -60,7 +60,7 @@ def stored_files(address: str) -> dict[str, StoredFile]:
 
 
 def open_store(address: str) -> "tuple[AbstractFileSystem, str]":
-    """The file system, and the path in it. Made anew in each process, since connections do not survive a fork."""
+    """The file system, and the path in it. Made again in each process, since connections do not survive a fork."""
     import fsspec
 
     files, root = fsspec.core.url_to_fs(address)

@@ -16,7 +16,7 @@ from snaketrain.data.tokenization.opening import open_tokenizer, with_tokenizer
 from snaketrain.data.tokenization.prompts import open_prompt_tokenizer
 from snaketrain.data.tokenization.tokenizer import Tokenizer
 
-ISSUES = DESCRIPTIONS | {"answered": "chats that end with an answer of the assistant, which is dropped and generated anew"}
+ISSUES = DESCRIPTIONS | {"answered": "chats that end with an answer of the assistant, which is dropped and generated"}
 
 
 @dataclass

@@ -67,7 +67,7 @@ class ChatTokenizer(BatchTokenizer):
         """The chat as text, and where in it the answers begin and end."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # the mask of `apply_chat_template` would go on to the end of the chat where an answer ends with a space that has no token
+        # the mask of `apply_chat_template` would extend to the end of the chat where an answer ends with a space that has no token
         render: Render = render_jinja_template  # type: ignore[assignment]  # which declares to return a text
         template, special = self.tokenizer.chat_template, self.tokenizer.special_tokens_map
         texts, answers = render([messages], chat_template=template, return_assistant_tokens_mask=True, **special)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Snapshot:
-    """Reuses the memory of the last copy, since allocating it anew takes longer than copying.
+    """Reuses the memory of the last copy, since allocating takes longer than copying.
 
     Only one copy exists at a time: the next overwrites it, tensor by tensor in the same order.
     """

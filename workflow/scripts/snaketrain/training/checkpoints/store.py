@@ -69,7 +69,7 @@ class Checkpoints:
         ended: str = "",
         record: Record | None = None,
     ) -> None:
-        """All ranks take part; writing goes on in the background. `ended`: why a callback has ended the training here."""
+        """All ranks take part; writing continues in the background. `ended`: why a callback has ended the training here."""
         self.finish()
         write = self.format.collect(state, stateful)
         if state.rank == 0 or self.format.every_rank_writes:
