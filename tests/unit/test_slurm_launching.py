@@ -479,6 +479,7 @@ def test_a_silent_node_is_probed_sooner_when_the_processes_of_another_have_faile
         ({"device": "cuda"}, "auto", "slurm", None, "compute.device: is cuda, which needs GPUs, but compute.gpus is 0"),
         ({"device": "cuda", "gpus": 1}, "auto", "slurm", "gpu:1", None),
         ({"device": "cuda", "sbatch": "--gpus-per-node=2"}, "auto", "slurm", None, None),
+        ({"device": "cuda", "sbatch": "--exclusive"}, "auto", "slurm", None, None),
         ({}, "fairscale_fsdp", "slurm", None, "train.strategy: `fairscale_fsdp` needs GPUs, but compute.gpus is 0"),
         ({}, "ddp", "slurm", None, None),
         ({"device": "cuda"}, "auto", "local", None, "compute.device: is cuda, which needs GPUs, but this machine has none"),

@@ -76,10 +76,10 @@ def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
     needs = f"train.strategy: `{run.train.strategy.use}`" if "cpu" not in strategy_info(run.train.strategy.use).devices else None
     if run.compute.required_device == "cuda":
         needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else f"compute.gpus: is {run.compute.gpus}, which"
-    if needs and executor == "slurm" and "gpu" not in f"{gres} {run.compute.sbatch}":
+    if needs and executor == "slurm" and not any(words in f"{gres} {run.compute.sbatch}" for words in ("gpu", "--exclusive")):
         return (
             f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {run.compute.processes}, one for "
-            "each of compute.processes."
+            "each of compute.processes; or, for whole nodes with all their GPUs, compute.sbatch: --exclusive and compute.device: cuda."
         )
     if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
         return f"{needs} needs GPUs, but this machine has none. Set compute.gpus: 0, compute.device: auto and a strategy such as `ddp`, or train on a machine with GPUs."
