@@ -702,9 +702,7 @@ def test_command_once(tmp_path, uri):
     done = subprocess.run(command(results, "--once"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     first, *addresses = done.stdout.splitlines()
-    assert first.startswith("MLflow is up to date with 2 runs. Look at them: make ui, or python ") and first.endswith(
-        f"show_runs.py --uri {uri}"
-    )
+    assert first == f"MLflow is up to date with 2 runs. Look at them: {sys.executable} {SCRIPT.with_name('show_runs.py')} --uri {uri}"
     assert [address.split()[0] for address in addresses] == ["all", "curves", "compared", "first", "second"]
 
 

@@ -29,7 +29,8 @@ def open_run(name: str, configuration: str | Path = "config/config.yaml") -> Ope
     training.check(name)
     made = {role: pipeline.manifest(*job) for role, job in training.reads(name).items()}
     if missing := [path for path in made.values() if not Path(path).exists()]:
-        words = ["snakemake", "--profile", "profiles/local", "--configfile", str(configuration), *missing]
+        # files to make come first: --configfile would take them for further configurations
+        words = [".venv/bin/snakemake", *missing, "--profile", "profiles/local", "--configfile", str(configuration)]
         raise FileNotFoundError(f"{missing[0]}: the workflow has not made it yet. Run: {shlex.join(words)}")
     read = {role: read_manifest(path) for role, path in made.items()}
     run = pipeline.runs[name]

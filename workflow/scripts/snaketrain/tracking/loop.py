@@ -153,7 +153,7 @@ class Loop:
 
     def _print_addresses(self, follower: "Follower") -> None:
         uri = self.options.uri
-        look = uri if uri.startswith("http") else f"make ui, or {shlex.join(['python', str(SHOW_RUNS), '--uri', uri])}"
+        look = uri if uri.startswith("http") else shlex.join([sys.executable, str(SHOW_RUNS), "--uri", uri])
         print(f"MLflow is up to date with {len(follower.runs())} runs. Look at them: {look}")
         print(*follower.addresses(self.options.ui), sep="\n")
 
