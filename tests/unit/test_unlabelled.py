@@ -3,6 +3,7 @@
 import pyarrow
 import pytest
 
+from predict import default_output, local_source
 from snaketrain.config.runs import from_strings, strings
 from snaketrain.config.schema import Data, Model, ReadInputs, Train
 from snaketrain.data.sources.formats import BadData
@@ -83,6 +84,19 @@ def test_prompts_are_tokenised_as_in_training(tmp_path, tiny_tokenizer, longest)
         assert prompts[text][: len(expected[text]) - 1] == expected[text][:-1] and prompts[text][-1] == expected[text][-1]
     assert len(prompts[long]) == (longest or 22)
     assert (found.issues.counts["truncated"], found.ids) == (1 if longest else 0, ["0", "1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("raw/new.jsonl", "new"), ("raw/new-*.jsonl", "new-all"), ("raw/[ab]?.csv", "all"), (".", None)]
+)
+def test_predictions_by_hand_are_named_after_the_input(tmp_path, monkeypatch, given, name):
+    monkeypatch.chdir(tmp_path)
+    assert str(default_output(given)) == f"{name or tmp_path.name}-predictions"
+
+
+def test_addresses_are_left_to_the_workflow():
+    with pytest.raises(ValueError, match="^--input: address 's3://bucket/new.jsonl' is not on this machine. Copy its files here, or "):
+        local_source("s3://bucket/new.jsonl")
 
 
 def test_a_task_of_another_kind_generates_no_text(tmp_path):

@@ -5,17 +5,20 @@ With torchrun in front of it, several processes share the work.
 
 import argparse
 import os
+import re
 from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Model, ReadInputs, Source
 from snaketrain.config.schema.generation import Generate
 from snaketrain.config.schema.predict import text_problems
-from snaketrain.data.sources.fetching import named_files
+from snaketrain.data.sources.fetching import describe, named_files
 from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+
+FORMATS = ("auto", "csv", "tsv", "jsonl", "parquet", "text")
 
 
 def arguments() -> argparse.Namespace:
@@ -23,7 +26,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, type=Path, metavar="FOLDER", help="the folder selection/model of a run, or a copy of it")
     parser.add_argument("--input", required=True, metavar="PATH", help="a file, a folder or a glob such as 'raw/*.jsonl'")
     parser.add_argument(
-        "--output", type=Path, metavar="PATH", help="PATH.parquet and PATH.csv are written, or replaced; default: INPUT-predictions"
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="PATH.parquet and PATH.csv are written, or replaced (default: NAME-predictions in the current folder, NAME being that of the input)",
     )
     parser.add_argument(
         "--text",
@@ -34,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--id", metavar="COLUMN", help="a column that is copied to the predictions (default: the number of the row, from 0)"
     )
-    parser.add_argument("--format", help="auto, csv, tsv, jsonl, parquet or text (default: that of the training data)")
+    parser.add_argument("--format", choices=FORMATS, help="format of the files (default: that of the training data)")
     parser.add_argument("--encoding", help="encoding of text files (default: that of the training data)")
     parser.add_argument("--columns", nargs="*", metavar="NAME", help="for CSV and TSV without a header line; without a NAME: there is one")
     parser.add_argument(
@@ -60,12 +66,12 @@ def main(args: argparse.Namespace) -> None:
         read = ReadInputs(
             text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns, generate=generation(args.generate)
         )
-        files = named_files(Source(path=args.input))
+        files = named_files(local_source(args.input))
         if problems := text_problems("--text", read, trained.data):
             raise ValueError(problems[0])
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    output = args.output or Path(f"{Path(args.input).stem}-predictions")
+    output = args.output or default_output(args.input)
 
     from snaketrain.evaluation.unlabelled import Predictor
     from snaketrain.training.building import start_strategy
@@ -77,6 +83,21 @@ def main(args: argparse.Namespace) -> None:
         read, list(files.values()), Path(os.path.commonpath([file.parent for file in files.values()])), output.parent, output.name
     )
     strategy.finish()
+
+
+def local_source(given: str) -> Source:
+    source = Source(path=given)
+    if source.is_remote:
+        raise ValueError(
+            f"--input: {describe(source)} is not on this machine. Copy its files here, or let the workflow predict: `predict` in the configuration."
+        )
+    return source
+
+
+def default_output(given: str) -> Path:
+    """Named after the input, `new-all-predictions` for `raw/new-*.jsonl`."""
+    name = re.sub(r"(\[[^]]*]|[*?])+", "all", Path(os.path.abspath(given)).stem)
+    return Path(f"{name}-predictions")
 
 
 def generation(words: list[str] | None) -> Generate | None:
