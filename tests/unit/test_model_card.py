@@ -91,6 +91,20 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
     assert "AutoModelForSequenceClassification.from_pretrained(" in text
 
 
+@pytest.mark.parametrize(
+    ("architecture", "auto"),
+    [
+        ("LlamaForCausalLM", "AutoModelForCausalLM"),
+        ("GPT2LMHeadModel", "AutoModelForCausalLM"),
+        ("T5ForConditionalGeneration", "AutoModelForSeq2SeqLM"),
+        ("BertModel", "AutoModel"),
+    ],
+)
+def test_it_loads_the_model_with_its_head(run, architecture, auto):
+    write_json(run / "selection/model/config.json", {"architectures": [architecture]})
+    assert f"from transformers import {auto}, AutoTokenizer" in card(run).text
+
+
 def test_it_has_the_evaluation_sets_and_whichever_job_ends_last_writes_all(run, monkeypatch):
     selection = read_manifest(run / "selection/manifest.json").content
     evaluate_on(run, "tweets", selection)

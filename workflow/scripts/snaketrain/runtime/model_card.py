@@ -21,7 +21,13 @@ MATTER = (
     *("train.batch_size", "train.batch_tokens", "train.epochs", "train.steps", "train.optimizer.use", "train.learning_rate"),
     *("train.weight_decay", "train.schedule.use", "train.warmup", "train.freeze", "train.early_stopping", "train.seed"),
 )
-PIPELINES = {"ForSequenceClassification": "text-classification", "ForCausalLM": "text-generation"}
+PIPELINES = {"ForSequenceClassification": "text-classification", "ForCausalLM": "text-generation", "LMHeadModel": "text-generation"}
+LOADED_BY = {  # by how the name of an architecture ends; AutoModel itself would leave out the head
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
 SPLITS = {"dev": "development", "test": "test"}
 MOST_CLASSES = 30
 LOAD = """from transformers import {auto}, AutoTokenizer
@@ -161,7 +167,9 @@ def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
 
 def limits(data: Manifest, results: list[JsonObject]) -> str:
     facts = data.facts
-    found = ["Tested on the data above only. License, intended use, languages and biases are not known to the pipeline: add them here."]
+    found = [
+        "Tested on the data above only. License, intended use, languages and biases are not known to the pipeline: add them where you publish the model, since this file is written anew."
+    ]
     if longest := facts.get("max_length"):
         cut = facts.get("splits", {}).get("train", {}).get("truncated")
         share = f" ({cut} of the training texts were)" if cut is not None else ""
@@ -180,8 +188,8 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
 def loading(model: Path, architecture: str | None) -> str:
     if architecture is None or not (model / "tokenizer.json").is_file():
         return LOAD_WEIGHTS.format(folder=model)
-    ending = next((ending for ending in PIPELINES if architecture.endswith(ending)), None)
-    return LOAD.format(auto=f"AutoModel{ending}" if ending else "AutoModel", folder=model)
+    auto = next((auto for ending, auto in LOADED_BY.items() if architecture.endswith(ending)), "AutoModel")
+    return LOAD.format(auto=auto, folder=model)
 
 
 def shown(settings: JsonObject) -> JsonObject:
