@@ -46,7 +46,6 @@ class Strategy:
     degrees: ClassVar[dict[str, str]] = {}
     degrees_fill_mesh: ClassVar[bool] = False  # whether arguments are degrees of a mesh instead: see `config/mesh_shape.py`
     data_parallel_arguments: ClassVar[tuple[str, ...]] = ()  # switches that have no effect unless batches are split across ranks
-    replicates_model: ClassVar[bool] = False  # whether each rank holds the whole model, so that one alone can evaluate it
     trains_adapters: ClassVar[bool] = False  # whether `model.adapters` was tested with it
     # Whether ranks hold shards of the parameters: by default, checkpoints are sharded then, and as many ranks evaluate
     shards_model: ClassVar[bool] = False

@@ -10,8 +10,6 @@ from snaketrain.strategies.base import MakeOptimizer, Strategy
 
 
 class DataParallel(Strategy):
-    replicates_model = True
-
     def prepare(self, module: nn.Module, make_optimizer: MakeOptimizer) -> tuple[nn.Module, Optimizer]:
         gpus = torch.cuda.device_count() if self.device.type == "cuda" else 0
         if gpus < 2:

@@ -12,7 +12,6 @@ from snaketrain.strategies.distributed import Distributed
 class Ddp(Distributed):
     """`unused_parameters`: for models in which some parameters get no gradient in some steps."""
 
-    replicates_model = True
     trains_adapters = True
 
     def __init__(self, static_graph: bool = False, bucket_mb: float = 25, unused_parameters: bool = False, **where: str):

@@ -4,5 +4,4 @@ from snaketrain.strategies.base import Strategy
 
 
 class Single(Strategy):
-    replicates_model = True
     trains_adapters = True

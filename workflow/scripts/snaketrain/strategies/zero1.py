@@ -22,8 +22,6 @@ from snaketrain.strategies.optimizer_state import (
 class SharedOptimizer(Distributed):
     """Each rank has an optimizer for its own shard of the parameters, inside the one that the trainer sees."""
 
-    replicates_model = True
-
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer, keep: Keep) -> OptimizerState:
         parameters = dict(self.unwrapped(module).named_parameters())
         mine = named_state(local_optimizer(optimizer), parameters, lambda value, _: value.cpu())
