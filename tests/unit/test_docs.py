@@ -1,16 +1,20 @@
 """The generated documents are up to date, the site builds without warnings, and everything that pages refer to exists."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, get_args, get_origin
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from snaketrain.config.references import load
+from snaketrain.config.schema import Section, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -20,6 +24,8 @@ PAGES = sorted(
 ROOTS = [REPOSITORY, REPOSITORY / "workflow/scripts", REPOSITORY / "workflow/scripts/snaketrain"]  # paths of code are given from these
 OUR_FOLDERS = ("workflow", "config", "profiles", "docs", "tests", "benchmarks", "snaketrain")
 INVENTED = ("my_code/", "path/to/")  # in examples
+SETTING = re.compile(rf"(?<![\w./-])(?:{'|'.join(Settings.model_fields)})(?:\.[a-z_]+)+")
+ENDINGS = ("arrow", "csv", "json", "jsonl", "md", "npy", "py", "safetensors", "tsv")  # of files, such as train.npy
 
 
 def name_of(page: Path) -> str:
@@ -67,6 +73,39 @@ def test_files_that_are_named_exist(page):
     assert [path for path in ours if not any((root / path).exists() for root in ROOTS)] == []
     folders = re.findall(rf"`((?:{'|'.join(OUR_FOLDERS)})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in folders if not any((root / path).exists() for root in ROOTS)] == []
+
+
+def wrong_settings(text: str) -> list[str]:
+    return [name for name in SETTING.findall(text) if name.split(".")[1] not in ENDINGS and not is_setting(name)]
+
+
+def is_setting(name: str) -> bool:
+    annotation: Any = Settings
+    for part in name.split("."):
+        if get_origin(annotation) is dict:  # the part is a name that the user gives
+            annotation = get_args(annotation)[1]
+            continue
+        sections = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type) and issubclass(each, Section)]
+        if not sections:  # arguments of a class
+            return True
+        if part not in sections[0].model_fields:
+            return False
+        annotation = sections[0].model_fields[part].annotation
+    return True
+
+
+def texts_in(file: Path) -> Iterator[str]:
+    """Messages and docstrings."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_settings_that_pages_and_messages_name_exist():
+    assert is_setting("compute.evaluation.minutes") and not is_setting("compute.evaluation.seconds")
+    found = {name_of(page): wrong_settings(prose(page)) for page in PAGES}
+    found |= {str(file): wrong_settings("\n".join(texts_in(file))) for file in (REPOSITORY / "workflow").rglob("*.py")}
+    assert {where: names for where, names in found.items() if names} == {}
 
 
 @pytest.mark.parametrize(
