@@ -5,6 +5,7 @@ of the benchmarks, and the rule graph in README.md from the Snakefile.
 """
 
 import argparse
+import inspect
 import json
 import re
 import shutil
@@ -33,8 +34,8 @@ INTRODUCTION = """# Settings
 
 <!-- Generated from workflow/scripts/snaketrain/config/schema/ by docs/write_docs.py. -->
 
-All settings are in `config/config.yaml`; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains runs,
-sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and label kinds."""
+What a configuration, by default `config/config.yaml`, can set; only what differs from a default needs to be given. [Configuration](../docs/configuration.md) explains
+runs, sweeps, several datasets, the command line and how code is named; [Your own data](../docs/own_data.md) explains formats and label kinds."""
 MARKS = ("<!-- rulegraph -->", "<!-- /rulegraph -->")
 PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` or `false`", "Any": "anything", "NoneType": "null"}
 
@@ -43,7 +44,7 @@ PLAIN = {"int": "integer", "float": "number", "str": "string", "bool": "`true` o
 
 
 def reference() -> str:
-    """The introduction, then a table for each section, each nested settings class, and the task `module`."""
+    """The introduction, then a table for each section, each nested settings class, and the arguments of tasks."""
     parts = [INTRODUCTION, "# Sections"]
     for name, field in Settings.model_fields.items():
         named = not isinstance(field.annotation, type)  # several of one class, each with a name
@@ -77,7 +78,7 @@ def table(title: str, section: type[Section]) -> str:
     for name, field in section.model_fields.items():
         default = "*required*" if field.is_required() else cell(shown(field.default))
         rows.append(f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default} | {cell(field.description or '')} |")
-    return f"## {title}\n\n{(section.__doc__ or '').strip()}\n\n" + "\n".join(rows)
+    return f"## {title}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n" + "\n".join(rows)
 
 
 def type_name(annotation: Any, limits: list[Any] = ()) -> str:
