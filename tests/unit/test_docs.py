@@ -123,6 +123,14 @@ def test_methods_that_may_be_overridden_exist(page, described):
     assert [name for name in names if not hasattr(load(described), name)] == []
 
 
+def test_the_arguments_of_strategies_are_documented():
+    page = (REPOSITORY / "docs/strategies.md").read_text(encoding="utf-8")
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOTS[2] / "strategies").glob("*.py")]
+    inits = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    taken = {each.arg for init in inits if init.args.kwarg for each in init.args.args} - {"self"}  # they pass the others on
+    assert len(taken) > 15 and {name for name in taken if f"`{name}" not in page} == set()
+
+
 class References(HTMLParser):
     """The addresses that a page of the site links to or loads, and its anchors."""
 
