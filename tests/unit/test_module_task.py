@@ -336,7 +336,7 @@ def test_a_missing_key_and_a_class_that_is_not_a_module_are_errors(batch):
 LOSSES = {"output": {"use": "torch.nn.MSELoss"}}
 CONFIGURATION = {"data": {"train": {"use": "mine.py:Data"}}, "model": {"use": "mine.py:Two"}}
 WRONG = [
-    ({}, "train.task.arguments.losses: is missing."),
+    ({}, "train.task.arguments.losses: is missing, and has no default. See config/README.md"),
     ({"losses": {}}, "train.task.arguments.losses: expects names with values below them, at least 1 item"),
     ({"losses": {"output": {"use": "a.b", "targt": "y"}}}, "train.task.arguments.losses.output.targt: no such argument. Did you mean 'target'?"),
     ({"losses": LOSSES, "metric": {}}, "train.task.arguments.metric: no such argument. Did you mean 'metrics'?"),

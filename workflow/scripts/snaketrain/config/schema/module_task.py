@@ -50,10 +50,12 @@ class Metric(AnyMetric):
 
 
 class ModuleSettings(Section):
-    """Any `torch.nn.Module` on any data. An example's loss is the mean over its elements; each part is logged by its name, `loss_<name>`."""
+    """Any `torch.nn.Module` on any data. An example's loss is the mean over its elements; of several parts, each is logged by its name, `loss_<name>`."""
 
     predictions: list[str] = Field(["output"], description="names of the model's outputs: in order, or the keys if it returns a dictionary")
-    inputs: list[str] | None = Field(None, description="fields that are passed to the model; null: all but the targets")
+    inputs: list[str] | None = Field(
+        None, description="fields that are passed to the model; null: all but the targets, or of these those that its `forward` names"
+    )
     losses: dict[str, Loss] = Field(description="losses by the name of the prediction", min_length=1)
     regularisers: list[Regulariser] = Field([], description="further terms of the loss")
     metrics: dict[str, Metric] = Field(
@@ -116,5 +118,5 @@ def _problem(item: ErrorDetails, settings: type[Section]) -> str:
         known = {name for section in (settings, *inner) for name in section.model_fields}
         return f"{path}: no such argument{nearest(str(item['loc'][-1]), sorted(known))}"
     if item["type"] == "missing":
-        return f"{path}: is missing."
+        return f"{path}: is missing, and has no default. See config/README.md for what it means."
     return f"{path}: {expectation(item)}."
