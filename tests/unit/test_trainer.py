@@ -61,6 +61,18 @@ def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
 
 
+def test_weights_that_the_settings_name_must_be_passed(tmp_path, settings):
+    data = Splits(Points(EXAMPLES, seed=0), Points(21, seed=1), {})
+    source = {"path": "somewhere"}
+    for named, problem in (
+        ({"source": source}, r"^model.source: names weights that are not passed. .* weights=open_run\(...\).weights.$"),
+        ({"initial_weights": {"source": source}}, r"^model.initial_weights: names .* initial_weights=open_run"),
+    ):
+        with pytest.raises(SystemExit, match=problem):
+            Trainer.from_settings(settings, Model(use="torch.nn.Linear", **named), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_class_that_is_not_a_callback_is_refused(tmp_path, settings):
     wrong = settings.model_copy(update={"callbacks": Train(callbacks=[f"{tmp_path}/own.py:NoCallback"]).callbacks})
     with pytest.raises(SystemExit, match=r"train.callbacks.0: .*own.py:NoCallback makes a NoCallback, which is not a callback"):

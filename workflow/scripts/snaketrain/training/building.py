@@ -47,6 +47,18 @@ class DataInfo(dict[str, Json]):
         )
 
 
+def check_weights(model: Model, weights: Path | None, initial: Path | None) -> None:
+    """Weights that the settings name and nobody passes would silently be random ones."""
+    for setting, argument, is_named, folder in (
+        ("model.source", "weights", model.source, weights),
+        ("model.initial_weights", "initial_weights", model.initial_weights, initial),
+    ):
+        if is_named and folder is None:
+            raise SystemExit(
+                f"{setting}: names weights that are not passed. Pass the folder of their files: {argument}=open_run(...).{argument}."
+            )
+
+
 def start_strategy(train: Train, device: str = "auto", precision: str | None = None) -> Strategy:
     """The strategy that the settings name, connected to the other ranks if there are any."""
     if train.deterministic:  # calling it with False would make torch load its compiler

@@ -16,6 +16,7 @@ from snaketrain.tasks.base import Task
 from snaketrain.training.building import (
     build,
     by_slices,
+    check_weights,
     load_callbacks,
     make_task,
     make_train_state,
@@ -82,9 +83,10 @@ class Trainer:
     ) -> "Trainer":  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
-        Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` is the folder of the
-        pretrained model that `model` names.
+        Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` and `initial_weights` are
+        the folders of what `model.source` and `model.initial_weights` name.
         """
+        check_weights(model, weights, initial_weights)
         strategy, task, options = strategy or start_strategy(train), task or make_task(train, data.facts), options or TrainerOptions()
         folder.mkdir(parents=True, exist_ok=True)
         modules = build(
