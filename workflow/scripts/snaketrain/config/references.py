@@ -38,7 +38,7 @@ def load(name: str, short_names_in: str | None = None) -> Any:  # only the calle
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise NotFound(f"cannot load `{name}`: {error}") from error
+        raise NotFound(f"cannot load `{name}`: {error}. Correct the name, or install what is missing") from error
 
 
 @functools.cache

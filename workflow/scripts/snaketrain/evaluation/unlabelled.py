@@ -73,7 +73,7 @@ class Predictor:
             if not (data.target or data.messages or inputs.generate):
                 return self.state
             raise SystemExit(
-                f"{self.folder}: its task {self.trained.train.task.use} is not derived from Seq2seq or CausalLm, so it generates no text."
+                f"{self.folder}: its task {self.trained.train.task.use} is not derived from Seq2seq or CausalLm, so it generates no text. Leave `generate` out, or use a model that was trained by one of these."
             )
         settings = inputs.generate or generation_of(self.trained.train) or Generate()
         if self.state.rank == 0:

@@ -45,14 +45,16 @@ def owners(parameters: Iterable[str]) -> list[str]:
     """The modules that parameters belong to, by their full names."""
     found = list(dict.fromkeys(name.rpartition(".")[0] for name in sorted(parameters)))
     if "" in found:
-        raise SystemExit("model.adapters: the pretrained weights lack a parameter of the model itself, which peft cannot save as a module.")
+        raise SystemExit(
+            "model.adapters: the pretrained weights lack a parameter of the model itself, which peft cannot save as a module. Train without adapters, or name other weights."
+        )
     return found
 
 
 def train_head(module: nn.Module, head: str) -> None:
     matched = [part for name, part in module.named_modules() if name == head or name.endswith(f".{head}")]  # as peft matches them
     if not matched:
-        raise SystemExit(f"model.adapters.modules_to_save: the model has no module `{head}`.")
+        raise SystemExit(f"model.adapters.modules_to_save: the model has no module `{head}`. Correct the name.")
     for part in matched:
         part.requires_grad_(True)
 

@@ -23,7 +23,9 @@ class ExpertDimension:
     def apply(self, module: nn.Module) -> nn.Module:
         for name, experts in experts_of(module).items():
             if experts.num_experts % self.mesh.size():
-                raise SystemExit(f"{SETTING}: {self.mesh.size()} does not divide the {experts.num_experts} experts of `{name}`.")
+                raise SystemExit(
+                    f"{SETTING}: {self.mesh.size()} does not divide the {experts.num_experts} experts of `{name}`. Use a number that does."
+                )
             for key, parameter in list(experts.named_parameters(recurse=False)):
                 mine = distribute_tensor(parameter.detach(), self.mesh, [Shard(0)], src_data_rank=None)
                 experts.register_parameter(key, nn.Parameter(mine, parameter.requires_grad))

@@ -43,7 +43,9 @@ class SequenceDimension:
         found, config = blocks(module), getattr(module, "config", None)
         self.names = [name for name in inspect.signature(type(found[0]).forward).parameters if name != "self"] if found else []
         if HIDDEN not in self.names or config is None or getattr(config, "is_encoder_decoder", False):
-            raise SystemExit(f"{self.setting}: needs a transformers model of one list of blocks, which {type(module).__name__} is not.")
+            raise SystemExit(
+                f"{self.setting}: needs a transformers model of one list of blocks, which {type(module).__name__} is not. Leave it out, or name another model."
+            )
         self.causal = any(getattr(part, "is_causal", False) for part in found[0].modules())
         config.use_cache = False  # unless it is asked for, to generate: a model that keeps keys and values gets whole sequences
         if self.context:

@@ -78,5 +78,5 @@ class TensorDimension:
             heads = getattr(getattr(module, "config", None), name, None)
             if isinstance(heads, int) and heads % self.mesh.size():
                 raise SystemExit(
-                    f"train.strategy.arguments.tensor: {self.mesh.size()} does not divide the model's {name} ({heads}), and heads cannot be split."
+                    f"train.strategy.arguments.tensor: {self.mesh.size()} does not divide the model's {name} ({heads}), and heads cannot be split. Use a number that does."
                 )

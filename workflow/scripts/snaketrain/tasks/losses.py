@@ -28,7 +28,7 @@ class FocalLoss(nn.Module):
     def __init__(self, gamma: float = 2.0, weight: Tensor | None = None, reduction: str = "none"):
         super().__init__()
         if reduction != "none":
-            raise ValueError(f"the trainer sums over examples: `reduction` {reduction!r} is not supported")
+            raise ValueError(f"the trainer sums over examples: `reduction` {reduction!r} is not supported, so leave it out")
         self.gamma = gamma
         self.register_buffer("weight", weight)
 

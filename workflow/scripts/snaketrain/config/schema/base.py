@@ -47,7 +47,9 @@ class Section(BaseModel):
     def _true_is_not_one(cls, value: Json, info: ValidationInfo) -> Json:
         # pydantic would read `epochs: yes` as 1
         if isinstance(value, bool) and "bool" not in str(cls.model_fields[str(info.field_name)].annotation):
-            raise ValueError(f"{str(value).lower()} makes no sense here")
+            raise ValueError(
+                f"{str(value).lower()} is not what this setting takes: correct it, and put a word that YAML reads as true or false, such as yes or no, into quotes"
+            )
         return value
 
     def contradictions(self) -> Iterator[str]:

@@ -108,7 +108,9 @@ def _surveys(
             spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
         surveys[source] = surveyor.survey(issues)
         if source == "dev" and data.label and not surveys[source].labelled:
-            raise BadData(f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them.")
+            raise BadData(
+                f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them. Name the right column, or files with labels."
+            )
         if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
             raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
         known = set(classes(data, surveys.get("train"))[1])
