@@ -64,7 +64,7 @@ test-slow: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/distributed tests/pipeline tests/slow --durations=5 || failed=1; \
 	exit $$failed
 
-# On two clusters, each with namespaces of its own: these tests mostly wait. Groups of tests that share a workflow stay together.
+# On two clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
 test-slurm: .venv/installed
 	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 def add_restart_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--restarts", type=int, default=3, help="how many restarts in a row may fail to reach a new checkpoint (default: %(default)s)"
+        "--restarts", type=int, default=3, help="give up when more starts in a row have reached no new checkpoint (default: %(default)s)"
     )
     parser.add_argument(
         "--first-pause",
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="pause before the first restart; it doubles each time (default: %(default)g)",
+        help="pause before a restart; it doubles for each start in a row without a new checkpoint (default: %(default)g)",
     )
 
 
