@@ -19,6 +19,7 @@ from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
 from snaketrain.orchestration import launching
+from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.slurm import checks
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
 from snaketrain.slurm.failures import failure
@@ -490,5 +491,12 @@ def test_a_silent_node_is_probed_sooner_when_the_processes_of_another_have_faile
 def test_missing_gpus_are_reported_before_any_job(monkeypatch, compute, strategy, executor, gres, told):
     monkeypatch.setattr(launching, "GPU_DEVICES", ("/dev/no_such_device*",))
     run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": compute, "train": {"strategy": strategy}})
-    found = launching.without_gpus(run, executor, gres)
+    found = launching.without_gpus(run.train.strategy.use, run.compute, executor, gres)
     assert found is None if told is None else found.startswith(told)
+
+
+def test_an_evaluation_without_gpus_is_not_refused_for_those_of_its_training():
+    compute = {"gpus": 2, "processes": 2, "evaluation": {"gpus": 0}}
+    size = evaluation_compute(Settings.model_validate({"data": {"train": {"use": "a.B"}}, "compute": compute}))
+    gres = launching.asked(size, saves=False)["gres"]
+    assert gres is None and launching.without_gpus("ddp", size, "slurm", gres) is None

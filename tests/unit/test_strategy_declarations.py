@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Settings
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_files, strategy_info
 from snaketrain.orchestration.preflight import examine
@@ -152,8 +152,7 @@ def test_declarations_are_read_without_torch(own):
 
 
 def test_a_job_without_gpus_is_not_submitted_for_a_strategy_that_needs_them(own):
-    run = Settings.model_validate({"data": {"train": {"use": "a.B"}}, "train": {"strategy": f"{own}:OnGpus"}})
-    assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(run, "slurm", None)
+    assert "needs GPUs, but compute.gpus is 0" in launching.without_gpus(f"{own}:OnGpus", Compute(), "slurm", None)
 
 
 @pytest.mark.parametrize("use", ["fairscale_fsdp", "{own}:OnGpus"])

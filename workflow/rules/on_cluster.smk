@@ -63,7 +63,8 @@ def check_cluster():
             problems = [problem for compute in computes.values() if (problem := launching.out_of_reach(compute))]
         for job, stage in of_jobs.items():
             run = stage.run(job_name(job.wildcards))
-            problem = launching.without_gpus(pipeline.runs[run], workflow.executor_plugin.name, job.resources.get("gres"))
+            strategy, gres = pipeline.runs[run].train.strategy.use, job.resources.get("gres")
+            problem = launching.without_gpus(strategy, computes[job], workflow.executor_plugin.name, gres)
             problems += [f"{problem} (run {run})"] if problem else []
         for compute in computes.values():
             problems += surroundings_problems(compute, under_slurm)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Compute, Settings
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
@@ -71,14 +71,14 @@ def out_of_reach(compute: Compute) -> str | None:
     )
 
 
-def without_gpus(run: Settings, executor: str, gres: str | None) -> str | None:
-    """Why a training that needs GPUs will find none, if that is known now; `gres`: what its job requests from SLURM."""
-    needs = f"train.strategy: `{run.train.strategy.use}`" if "cpu" not in strategy_info(run.train.strategy.use).devices else None
-    if run.compute.required_device == "cuda":
-        needs = "compute.device: is cuda, which" if run.compute.device == "cuda" else f"compute.gpus: is {run.compute.gpus}, which"
-    if needs and executor == "slurm" and not any(words in f"{gres} {run.compute.sbatch}" for words in ("gpu", "--exclusive")):
+def without_gpus(strategy: str, compute: Compute, executor: str, gres: str | None) -> str | None:
+    """Why a training or an evaluation that needs GPUs will find none, if that is known now; `gres`: what its job requests from SLURM."""
+    needs = f"train.strategy: `{strategy}`" if "cpu" not in strategy_info(strategy).devices else None
+    if compute.required_device == "cuda":
+        needs = "compute.device: is cuda, which" if compute.device == "cuda" else f"compute.gpus: is {compute.gpus}, which"
+    if needs and executor == "slurm" and not any(words in f"{gres} {compute.sbatch}" for words in ("gpu", "--exclusive")):
         return (
-            f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {run.compute.processes}, one for "
+            f"{needs} needs GPUs, but compute.gpus is 0, so SLURM would allocate none. Set compute.gpus: {compute.processes}, one for "
             "each of compute.processes; or, for whole nodes with all their GPUs, compute.sbatch: --exclusive and compute.device: cuda."
         )
     if needs and executor == "local" and not any(glob.glob(pattern) for pattern in GPU_DEVICES):
