@@ -7,8 +7,6 @@ from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_signature
 from snaketrain.orchestration.snakemake_objects import Wildcards, Workflow
 
-SHARD_STAGES = ("survey_shard", "prepare_shard")
-
 
 def dataset_of(name: str) -> str:
     """The data set of a job's name, `data set` or `data set/shard`."""
@@ -61,12 +59,3 @@ class Shards:
             return group
 
         return with_signature(TAKES_WILDCARDS, of_job)
-
-    def reads(self, stage: str, name: str, fetched: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-        """What a stage's manifest records, by role; `fetched`: the raw data and the tokenizer."""
-        if stage == "survey_shard":
-            return {"raw": fetched["raw"]}
-        if stage == "decide_classes":
-            return {shard_of(shard): ("survey_shard", shard) for shard in self.of(name)}
-        decided = {"classes": ("decide_classes", dataset_of(name))} if dataset_of(name) in self.deciding else {}
-        return fetched | decided
