@@ -211,6 +211,7 @@ BAD = [
     ({"predict/new": {"path": "train.csv", "txt": "a"}}, "predict.new.txt: no such setting. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "text": "txt"}}, "predict.new: ", "train.csv has no column 'txt'. It has: text, label. Did you mean 'text'?"),
     ({"predict/new": {"path": "train.csv", "id": "key"}}, "predict.new: ", "train.csv has no column 'key'"),
+    ({"predict/new": {"path": "train.csv", "columns": ["text"]}}, "predict.new.columns: names 1 columns, but the first line of input file"),
     ({"predict/new": {"path": "train.csv", "text": ["a", "b"]}}, "predict.new.text names 2 columns, but data.text names 1 (text): name as many"),
     ({"predict/new": {"path": "train.csv", "generate": {}}}, "predict.new.generate: text is generated, which train.task text_classification cannot"),
     ({"predict/new": {"path": "train.csv"}, "data/target": "text", "data/label": None}, "predict: the data has data.target, so that text is generated"),

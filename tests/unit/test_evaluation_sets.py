@@ -80,7 +80,7 @@ def test_a_set_may_have_other_columns_and_other_names_for_the_classes(folder):
     facts, _ = prepared_set(folder, training, other.reading(data))
     assert [row["label"] for row in table(folder / "set/test.arrow")] == [0, 1, 1, 1, 1]
     assert facts["splits"]["test"]["label_counts"] == [1, 4]
-    with pytest.raises(BadData, match="labels: 'x' is not among the classes of the training data: n, y"):
+    with pytest.raises(BadData, match="^data.labels: 'x' is not among the classes of the training data: n, y"):
         prepared_set(folder, training, other.model_copy(update={"labels": {"+": "x"}}).reading(data))
     with pytest.raises(BadData, match=r"is of class '-', which no training row has"):
         prepared_set(folder, training, other.model_copy(update={"labels": None}).reading(data))
@@ -126,7 +126,14 @@ def test_data_without_a_test_set_of_its_own_keeps_its_folder():
         ({"more": {"path": "missing.csv"}}, "evaluation_sets.more: path 'missing.csv': no file there"),
         ({"more": {"path": "train.csv"}}, "train.csv is among the files of data.train too"),
         ({"more": {"path": "test.csv", "text": ["text", "label"]}}, "evaluation_sets.more.text names 2 columns, but data.text names 1"),
-        ({"more": {"path": "test.csv", "text": "review"}}, "test.csv has no column 'review'. It has: text, label"),
+        (
+            {"more": {"path": "test.csv", "text": "review"}},
+            "evaluation_sets.more.text: test file",
+        ),
+        (
+            {"more": {"path": "test.csv", "columns": ["text"]}},
+            "evaluation_sets.more.columns: names 1 columns, but the first line of test file",
+        ),
         ({"more": {"path": "test.csv", "target": "text"}}, "evaluation_sets.more.target names a column, but data.target is null"),
         (
             {"more": {"use": "torch.utils.data.TensorDataset"}},

@@ -33,7 +33,8 @@ def main(args: argparse.Namespace) -> None:
             else _count(reading, prepared, job.folder)
         )
     except ValueError as error:
-        raise SystemExit(f"prepare_set: {placed(args.set_name, str(error))}") from None
+        problems = "\n".join(placed(args.set_name, problem) for problem in str(error).splitlines())
+        raise SystemExit(f"prepare_set: {problems}") from None
     write_json(job.folder / "report.json", report)
     show(report)
     inputs = {"data": prepared.content} | ({"files": fetched.content} if fetched else {})

@@ -9,6 +9,8 @@ from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation_sets import placed
+from snaketrain.config.schema.predict import Inputs
+from snaketrain.config.schema.reading import placed_in
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
@@ -154,7 +156,7 @@ def unlabelled(run: Settings) -> Iterator[str]:
         if not problems and not inputs.is_remote:
             reading = inputs.reading(run.data, inputs.asks_for_text(run.data) and takes_generate(run.train.task.use))
             problems = check_inputs(reading, source_files(inputs.source), [inputs.id] if inputs.id else [])
-        yield from (f"predict.{name}: {problem}" for problem in problems)
+        yield from (placed_in(f"predict.{name}", Inputs, problem) for problem in problems)
 
 
 def without_chat_template(data: Data) -> Iterator[str]:

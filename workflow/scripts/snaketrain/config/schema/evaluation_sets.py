@@ -8,7 +8,7 @@ from pydantic import Field
 from snaketrain.config.schema.base import Positive
 from snaketrain.config.schema.data import CellByColumn, Data, NameByLabel
 from snaketrain.config.schema.predict import bad_file_name
-from snaketrain.config.schema.reading import ReadFiles, other_number_of_texts
+from snaketrain.config.schema.reading import ReadFiles, other_number_of_texts, placed_in
 from snaketrain.config.schema.sources import Examples
 from snaketrain.labels import label_kind
 
@@ -74,4 +74,4 @@ def _label_problems(place: str, each: EvaluationSet, data: Data) -> Iterator[str
 
 def placed(name: str, problem: str) -> str:
     """A problem with an evaluation set's files, which are read like those of a test set."""
-    return problem if name == "test" else f"evaluation_sets.{name}: {problem.removeprefix('data.test: ')}"
+    return problem if name == "test" else placed_in(f"evaluation_sets.{name}", EvaluationSet, problem.removeprefix("data.test: "))

@@ -31,6 +31,13 @@ class ReadFiles(Section):
         return given | ({} if self.columns is None else {"columns": self.columns or None})
 
 
+def placed_in(place: str, section: type[ReadFiles], problem: str) -> str:
+    """A problem of files that have settings of their own: it begins with the place, or with the setting there instead of that in `data`."""
+    setting, _, rest = problem.partition(": ")
+    name = setting.removeprefix("data.")
+    return f"{place}.{name}: {rest}" if name != setting and name in section.model_fields else f"{place}: {problem}"
+
+
 def other_number_of_texts(place: str, given: ReadFiles, data: Data) -> list[str]:
     if given.text is None or len(given.text) == len(data.text):
         return []

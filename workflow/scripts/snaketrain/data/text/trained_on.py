@@ -32,6 +32,6 @@ class TrainedOn:
         labels = data.labels if data.labels is not None else {name: name for name in self.label_names}
         if unknown := next((name for name in labels.values() if name not in self.label_names), None):
             raise BadData(
-                f"labels: {unknown!r} is not among the classes of the training data: {', '.join(self.label_names)}. Name one of them."
+                f"data.labels: {unknown!r} is not among the classes of the training data: {', '.join(self.label_names)}. Name one of them."
             )
         return {label: self.label_names.index(name) for label, name in labels.items()}
