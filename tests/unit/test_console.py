@@ -84,6 +84,13 @@ def test_the_lines_of_a_job(console, stream):
     ]
 
 
+@pytest.mark.parametrize("setting", ["train.seed", "predict.new.text", "search.keep"])
+def test_a_reason_names_the_setting_that_changed(setting):
+    assert (
+        messages.short_reason(f"Params have changed since last execution: before: {setting}=1 now: {setting}=2") == f"({setting} changed)"
+    )
+
+
 def test_a_submitted_job_has_its_number_and_the_log_of_slurm(console, stream, tmp_path):
     begin(console, 4)
     lines(stream)

@@ -28,7 +28,7 @@ FRAME = re.compile(r"^ +File \".*\", line \d+, in ")
 WRAPPED = re.compile(r"^Error:\n  \w+: (.*?)(?=^Wildcards:$|\Z)", re.M | re.S)  # an exception in a function of a rule
 NO_RULE = re.compile(r"^No rule to produce (.*) \(if you use input functions", re.M)
 SUBMITTED = re.compile(r"Job (\S+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$")
-SETTING = re.compile(r"\b((?:data|model|train|select|evaluate|source|files|code)\.[\w.]+)=")
+SETTING = re.compile(r"\b((?:data|model|train|select|evaluate|predict|search|source|files|code)\.[\w.]+)=")
 REASONS = {
     "Forced execution": "as requested",
     "Incomplete output files": "was interrupted",
