@@ -27,7 +27,9 @@ class Group(Section):
 
     match: str = Field(description="a pattern of full parameter names, such as `encoder.embed*`", min_length=1)
     rate_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="factor on the schedule's learning rate")
-    weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="instead of `train.weight_decay`")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="instead of `train.weight_decay`; also not for parameters of one dimension"
+    )
     dimensions: Positive | None = Field(
         None, description="only parameters with this many dimensions: 2 for matrices, without biases and norms", exclude_if=is_null
     )
@@ -63,7 +65,9 @@ class Train(Section):
     steps: NotNegative | None = Field(None, description="updates, instead of `epochs`; 0: the model is evaluated as it is")
     optimizer: Use = Field(Use(use="torch.optim.AdamW", arguments={"eps": 1e-8}), description="an optimizer class")
     learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(2e-5, description="the peak of the schedule")
-    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="for all parameters except biases and norms")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.01, description="for all parameters but those of one dimension, such as biases and norms"
+    )
     groups: list[Group] = Field(
         [], description="parameters with a learning rate or weight decay of their own; the first group that matches applies"
     )
