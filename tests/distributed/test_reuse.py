@@ -41,7 +41,7 @@ MORE_EDITS: dict[str, tuple[dict[str, Any], int]] = {
     "no clipping": ({"clip_norm": None}, 0),
     "frozen embeddings": ({"freeze": ["bert.embeddings.*"]}, 0),
     "another optimizer": ({"optimizer": "torch.optim.SGD"}, 0),
-    "a group of parameters": ({"groups": [{"match": "*.bias", "weight_decay": 0.5}]}, 0),
+    "a group of parameters": ({"groups": [{"match": "*.bias", "rate_scale": 0.5}]}, 0),
     "a group with a schedule": ({"groups": [{"match": "*.bias", "schedule": "linear"}]}, 0),
     "smoothed labels": ({"task": {"use": "text_classification", "arguments": {"label_smoothing": 0.1}}}, 0),
     "deterministic operations": ({"deterministic": True}, 0),

@@ -106,6 +106,9 @@ def test_what_an_optimizer_cannot_do_is_refused(train, sharded, words):
 def test_a_group_of_matrices_that_matches_none_is_an_error():
     with pytest.raises(SystemExit, match=r"train.groups: no parameter of 2 dimensions matches `\*.bias`"):
         check_groups({"model": nn.Linear(2, 2)}, [Group(match="*.bias", dimensions=2)])
+    with pytest.raises(SystemExit, match=r"train.groups: all parameters that match `\*.bias` have one dimension.* Remove its weight_decay"):
+        check_groups({"model": nn.Linear(2, 2)}, [Group(match="*.bias", weight_decay=0.1)])
+    check_groups({"model": nn.Linear(2, 2)}, [Group(match="*", weight_decay=0.1), Group(match="*.bias", weight_decay=0.0)])
 
 
 def test_groups_without_the_new_settings_are_not_stale():

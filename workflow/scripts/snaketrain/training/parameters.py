@@ -62,6 +62,10 @@ def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
             of = f" of {group.dimensions} dimensions" if group.dimensions else ""
             what = "only frozen parameters match" if matched else f"no parameter{of} matches"
             raise SystemExit(f"train.groups: {what} `{group.match}`. {_some_names(modules)}")
+        if group.weight_decay and all(parameter.ndim <= 1 for parameter in matched):
+            raise SystemExit(
+                f"train.groups: all parameters that match `{group.match}` have one dimension, so that no weight decays. Remove its weight_decay."
+            )
 
 
 def set_rate(optimizer: Optimizer, rate: float, of_groups: Mapping[int, float] = MappingProxyType({})) -> None:
