@@ -168,7 +168,7 @@ def data_section(data: Manifest, evaluations: list[Manifest]) -> str:
 def limits(data: Manifest, results: list[JsonObject]) -> str:
     facts = data.facts
     found = [
-        "Tested on the data above only. License, intended use, languages and biases are not known to the pipeline: add them where you publish the model, since this file is written anew."
+        "Tested on the data above only. License, intended use, languages and biases are not known to the pipeline: add them where you publish the model, since this file is written again."
     ]
     if longest := facts.get("max_length"):
         cut = facts.get("splits", {}).get("train", {}).get("truncated")
