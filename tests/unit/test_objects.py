@@ -190,7 +190,7 @@ def test_the_copies_used_longest_ago_make_room(tmp_path):
     reading = cached.open("a")
     content(cached, "b")
     os.utime(folder / cached.files["a"].key, (1, 1))
-    (folder / "killed.part").touch()
+    (folder / f"{'0' * 16}.part").touch()  # of a process that was killed
     assert content(cached, "c") == b"c" * 1000
     assert {path.name for path in copies(folder)} == {cached.files[name].key for name in "bc"}
     assert reading.read() == b"a" * 1000, "a file that is being read is read to its end"
@@ -200,6 +200,21 @@ def test_the_copies_used_longest_ago_make_room(tmp_path):
         CachedFiles(f"file://{store}", gigabytes=5e-7, folder=folder)
     with pytest.raises(SystemExit, match="nothing: there is no file. Check the address"):
         CachedFiles(f"file://{store}/nothing")
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path):
+    store, folder = tmp_path / "store", tmp_path / "scratch"
+    others = [folder / name for name in ("thesis.tex", "half.part", "deadbeef", "data/0123456789abcdef")]
+    for path in (store / "a", store / "b", *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (0, 0))
+    cached = CachedFiles(f"file://{store}", gigabytes=1e-6, folder=folder)
+    assert content(cached, "a") == content(cached, "b") == b"x" * 1000
+    assert all(path.is_file() for path in others)
+    assert [path.name for path in folder.iterdir() if path.name in (cached.files["a"].key, cached.files["b"].key)] == [
+        cached.files["b"].key
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

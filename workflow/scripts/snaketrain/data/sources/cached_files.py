@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from snaketrain.runtime.full_disk import explained
 
 FOLDER = "SNAKETRAIN_CACHE"  # the environment variable
 LOCK = "lock"
+COPY = re.compile(r"[0-9a-f]{16}(\.part)?")  # the name of a copy: the folder may have been there before, with other files
 
 
 class CachedFiles:
@@ -76,7 +78,7 @@ class CachedFiles:
             raise SystemExit(f"{self.folder}: belongs to another user. Name another folder in {FOLDER}.")
 
     def _make_room(self, size: int) -> None:
-        copies = [path for path in self.folder.iterdir() if path.name != LOCK]
+        copies = [path for path in self.folder.iterdir() if COPY.fullmatch(path.name)]
         for path in copies:
             if path.suffix == ".part":  # of a process that was killed, since this one holds the lock
                 path.unlink()
