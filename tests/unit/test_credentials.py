@@ -227,6 +227,14 @@ def test_a_log_has_the_last_state_of_a_progress_bar(tmp_path):
     assert kept.wait() == 0 and (tmp_path / "log").read_bytes() == b"100 %\nWindows\r\n 7 %"
 
 
+def test_a_long_line_does_not_hold_up_its_stage(tmp_path):
+    """Such as a command with thousands of names, or a dictionary that a user's code prints."""
+    script = Path(__file__).parents[2] / "workflow/scripts/tools/keep_log.py"
+    line = b"a word/" * 100_000 + b"\n"
+    subprocess.run([sys.executable, script, tmp_path / "log"], input=line, check=True, timeout=limits.seconds(60))
+    assert (tmp_path / "log").read_bytes() == line
+
+
 def test_output_of_snakemake():
     record = logging.LogRecord("snakemake", logging.INFO, "", 0, "Error %s", (ADDRESS,), None)
     record.shellcmd, record.input = f"train --token {TOKEN}", [ADDRESS]

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's fo
 from snaketrain.runtime.credentials import hidden
 
 LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
-REDRAWN = re.compile(r"[^\r\n]*\r(?!\n)(?=[^\r\n])")  # what a progress bar has drawn over
+# what a progress bar has drawn over; looked for at the beginnings of lines alone, since a line may have a million characters
+REDRAWN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?!\n)(?=[^\r\n])")
 
 
 def main() -> None:
