@@ -88,6 +88,21 @@ def test_a_job_receives_the_settings_that_snakemake_compares(pipeline, tmp_path)
         assert (given.stage, [*given.settings, *given.code]) == (stage, found.strings(stage, name))
 
 
+def test_a_command_may_be_longer_than_a_shell_accepts(pipeline, tmp_path):
+    """As with thousands of shards or runs."""
+    found, shards = pipeline(threads=1), [f"results/data/{TEXT}/shards/{number:05}-of-04000/manifest.json" for number in range(4000)]
+    job = [next(iter(found.datasets))], {"shards": shards}, [f"{TEXT}/manifest.json"], 1
+    command = stage_commands.stage_command(found, "prepare_data", lambda: True, *job)
+    run(f"{command} log", tmp_path)
+    first, *_, last = (tmp_path / "log").read_text().splitlines()
+    assert first.startswith(". .snakemake/snaketrain-settings/prepare_data/"), "which can be run again"
+    words = json.loads(last)["words"]
+    assert words[words.index("--shards") + 1 :] == shards
+    evaluated = {f"run-{number}-{'x' * 50}": "train_model failed: " + "y" * 50 for number in range(2000)}
+    assert run(stage_commands.comparison_without(found, evaluated), tmp_path) == []
+    assert json.loads((tmp_path / "logs/compare_runs.log").read_text().splitlines()[-1])["words"][-1].startswith("run-1999-")
+
+
 def test_processes_of_torchrun_receive_their_arguments_literally(pipeline, tmp_path):
     found, job = pipeline(threads=2, processes=2, device="cpu"), ("default", f"{TEXT}/manifest.json", {})
     given = run(stage_commands.shell_command(found, "train_model", *job), tmp_path)

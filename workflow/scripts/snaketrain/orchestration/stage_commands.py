@@ -14,6 +14,10 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import job_name
 from snaketrain.orchestration.script_options import Option
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
+from snaketrain.runtime.job_settings import ONLY_FOR_ITS_OWNER
+from snaketrain.runtime.manifests import write_text
+
+LONGEST = 120_000  # bytes: Linux passes a program, such as the shell, no longer word than 128 KiB
 
 
 def stage_command(
@@ -24,9 +28,11 @@ def stage_command(
     Every process that executes a job parses the Snakefile, also on a compute node, so the file has the settings that it compares.
     """
     job = job_name(wildcards)
+    command = shell_command(pipeline, stage, job, output[0], dict(input.items()), threads)
     if executes():
         pipeline.stages[stage].store_settings(job)
-    return logged(shell_command(pipeline, stage, job, output[0], dict(input.items()), threads), show=pipeline.in_job)
+        command = fitting(command, pipeline.stages[stage].job_settings(job).path(job))
+    return logged(command, show=pipeline.in_job)
 
 
 def shell_command(pipeline: Pipeline, stage: str, job: str, output: str, given: Mapping[str, Option], threads: int = 1) -> str:
@@ -34,6 +40,15 @@ def shell_command(pipeline: Pipeline, stage: str, job: str, output: str, given: 
     called = pipeline.stages[stage]
     script = str(SCRIPTS / f"{called.script}.py")
     return f"{called.launcher(job)} {shlex.join([script, *called.words(job, output, given, threads)])}"
+
+
+def fitting(command: str, settings: Path) -> str:
+    """The command, or where it is too long one that reads it from a file beside the job's settings: thousands of shards or runs have long lists of names."""
+    if len(command.encode()) <= LONGEST:
+        return command
+    file = settings.with_suffix(".sh")
+    write_text(file, f"{command}\n", ONLY_FOR_ITS_OWNER)
+    return f". {shlex.quote(str(file))}"
 
 
 def logged(command: str, show: bool) -> str:
@@ -54,4 +69,5 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str
     given["decisions"] = made
     command = shell_command(pipeline, "compare_runs", "", pipeline.manifest("compare_runs"), given)
     pipeline.stages["compare_runs"].store_settings("")
+    command = fitting(command, pipeline.stages["compare_runs"].job_settings("").path(""))
     return f"set -o pipefail; mkdir -p logs; {logged(command, show=False)} logs/compare_runs.log"

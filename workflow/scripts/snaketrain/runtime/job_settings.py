@@ -74,7 +74,7 @@ def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str
 def remove_unused(folder: Path = FOLDER) -> None:
     """Remove the files that no job was started with for a while. Jobs still in a queue need none: each writes its own when it starts."""
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
-    for path in folder.glob("*/*.json"):
+    for path in folder.glob("*/*"):
         with suppress(OSError):  # another workflow removes it too, or may only read here
             if path.stat().st_mtime < oldest:
                 path.unlink()
