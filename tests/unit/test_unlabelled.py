@@ -62,6 +62,22 @@ def test_rows_without_a_text_are_left_out_and_reported(tmp_path, tiny_tokenizer)
         prepare_unlabelled(settings(), ReadInputs(), [file], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow")
 
 
+def test_ids_are_the_users_own(tmp_path, tiny_tokenizer):
+    copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+
+    def ids(content: str, ending: str, **given) -> list[str]:
+        (file := tmp_path / f"new.{ending}").write_text(content)
+        arguments = [file], tmp_path, tmp_path / "tokenizer", [], tmp_path / "new.arrow"
+        return prepare_unlabelled(settings(), ReadInputs(**given), *arguments).ids
+
+    rows = [f"a film,{n}\n" for n in range(200)]
+    rows[5] = "a film, a plot,5\n"  # an unquoted comma: the row is dropped, and those after it keep their numbers
+    assert ids("text,key\n" + "".join(rows), "csv") == [str(n) for n in range(200) if n != 5]
+    texts = "text,key\na film,1.0\na film,1\na film, x \n"
+    assert ids(texts, "csv", id="key") == ["1.0", "1", " x "], "as they are in the file"
+    assert ids('{"text": "a film", "key": 1}\n{"text": "a film", "key": 2.5}\n', "jsonl", id="key") == ["1", "2.5"]
+
+
 @pytest.mark.parametrize("longest", [None, 9])
 def test_prompts_are_tokenised_as_in_training(tmp_path, tiny_tokenizer, longest):
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer", pair=True)

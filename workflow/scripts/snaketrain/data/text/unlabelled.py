@@ -38,7 +38,9 @@ class UnlabelledRows:
             if not all(map(str.strip, texts)):
                 self.issues.add("empty_text", row.location)
                 continue
-            self.ids.append(cell("id", row, self.id_column, as_text) if self.id_column else str(number))
+            # a row with too many fields is not among `rows`, but one that the user counts
+            counted = str(number + self.issues.counts["long_row"])
+            self.ids.append(cell("id", row, self.id_column, as_written) if self.id_column else counted)
             yield Example(row.file, row.line, texts, None)
 
     def _question(self, chat: str, location: str) -> str:
@@ -48,6 +50,11 @@ class UnlabelledRows:
         if said:
             self.issues.add("answered", location, str(messages[-1]["content"]))
         return as_messages(messages[: len(messages) - said])
+
+
+def as_written(value: object) -> str:
+    """Unlike a label, in which 1.0 and 1 mean the same."""
+    return value if isinstance(value, str) else as_text(value)
 
 
 def prepare_unlabelled(
