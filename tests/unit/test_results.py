@@ -119,6 +119,21 @@ def test_several_classes_are_scored_as_by_scikit_learn(tmp_path, several_classes
     assert (tmp_path / "test_plots.png").stat().st_size
 
 
+def test_a_single_class_that_examples_have_or_not_is_scored_as_that_class(tmp_path):
+    labels = np.array([1] * 6 + [0] * 4, float)[:, None]
+    probabilities = np.array([0.9] * 5 + [0.1] * 3 + [0.9] * 2)[:, None]  # 5 found of 6, and 2 where there are none
+    facts = {
+        "label_names": ["spam"],
+        "label_kind": "classes",
+        "splits": {"train": {"examples": 10, "label_counts": [6], "most_common_labels": ["spam"]}},
+    }
+    table = {"text": TEXTS[:10], "label": [[0]] * 6 + [[]] * 4}
+    results = write(tmp_path, {"probabilities": probabilities}, labels, facts, table=table)
+    assert results["classes"]["spam"] == pytest.approx({"precision": 5 / 7, "recall": 5 / 6, "f1": 10 / 13, "examples": 6})
+    baseline = results["baselines"]["majority"]
+    assert baseline == pytest.approx({"micro_f1": 0.75, "macro_f1": 0.75, "exact_match": 0.6} | {"answer": "always spam"})
+
+
 def test_predictions_of_several_classes_can_be_read_again(tmp_path, several_classes):
     labels, rows = several_classes
     write(tmp_path, rows, as_lists(labels), SEVERAL)

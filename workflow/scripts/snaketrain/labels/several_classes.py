@@ -159,7 +159,9 @@ class SeveralClassesReport(ClassReport):
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         probabilities, true = rows["probabilities"], labels > 0.5
-        return self.calibration(probabilities.ravel(), true.ravel(), bins) | {"classes": self.by_class(true, probabilities > 0.5)}
+        return self.calibration(probabilities.ravel(), true.ravel(), bins) | {
+            "classes": self.by_class(self.wide(true), self.wide(probabilities > 0.5))
+        }
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         if "label_counts" not in self.train:
@@ -185,8 +187,17 @@ class SeveralClassesReport(ClassReport):
         from sklearn.metrics import accuracy_score, f1_score
 
         constant = np.tile([name in answer for name in self.names], (len(labels), 1))
-        scores = {f"{average}_f1": f1_score(labels, constant, average=average, zero_division=0) for average in ("micro", "macro")}
+        true, given = self.wide(labels), self.wide(constant)
+        options = {"labels": range(len(self.names)), "zero_division": 0}
+        scores = {f"{average}_f1": f1_score(true, given, average=average, **options) for average in ("micro", "macro")}
         return {name: float(score) for name, score in (scores | {"exact_match": accuracy_score(labels, constant)}).items()}
+
+    @staticmethod
+    def wide(rows: np.ndarray) -> np.ndarray:
+        """With a column for no class: scikit-learn would take the 0 and 1 of a single one for two classes."""
+        import numpy as np
+
+        return np.column_stack([rows, np.zeros(len(rows), rows.dtype)])
 
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         probabilities = rows["probabilities"]
