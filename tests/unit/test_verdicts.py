@@ -253,3 +253,6 @@ def test_figures_are_rounded_half_up():
     assert rounded(0.7975) == "0.798" and rounded(319 / 400) == "0.798" and rounded(-0.0025) == "-0.003" and rounded(2.5, 0) == "3"
     assert rounded(0.00012345) == "0.00012" and rounded(1234567.0, 0) == "1,234,567" and rounded(0.0) == "0.000"
     assert rounded(None) == rounded(math.nan) == rounded(True) == "–"
+    of_one_token = pd.DataFrame({"loss": ["nan"], "tokens": ["0"]})
+    longer = Predictions(None, [], predictions.metrics, pd.concat([table, of_one_token], ignore_index=True))
+    assert metric_of("loss", longer)(np.ones(3)) == 1.5, "it has nothing to predict"
