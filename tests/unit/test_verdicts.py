@@ -65,10 +65,63 @@ def test_over_several_seeds_the_verdict_may_be_better():
 
 def test_the_best_on_the_development_set_may_be_behind():
     found = said(("b", [answers(180)]), ("a", [answers(140)]), selected_value=0.99)
-    assert found.startswith("a was ahead on the development set, but is not better than b") and "behind by 0.200 there" in found
+    assert (
+        found.startswith("a was ahead on the development set, but is not better than b")
+        and "behind by 0.200 there (95 % interval 0.1" in found
+    )
     found = said(("b", [answers(140)]), ("a", [answers(140, seed=1)]), selected_value=0.99)
     assert found.endswith("is not better than b: test accuracy 0.700 against 0.700. They are level there.")
     assert "nothing to compare" in said(("a", [answers(140)]))
+
+
+def test_figures_of_different_examples_are_marked():
+    """Such as those of two runs with other data, whose `data.name` is the same."""
+    saved = {"b-0": of_answers(answers(120)), "a-0": of_answers(answers(180))}
+    groups = [group("b", [answers(120)]), group("a", [answers(180)])]
+    found = verdict(groups, lambda run, split: saved[run])
+    saved["a-0"].table["text"], saved["b-0"].table["text"] = "a tweet", "a review"
+    marked = verdict(groups, lambda run, split: saved[run])
+    assert "different examples" not in found and "McNemar" in found
+    assert marked.startswith("a is ahead of b: test accuracy 0.900 against 0.600. One seed each does not tell whether that is chance")
+    assert marked.endswith(" Their test sets have different examples or labels, which may explain the gap.")
+
+
+def test_a_seed_without_the_metric_is_not_counted():
+    """Such as an AUROC of a test set on which one model's answers are constant."""
+    undefined = {"run": "a-1", "test_accuracy": math.nan}
+    ours = group("a", [answers(180)])
+    found = verdict(
+        [group("b", [answers(120)]), ours | {"runs": ["a-0", "a-1"], "members": [*ours["members"], undefined]}], lambda *_: None
+    )
+    assert found.startswith("a is ahead of b: test accuracy 0.900 against 0.600 (means over 1 of 2 and 1 seeds). One seed each does not")
+
+
+@pytest.mark.parametrize("examples", [1, 2, 7])
+def test_a_few_examples_prove_nothing(examples):
+    def of_losses(shift: float) -> Predictions:
+        losses = np.linspace(1, 2, examples) + shift
+        return Predictions(None, [], {"loss": float(losses.mean())}, pd.DataFrame({"loss": losses}).astype(str))
+
+    assert difference("loss", Contender([1.5], [of_losses(0)]), Contender([1.7], [of_losses(0.2)])) is None
+    right = [answers(number, examples) for number in (0, examples, examples, examples)]
+    contenders = [Contender([float(each.mean()) for each in pair], list(map(of_answers, pair))) for pair in (right[:2], right[2:])]
+    assert difference("accuracy", *contenders).test == "Welch's t over seeds alone"
+
+
+def test_the_bootstrap_seldom_calls_equal_models_different_on_few_examples(examples=8):
+    """The plain percentile interval does so for 12 % of such pairs."""
+    generator = np.random.default_rng(0)
+
+    def called_different() -> bool:
+        gaps = generator.normal(size=examples)
+        resampled = generator.multinomial(examples, [1 / examples] * examples, 1000) @ gaps / examples
+        return bootstrap(np.stack([resampled, np.zeros(1000)], axis=1), examples).significant
+
+    assert sum(called_different() for _ in range(1000)) / 1000 <= 0.08
+
+
+def test_seeds_without_any_variance_prove_nothing():
+    assert not over_seeds([0.9, 0.9], [0.8, 0.8], None).significant
 
 
 def test_without_predictions_one_seed_each_is_inconclusive():
@@ -130,7 +183,7 @@ def test_the_bootstrap_agrees_with_the_variance_of_a_mean():
     gaps = values[:, 0] - values[:, 1]
     assert found.high - found.low == pytest.approx(2 * 1.96 * gaps.std() / 20, rel=0.1)
     assert (found.low + found.high) / 2 == pytest.approx(gaps.mean(), abs=0.02)
-    assert bootstrap(np.array([[1.0, 0.5]] * 20)).significant
+    assert bootstrap(np.array([[1.0, 0.5]] * 20), 20).significant
 
 
 def test_examples_that_differ_are_not_paired():
@@ -221,6 +274,9 @@ def test_a_loss_over_tokens_is_weighted_by_them():
     predictions = Predictions(None, [], {"loss": 1.5, "perplexity": math.exp(1.5)}, table)
     assert metric_of("loss", predictions)(np.ones(2)) == 1.5
     assert metric_of("perplexity", predictions)(np.array([0.0, 1.0])) == pytest.approx(math.exp(3))
+    of_one_token = pd.DataFrame({"loss": ["nan"], "tokens": ["0"]})
+    longer = Predictions(None, [], predictions.metrics, pd.concat([table, of_one_token], ignore_index=True))
+    assert metric_of("loss", longer)(np.ones(3)) == 1.5, "it has nothing to predict"
 
 
 def test_predictions_are_read_as_they_were_written(tmp_path):
@@ -253,6 +309,3 @@ def test_figures_are_rounded_half_up():
     assert rounded(0.7975) == "0.798" and rounded(319 / 400) == "0.798" and rounded(-0.0025) == "-0.003" and rounded(2.5, 0) == "3"
     assert rounded(0.00012345) == "0.00012" and rounded(1234567.0, 0) == "1,234,567" and rounded(0.0) == "0.000"
     assert rounded(None) == rounded(math.nan) == rounded(True) == "–"
-    of_one_token = pd.DataFrame({"loss": ["nan"], "tokens": ["0"]})
-    longer = Predictions(None, [], predictions.metrics, pd.concat([table, of_one_token], ignore_index=True))
-    assert metric_of("loss", longer)(np.ones(3)) == 1.5, "it has nothing to predict"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import norm
 from scipy.stats import t as student
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -19,6 +20,7 @@ from snaketrain.evaluation.weighted_metrics import Metric, metric_of, right
 ERROR_RATE = 0.05  # how often equal configurations may be called different
 RIGHT_OR_WRONG = ("accuracy", "exact_match")
 DRAWS, MOST_DRAWN = 1000, 200_000_000  # resamples, and examples in all resamples together
+FEWEST = 8  # examples that can be tested: on fewer, equal models differ in the same direction on every one too often
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Rows:
 
     values: np.ndarray
     scale: float
+    examples: int
 
     def variance(self, values: np.ndarray) -> float:
         return self.scale * float(np.nanvar(values, axis=0, ddof=1).sum())
@@ -56,18 +59,18 @@ def difference(metric: str, ours: Contender, theirs: Contender) -> Difference | 
         return over_seeds(ours.values, theirs.values, rows)
     if rows is None:
         return None
-    return mcnemar_test(rows.values) if metric in RIGHT_OR_WRONG else bootstrap(rows.values)
+    return mcnemar_test(rows.values) if metric in RIGHT_OR_WRONG else bootstrap(rows.values, rows.examples)
 
 
 def rows_of(metric: str, predictions: Sequence[Predictions]) -> Rows | None:
     """Whether each example is right, or, for a metric that is not right or wrong on each, its values on resampled examples."""
     metrics = [found for each in predictions if (found := metric_of(metric, each)) is not None]
-    if len(metrics) < len(predictions) or not of_the_same_examples(predictions):
-        return None
     examples = len(predictions[0].table)
+    if examples < FEWEST or len(metrics) < len(predictions) or not of_the_same_examples(predictions):
+        return None
     if metric in RIGHT_OR_WRONG:
-        return Rows(np.stack([right(each) for each in predictions], axis=1), 1 / examples)
-    return Rows(resampled(metrics, examples), 1.0)
+        return Rows(np.stack([right(each) for each in predictions], axis=1), 1 / examples, examples)
+    return Rows(resampled(metrics, examples), 1.0, examples)
 
 
 def resampled(metrics: list[Metric], examples: int) -> np.ndarray:
@@ -88,8 +91,11 @@ def mcnemar_test(correct: np.ndarray) -> Difference:
     return Difference(float(gaps.mean()) - half, float(gaps.mean()) + half, p < ERROR_RATE, test)
 
 
-def bootstrap(drawn: np.ndarray) -> Difference:
-    low, high = map(float, np.nanquantile(drawn[:, 0] - drawn[:, 1], [ERROR_RATE / 2, 1 - ERROR_RATE / 2]))
+def bootstrap(drawn: np.ndarray, examples: int) -> Difference:
+    # quantiles further out than 2.5 %, since resamples of few examples vary too little, and by as much as Student's t is wider than a normal
+    # distribution (Hesterberg's expanded percentile interval)
+    tail = float(norm.cdf(-math.sqrt(examples / (examples - 1)) * student.ppf(1 - ERROR_RATE / 2, examples - 1)))
+    low, high = map(float, np.nanquantile(drawn[:, 0] - drawn[:, 1], [tail, 1 - tail]))
     return Difference(low, high, low > 0 or high < 0, "paired bootstrap over the same examples")
 
 
@@ -108,7 +114,8 @@ def over_seeds(ours: Sequence[float], theirs: Sequence[float], rows: Rows | None
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else 1.0
     half = float(student.ppf(1 - ERROR_RATE / 2, freedom)) * math.sqrt(variance)
-    return Difference(gap - half, gap + half, abs(gap) > half, test)
+    # without any variance there is nothing to judge by, such as seeds that agree on a small test set, or make no difference
+    return Difference(gap - half, gap + half, abs(gap) > half > 0, test)
 
 
 def variance_over_examples(rows: Rows, ours: int) -> float:

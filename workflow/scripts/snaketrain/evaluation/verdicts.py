@@ -1,10 +1,11 @@
 """States in a few sentences which configuration is best, by how much, and whether that is more than chance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, comparable, dev_value
 from snaketrain.evaluation.paired import Contender, Difference, difference
-from snaketrain.evaluation.predictions import Predictions
+from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.evaluation.rounding import is_number, rounded, spoken
 
 Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
@@ -29,15 +30,17 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
     ours, theirs = best.get(f"{split}_{metric}"), second.get(f"{split}_{metric}")
     if not (is_number(ours) and is_number(theirs)):
         return f"{best['run']} is best on the development set, but its {spoken(metric)} is missing, so it is unknown by how much."
-    figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of(best, second)}"
     contenders = [contender(group, split, metric, predicted) for group in (best, second)]
+    figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of((best, second), contenders)}"
     higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage
     tested = difference(metric, *higher_first)
     gap = ours - theirs if mode == "max" else theirs - ours
-    one_seed_each = len(best["runs"]) == len(second["runs"]) == 1
+    one_seed_each = all(len(each.values) == 1 for each in contenders)
     if gap > 0:
-        return advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
-    return f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
+        words = advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
+    else:
+        words = f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
+    return words + other_examples(contenders, split)
 
 
 def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -> Contender:
@@ -45,10 +48,20 @@ def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -
     return Contender([member[f"{split}_{metric}"] for member in members], [predicted(member["run"], split) for member in members])
 
 
-def seeds_of(best: SeedGroup, second: SeedGroup) -> str:
-    ours, theirs = len(best["runs"]), len(second["runs"])
-    if ours == theirs:
-        return f" ({ours} seeds each)" if ours > 1 else ""
+def other_examples(contenders: Sequence[Contender], split: str) -> str:
+    """A warning where the figures are of different examples: data of one name may be split or limited differently, or be other data altogether."""
+    saved = [each for contender in contenders for each in contender.predictions if each is not None]
+    if len(saved) < 2 or of_the_same_examples(saved):
+        return ""
+    return f" Their {split} sets have different examples or labels, which may explain the gap."
+
+
+def seeds_of(groups: Sequence[SeedGroup], contenders: Sequence[Contender]) -> str:
+    """How many seeds the figures are means of: without those whose metric is undefined, such as a correlation with constant predictions."""
+    used, of_all = [len(each.values) for each in contenders], [len(group["runs"]) for group in groups]
+    if used == of_all and len(set(used)) == 1:
+        return f" ({used[0]} seeds each)" if used[0] > 1 else ""
+    ours, theirs = (f"{some}" if some == every else f"{some} of {every}" for some, every in zip(used, of_all, strict=True))
     return f" (means over {ours} and {theirs} seeds)"
 
 
@@ -76,7 +89,8 @@ def standing(best: SeedGroup, second: SeedGroup, metric: str) -> str:
 def behind(gap: float, tested: Difference | None) -> str:
     if gap == 0:
         return ". They are level there"
-    return f". It is behind by {rounded(-gap)} there" + (f" ({interval(tested)})" if tested else "")
+    of_gap = f" ({interval(replace(tested, low=0 - tested.high, high=0 - tested.low))})" if tested else ""
+    return f". It is behind by {rounded(-gap)} there{of_gap}"
 
 
 def interval(tested: Difference) -> str:
