@@ -12,7 +12,9 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import fetch
 from snaketrain.data.sources.formats import BadData
+from snaketrain.data.sources.reading import PREVIEW_FILES
 from snaketrain.data.text import spooling
+from snaketrain.data.text.preparing import prepare
 from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
 from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
 from snaketrain.runtime.job_settings import settings_words
@@ -195,6 +197,17 @@ def test_pairs_carry_their_token_types(prepared):
 
 
 def test_lone_surrogates_from_json_are_replaced(prepared):
+def test_a_column_that_one_of_many_files_lacks_is_an_error(tmp_path, tiny_tokenizer):
+    """Its rows would be dropped as rows without a text. The check before any job looks at the first files alone."""
+    copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
+    files = [tmp_path / f"{number:03}.csv" for number in range(PREVIEW_FILES + 5)]
+    for number, file in enumerate(files):
+        file.write_text(f"{'review' if number == PREVIEW_FILES + 2 else 'text'},label\na film {number},{number % 2}\n")
+    data = Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}})
+    with pytest.raises(BadData, match=r"data.text: train file .*/052.csv has no column 'text'. It has: review, label"):
+        prepare(data, {"train": files}, tmp_path, tmp_path / "tokenizer", tmp_path)
+
+
     rows = [{"text": "good \ud83d film", "label": 1}, {"text": "bad", "label": 0}]
     splits, _, issues = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
     assert splits["train"][0]["text"] == "good ? film"

@@ -11,6 +11,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.sharded.dealing import whole_files
 from snaketrain.data.sharded.gathering import ARROW, parts_of, remove_others
+from snaketrain.data.sources.reading import check, tell_unread
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
@@ -32,6 +33,8 @@ def main(args: argparse.Namespace) -> None:
     output = job.folder
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
+    for split, of_split in files.items():
+        tell_unread(of_split, data, f"data.{split}")
     parts: list[Manifest] = []
     try:
         if data.by_class:
@@ -66,7 +69,6 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.sources.reading import check
     from snaketrain.data.text.preparing import prepare
     from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
 

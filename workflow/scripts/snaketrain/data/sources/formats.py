@@ -31,11 +31,18 @@ FORMATS = {
 
 
 COMPRESSED = (".gz", ".zst")
+OTHERWISE_COMPRESSED = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".z", ".7z", ".zip", ".rar")  # which are not read
 
 
 def format_of(path: Path, wanted: str) -> str | None:
     plain = Path(path.stem if path.suffix.lower() in COMPRESSED else path.name)
     return FORMATS.get(plain.suffix.lower()) if wanted == "auto" else wanted
+
+
+def refuse_other_compression(path: Path, wanted: str) -> None:
+    """Such a file is data, so it must not be passed over like a README, nor its bytes be read as text."""
+    if path.suffix.lower() in OTHERWISE_COMPRESSED and format_of(path.with_name(path.stem), wanted):
+        raise BadData(f"{path.name}: {path.suffix} is not read. Compress the file as .gz or .zst instead, or decompress it.")
 
 
 def read_rows(

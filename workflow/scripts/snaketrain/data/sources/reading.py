@@ -11,7 +11,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import NotText, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.file_slices import WHOLE, FileSlice
-from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows
+from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.data.sources.messages import as_messages
 from snaketrain.labels import label_kind
 from snaketrain.runtime.json_types import JsonObject
@@ -81,6 +81,8 @@ def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -
 
 def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
     """The files whose format is known, with the format; a folder may hold others, such as a README."""
+    for file in files:
+        refuse_other_compression(file, data.format)
     found = [(file, kind) for file in files if (kind := format_of(file, data.format))]
     if not found:
         names = ", ".join(file.name for file in files[:8])
@@ -88,6 +90,15 @@ def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
             f"data.format: cannot be inferred from the names of {names}. Known extensions: {' '.join(FORMATS)}. Set it, e.g. `format: csv`."
         )
     return found
+
+
+def tell_unread(files: list[Path], data: Data, setting: str) -> None:
+    """Print which files are passed over; `setting`: what names them."""
+    if names := [repr(file.name) for file in files if not format_of(file, data.format)]:
+        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        print(
+            f"{setting}: {len(names)} of {len(files)} files are not read, since their names do not tell a known format: {some}", flush=True
+        )
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
@@ -110,13 +121,13 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
     return problems
 
 
-def check_columns(data: Data, split: str, files: list[tuple[Path, str]]) -> list[str]:
+def check_columns(data: Data, split: str, files: list[tuple[Path, str]], most: int = PREVIEW_FILES) -> list[str]:
     needed = [(f"data.{data.setting_of(name)}", column) for name, column in data.text_columns.items()] + [
         ("data.where", column) for column in data.where
     ]
     if data.label and split != "test":  # a test set may come without labels
         needed.append(("data.label", data.label))
-    for file, kind in files[:PREVIEW_FILES]:
+    for file, kind in files[:most]:
         columns = read_columns(file, kind, data, str(file))
         if columns is None:
             continue

@@ -13,6 +13,7 @@ import pyarrow
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.reading import check_columns, readable
 from snaketrain.data.sources.reading import rows as read
 from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
@@ -100,6 +101,9 @@ def _surveys(
     if trained_on and trained_on.label_names:
         known = set(trained_on.classes(data))
     for source, spool in spools.items():
+        # of all files: a column that one of them lacks would be read as empty, and its rows dropped
+        if problems := check_columns(data, source, readable(files[source], data), most=len(files[source])):
+            raise BadData("\n".join(problems))
         surveyor, schema = Surveyor(source, data, known, hashed=True), row_schema(data)
         batches = in_batches(surveyor.examples(read(files[source], data, surveyor.issues, root)), schema)
         if _limited(source, data):
