@@ -126,6 +126,7 @@ def test_a_test_set_with_some_labels_loses_the_rows_without(prepared):
     ("labels", "found", "names", "numbers"),
     [
         (["b", "a", "b", "c"], None, ["a", "b", "c"], [1, 0, 1, 2]),
+        (["2", "nan", "1", "inf"], None, ["1", "2", "inf", "nan"], [1, 3, 0, 2]),
         ([10, 9, -1, 10], None, ["-1", "9", "10"], [2, 1, 0, 2]),
         ([0, 1, 1, 0], {"1": "positive", "0": "negative"}, ["positive", "negative"], [1, 0, 0, 1]),
         ([0, 1, 2, 0], {"0": "negative", "1": "negative", "2": "positive"}, ["negative", "positive"], [0, 0, 1, 0]),
@@ -196,7 +197,6 @@ def test_pairs_carry_their_token_types(prepared):
     assert issues.counts["empty_text"] == 1
 
 
-def test_lone_surrogates_from_json_are_replaced(prepared):
 def test_a_column_that_one_of_many_files_lacks_is_an_error(tmp_path, tiny_tokenizer):
     """Its rows would be dropped as rows without a text. The check before any job looks at the first files alone."""
     copy_tokenizer(tiny_tokenizer, tmp_path / "tokenizer")
@@ -208,6 +208,7 @@ def test_a_column_that_one_of_many_files_lacks_is_an_error(tmp_path, tiny_tokeni
         prepare(data, {"train": files}, tmp_path, tmp_path / "tokenizer", tmp_path)
 
 
+def test_lone_surrogates_from_json_are_replaced(prepared):
     rows = [{"text": "good \ud83d film", "label": 1}, {"text": "bad", "label": 0}]
     splits, _, issues = prepared("".join(json.dumps(row) + "\n" for row in rows), ending="jsonl", dev_fraction=0, test_fraction=0)
     assert splits["train"][0]["text"] == "good ? film"

@@ -3,6 +3,7 @@
 It keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
 """
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -179,7 +180,8 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
     try:
         return 0, float(label), label
     except ValueError:
-        return 1, 0.0, label
+        number = math.nan
+    return (1, 0.0, label) if math.isnan(number) else (0, number, label)  # a label "nan" has no place among numbers
 
 
 def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str:
