@@ -63,6 +63,25 @@ def test_listed_classes_may_share_a_name_and_others_drop_the_row(prepared):
     assert issues.examples["unknown_label"] == ["train.tsv, line 3: ('c', 'x') film 1"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "label", "message"),
+    [
+        (
+            {"labels": {"0": "no", "1": "yes"}},
+            "2",
+            "data.labels: 60 of the 2060 rows of train have a label that is not listed, such as train.tsv",
+        ),
+        ({"label_kind": "number"}, "two", "data.label: 60 of the 2060 rows of train have a label that cannot be used, such as train.tsv"),
+    ],
+)
+def test_unusable_labels_far_down_a_file_are_dropped_only_while_they_are_rare(prepared, changes, label, message):
+    """Where the check before any job does not reach, as in a file that is sorted by its labels."""
+    cells = ["0", "1"] * 1000
+    assert prepared(table([*cells, *[label] * 25]), **changes, **WHOLE)[2].counts.total() == 25
+    with pytest.raises(BadData, match=message):
+        prepared(table([*cells, *[label] * 60]), **changes, **WHOLE)
+
+
 def test_the_most_common_set_of_classes_does_not_depend_on_the_order(prepared):
     cells = ["b", "a|b", "a|b", "b", "c", "a"]
     found = {

@@ -289,6 +289,21 @@ def test_data_without_anything_to_learn_is_refused(tmp_path, tiny_tokenizer, row
         made.prepared()
 
 
+def test_labels_that_are_not_listed_are_dropped_only_while_they_are_rare(folder):
+    with pytest.raises(
+        BadData, match="data.labels: 150 of the 300 rows of train have a label that is not listed, such as train/part-0.jsonl"
+    ):
+        folder(labels={"no": "n", "yes": "y"}).prepared()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_split_that_few_texts_leave_empty_is_refused(folder, split):
+    made = folder(**{f"{split}_fraction": 1e-9})
+    with pytest.raises(BadData, match=f"data.{split}: no text was drawn for it, .* Make `{split}_fraction` larger than 1e-09"):
+        made.prepared()
+    assert len(folder(**{f"{split}_fraction": 0}).prepared()[0]["train"]) > 200, "no share at all is no mistake"
+
+
 def test_the_number_of_shards_is_not_part_of_the_name():
     def name(**changes) -> str:
         return data_name(Data.model_validate(DATA | changes))

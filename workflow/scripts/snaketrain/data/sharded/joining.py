@@ -8,10 +8,10 @@ import numpy as np
 from snaketrain.config.schema import Data
 from snaketrain.data.prepared_files import open_table
 from snaketrain.data.sharded.repetitions import among, read_keys, repeated
-from snaketrain.data.sources.data_issues import DataIssues
+from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.text.preparing import check_train, report_untrained
 from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.surveying import Surveyor, nothing_usable
+from snaketrain.data.text.surveying import Surveyor, nothing_usable, refuse_unusable_labels
 from snaketrain.data.text.trained_on import TrainedOn
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
@@ -29,10 +29,21 @@ def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssue
     tallies = {split: _tally(data, _of(parts, split), split, names) for split in SPLITS}
     splits = {split: _facts(_of(parts, split), split, tally, data.label is not None) for split, tally in tallies.items()}
     check_train(splits["train"]["examples"], tallies["train"])
+    for split in ("dev", "test"):
+        check_share(data, split, splits[split]["examples"])
     _report_repetitions(data, parts, issues)
     counts = {split: facts.get("label_counts", []) for split, facts in splits.items()}
     report_untrained(counts, TrainedOn(names, counts["train"], np.array([], np.int64)), issues)
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
+
+
+def check_share(data: Data, split: str, examples: int) -> None:
+    """Few texts may leave a split empty, and a training without a development set would select nothing at its end."""
+    if not examples and getattr(data, split) is None and (fraction := getattr(data, f"{split}_fraction")):
+        raise BadData(
+            f"data.{split}: no text was drawn for it, since there are few different ones. Make `{split}_fraction` larger than {fraction}, name files "
+            f"as data.{split}, or remove `shards`, without which each split has an example at least."
+        )
 
 
 def _of(parts: list[Manifest], split: str) -> list[Manifest]:
@@ -54,6 +65,7 @@ def _rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], DataIssues
         rows[source] = sum(facts["rows"] for facts in of_source)
         if not any(facts["labelled"] for facts in of_source):
             raise nothing_usable(source, rows[source], surveyor.issues)
+        refuse_unusable_labels(source, data, rows[source], surveyor.issues)
         if source == "train" and data.labels is None:
             surveyor.report_single_rows()
         issues.merge(surveyor.issues)

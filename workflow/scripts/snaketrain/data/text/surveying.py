@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, DataIssues
+from snaketrain.data.sources.data_issues import RARE, BadData, DataIssues
 from snaketrain.data.sources.messages import is_answered
 from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
 
 MOST_CLASSES = 10_000
+TOLERATED_LABELS = 10  # unusable ones, whatever their share
 
 
 class Example(NamedTuple):
@@ -87,6 +88,7 @@ class Surveyor:
         found = Survey(numpy.frombuffer(self.hashes, numpy.int64), states, self.label_counts, self.rows)
         if not found.usable.any():
             raise nothing_usable(self.source, self.rows, self.issues)
+        refuse_unusable_labels(self.source, self.data, self.rows, self.issues)
         if self.source == "train" and self.data.labels is None:
             self.refuse_headers()
             self.report_single_rows()
@@ -155,6 +157,17 @@ def nothing_usable(source: str, rows: int, issues: DataIssues) -> BadData:
     return BadData(f"data.{source}: no usable example among its {rows} rows ({reasons}). Check `text`, `label`, `labels` and `where`.")
 
 
+def refuse_unusable_labels(source: str, data: Data, rows: int, issues: DataIssues) -> None:
+    """Refuse to drop more than a few rows. The check before any job reads only the beginning of large files."""
+    kind = label_kind(data.label_kind).parser(data).data_issue
+    if (count := issues.counts[kind]) > TOLERATED_LABELS + RARE * rows:
+        setting, reason = ("labels", "is not listed") if kind == "unknown_label" else ("label", "cannot be used")
+        raise BadData(
+            f"data.{setting}: {count} of the {rows} rows of {source} have a label that {reason}, such as {issues.examples[kind][0]}. Only rare ones are "
+            f"dropped: {'add the others' if setting == 'labels' else 'name another column'}, or remove their rows from the files."
+        )
+
+
 def text_hash(texts: Iterable[str]) -> int:
     """Equal for texts that differ only in case and spacing. It differs between processes."""
     return hash(normal_text(texts))
@@ -178,7 +191,7 @@ def classes(data: Data, train: Survey | None) -> tuple[list[str], dict[str, int]
 
 def _numbers_first(label: str) -> tuple[int, float, str]:
     try:
-        return 0, float(label), label
+        number = float(label)
     except ValueError:
         number = math.nan
     return (1, 0.0, label) if math.isnan(number) else (0, number, label)  # a label "nan" has no place among numbers
