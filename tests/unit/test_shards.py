@@ -319,7 +319,7 @@ def test_the_number_of_shards_is_not_part_of_the_name():
         ({"limit_train": 5}, "`limit_train` draws from all rows, but with `shards` each file is prepared separately"),
         ({"train": {"use": "torch.utils.data.TensorDataset"}}, "`shards` divides files among jobs, but the examples come from a dataset class"),
         ({"train": None, "test": {"path": "rows.jsonl"}, "labels": {"1": "a", "2": "b"}}, "`shards` divides the files of `train`"),
-        ({"shards": 3}, "data.shards: 3 is more than the files of data.train, with the slices of large ones: 1. Set data.shards: 1."),
+        ({"shards": 3}, "data.shards: 3 is more than the files of data.train, with the slices of large ones: 1. Set data.shards: 1. Only JSON lines, plain"),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_shards_are_refused(tmp_path, tiny_tokenizer, monkeypatch, changes, message):

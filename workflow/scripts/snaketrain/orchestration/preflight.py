@@ -192,7 +192,8 @@ def empty_shards(data: Data) -> Iterator[str]:
         if count < data.shards and len(given) == len(data.for_training.sources):
             of = " and ".join(f"data.{split}" for split in given)
             yield (
-                f"data.shards: {data.shards} is more than the files of {of}, with the slices of large ones: {count}. Set data.shards: {count}."
+                f"data.shards: {data.shards} is more than the files of {of}, with the slices of large ones: {count}. Set data.shards: {count}. Only JSON "
+                "lines, plain text by line and Parquet are divided: a large file of another format, such as CSV, must be given as several files."
             )
 
 

@@ -85,7 +85,8 @@ class Data(Section):
         None,
         exclude_if=is_null,
         le=10_000,
-        description="for large data: prepare the files in this many jobs, each file once; dev and test are then split off by a hash of each text. "
+        description="for large data: prepare the files in this many jobs, each file once, and large ones in slices (not CSV and TSV, which are not divided); dev and "
+        "test are then split off by a hash of each text. "
         "The number of jobs does not change the result; null: one job, and a split drawn among all rows",
     )
     tokenizer: Source | None = Field(None, description="a folder with `tokenizer.json`; needed for text, not for a dataset class")
