@@ -300,6 +300,11 @@ def test_one_and_one_point_nothing_are_one_label(tmp_path):
         ({"text": ["a", "a"]}, "names 'a' more than once"),
         ({"columns": ["a", "b", "a"]}, "names 'a' more than once"),
         ({"text_unit": "file", "format": "csv"}, "`text_unit` is for plain text"),
+        ({"columns": ["text", "label"], "format": "jsonl"}, "`columns` is for CSV and TSV, but `format` is jsonl"),
+        ({"label_separator": ";"}, "`label_separator` is for `label_kind: classes`, but `label_kind` is class"),
+        ({"fields": ["x", "y"]}, "`fields` names the elements of a dataset class's items, but the examples come from files"),
+        ({"train": {"use": "mine.py:Mine"}}, "`tokenizer` is for files, but the examples come from a dataset class"),
+        ({"train": {"use": "mine.py:Mine"}, "tokenizer": None, "where": {"fold": 1}}, "`where` is for files"),
     ],
 )
 def test_contradictory_columns_are_refused(changes, message):

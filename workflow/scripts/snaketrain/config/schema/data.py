@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 else:
     LabelKindName = Literal[tuple(label_kinds())]
 
+FOR_FILES = (
+    "format",
+    "text_unit",
+    "encoding",
+    "columns",
+    "text",
+    "labels",
+    "label_separator",
+    "where",
+    "tokenizer",
+    "max_length",
+    "end_token",
+)
+
 
 def in_order(value: dict[str, str]) -> dict[str, str]:
     return {column: as_text(cell) for column, cell in sorted(value.items())}
@@ -184,12 +198,25 @@ class Data(Section):
             yield "`tokenizer` is missing, and text needs one: name a folder with `tokenizer.json`"
         if self.columns == []:
             yield "`columns` is empty: name each column of the file, or remove it where the file has a header line"
+        yield from self._unread_settings()
         yield from self._label_problems()
         yield from self._target_problems()
         yield from self._message_problems()
         yield from self._split_problems()
         yield from self._shard_problems()
         yield from self._language_modelling_problems()
+
+    def _unread_settings(self) -> Iterator[str]:
+        fields = type(self).model_fields
+        changed = {name for name in (*FOR_FILES, "fields") if getattr(self, name) != fields[name].default}
+        if self.by_class and (given := [name for name in FOR_FILES if name in changed]):
+            yield f"`{given[0]}` is for files, but the examples come from a dataset class: remove it; what the class needs goes into its `arguments`"
+        if not self.by_class and "fields" in changed:
+            yield "`fields` names the elements of a dataset class's items, but the examples come from files: remove it"
+        if self.label_separator != fields["label_separator"].default and self.label_kind != "classes":
+            yield f"`label_separator` is for `label_kind: classes`, but `label_kind` is {self.label_kind}: remove it"
+        if self.columns and self.format not in ("auto", "csv", "tsv"):
+            yield f"`columns` is for CSV and TSV, but `format` is {self.format}: remove it"
 
     def _label_problems(self) -> Iterator[str]:
         if self.label is None and self.label_kind != "class":
