@@ -24,8 +24,9 @@ from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
 from snaketrain.data.loading.layouts import Packed  # noqa: E402
 from snaketrain.data.loading.opening import Splits  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402
-from snaketrain.training.building import build, load_for_evaluation, make_task, make_train_state  # noqa: E402
+from snaketrain.training.building import build, load_callbacks, load_for_evaluation, make_task, make_train_state  # noqa: E402
 from snaketrain.training.checkpoints.best_metric import BY_LOSS  # noqa: E402
+from snaketrain.training.checkpoints.exported import exported_files  # noqa: E402
 from snaketrain.training.checkpoints.exporting import export_weights  # noqa: E402
 from snaketrain.training.checkpoints.formats import is_sharded  # noqa: E402
 from snaketrain.training.checkpoints.store import Checkpoints  # noqa: E402
@@ -56,6 +57,7 @@ MODELS = {
     "deep": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA | {"num_hidden_layers": 5}),
     "half frozen": Model(use="transformers.LlamaForSequenceClassification", arguments=LLAMA | {"num_hidden_layers": 5}),
     "mixture": Model(use="transformers.MixtralForCausalLM", arguments=LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "few": Model(use="transformers.MixtralForCausalLM", arguments=LLAMA | {"num_local_experts": 2, "num_experts_per_tok": 1}),
     "qwen": Model(
         use="transformers.Qwen3MoeForCausalLM",
         arguments=LLAMA | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16},
@@ -78,6 +80,7 @@ TRAIN = {
     "deep": {"clip_norm": 0.1, "weight_decay": 0.1, "freeze": ["model.embed_tokens.*"]},
     "half frozen": {"freeze": ["model.embed_tokens.*", "model.layers.[012].*"]},
     "mixture": {"task": "causal_lm", "clip_norm": 0.5, "weight_decay": 0.1},
+    "few": {"task": "causal_lm", "accumulate": 8},  # so that some processes get no token
     "qwen": {"task": "causal_lm", "clip_norm": 0.5, "packing": True, "recompute_activations": True},
     "larger": {},
     "pair": {"task": f"{PAIR_TASK}:Pair"},
@@ -174,7 +177,7 @@ class Job:
         data, task, notes = Splits(*(map(Packed, splits) if train.packing else splits), FACTS), make_task(train), Notes()
         built = build(task, train, MODELS[self.model], None, FACTS, builds=strategy.builds)
         state, folder = make_train_state(task, train, built, strategy), Path(self.checkpoints or "")
-        options = TrainerOptions(keep_best=3, checkpoint_format=self.format, log_every=1)
+        options = TrainerOptions(keep_best=3, checkpoint_format=self.format, log_every=1, callbacks=load_callbacks(train))
         trainer = Observed(state, data, train, Plan.of(train, data.train.lengths), folder, (notes, notes), options)
         if not self.checkpoints:
             trainer.checkpoints = Unsaved(folder, BY_LOSS, 1)
@@ -200,8 +203,11 @@ def placed(job: Job, trainer: Trainer) -> dict[str, float]:
     task, strategy = trainer.state.task, trainer.state.strategy
     strategy.wait()  # for what the first rank writes
     checkpoint = trainer.checkpoints.folder / folder_name(trainer.state.step)
-    if is_sharded(checkpoint) and strategy.rank == 0:
-        export_weights(checkpoint, checkpoint, most_bytes=20_000)  # several files
+    if strategy.rank == 0:
+        if is_sharded(checkpoint):
+            export_weights(checkpoint, checkpoint, most_bytes=20_000)  # several files
+        for name, path in exported_files(checkpoint).items():
+            path.replace(checkpoint / name)  # averaged ones in place of those that were trained
     strategy.wait()
     modules = build(task, trainer.train, MODELS[job.model], None, FACTS)
     state = load_for_evaluation(task, modules, strategy, checkpoint)

@@ -38,6 +38,15 @@ ON_FOUR = [
     ("expert and shard", "mixture", {"expert": 2, "shard": 2}, "expert", {}),
     ("expert and pipeline", "mixture", {"expert": 2, "pipeline": 2}, "expert", {"accumulate": 2}),
 ]
+EMA = {"callbacks": [{"use": "snaketrain.training.weight_average.Ema", "arguments": {"decay": 0.8}}]}
+AVERAGED = [
+    ("deep, averaged", "deep", "single", None, EMA),
+    ("pipeline, averaged in shards", "deep", {"pipeline": 2}, None, EMA | {"accumulate": 2}),
+    ("pipeline, averaged as a whole", "deep", {"pipeline": 2}, None, EMA | {"accumulate": 2, "format": "whole"}),
+    ("tensor, averaged as a whole", "deep", {"tensor": 2}, None, EMA | {"format": "whole"}),
+    ("context, averaged in shards", "deep", {"context": 2}, None, EMA),
+    ("zero1, averaged in shards", "deep", "zero1", None, EMA | {"format": "sharded"}),
+]
 CASES = [(name, model, resumes) for name, model, _, resumes, _ in [*FIRST, *RESUMED] if name != model]
 CASES_ON_FOUR = [(name, model, resumes) for name, model, _, resumes, _ in ON_FOUR]
 
@@ -68,7 +77,7 @@ def folder(tmp_path_factory) -> Path:
 def found(folder) -> dict[str, Any]:
     """What each training on two processes found."""
     overflowed = {name: ("overflowed", each) for name, each in OVERFLOWING.items()}
-    return trained(folder, 2, FIRST) | trained(folder, 2, RESUMED, overflowed)
+    return trained(folder, 2, [*FIRST, *AVERAGED]) | trained(folder, 2, RESUMED, overflowed)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +109,15 @@ def compare(training: dict[str, Any], expected: dict[str, Any], start: int) -> N
 @pytest.mark.parametrize("name", [name for name, *_ in CASES])
 def test_saved_weights_are_evaluated_as_in_training(found, name):
     assert found[name]["placed"] == pytest.approx(found[name]["metrics"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in AVERAGED])
+def test_averages_are_evaluated_and_saved_as_in_one_process(found, name):
+    """They are those of all processes, whichever of them hold them."""
+    assert found[name]["losses"] == pytest.approx(found["deep"]["losses"], rel=1e-5)
+    assert found[name]["metrics"] == pytest.approx(found["deep, averaged"]["metrics"], rel=1e-5)
+    assert found[name]["placed"] == pytest.approx(found[name]["metrics"], rel=1e-5)
+    assert found[name]["metrics"]["loss"] != pytest.approx(found["deep"]["metrics"]["loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)

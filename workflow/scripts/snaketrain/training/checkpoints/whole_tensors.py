@@ -11,13 +11,14 @@ from torch.optim import Optimizer
 
 from snaketrain.models.weight_files import tied_names
 from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.shards import full_tensor, shard_like
+from snaketrain.strategies.shards import shard_like
 from snaketrain.training.checkpoints import stateful_files
 from snaketrain.training.checkpoints.exported import AVERAGED
 from snaketrain.training.checkpoints.publishing import Alone, Peers
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.checkpoints.snapshot import Snapshot
 from snaketrain.training.state import Stateful, TrainState
+from snaketrain.training.weight_average import averages_in_place
 
 
 class WholeTensors:
@@ -35,10 +36,10 @@ class WholeTensors:
         weights: dict[str, dict[str, Tensor]] = {}
         others = stateful_files.collect(stateful, self._snapshot, strategy.rank == 0)
         for name, module in state.modules.items():
-            weights[f"{name}.safetensors"] = trained = self._weights(state, module)
-            if name in state.averages:
-                weights[f"{name}{AVERAGED}"] = trained | self._averages(state, name)
+            weights[f"{name}.safetensors"] = self._weights(state, module)
             others[f"{name}.optimizer.pt"] = strategy.optimizer_state(module, state.optimizers[name], keep)
+        with averages_in_place(state):  # so that they are gathered as the weights are: rank 0 may hold those of some layers alone
+            weights |= {f"{name}{AVERAGED}": self._weights(state, state.modules[name]) for name in state.averages}
         return partial(_write, weights, others)
 
     def _weights(self, state: TrainState, module: nn.Module) -> dict[str, Tensor]:
@@ -48,10 +49,6 @@ class WholeTensors:
         # gathered from several ranks, tied weights no longer share their memory
         untied = _untied({name: tensor for name, tensor in weights.items() if name not in tied})
         return {name: self._snapshot.keep(tensor) for name, tensor in untied.items()}
-
-    def _averages(self, state: TrainState, name: str) -> dict[str, Tensor]:
-        gathered = ((key, full_tensor(tensor)) for key, tensor in state.averages[name].items())
-        return {key: self._snapshot.keep(tensor) for key, tensor in gathered if state.rank == 0}
 
 
 def load_averages(strategy: Strategy, module: nn.Module, name: str, folder: Path) -> dict[str, Tensor]:
