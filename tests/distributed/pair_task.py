@@ -71,6 +71,23 @@ class JointPair(Pair):
         return self.maker(modules, batch)["maker"] / 64  # scaled up it is still in the range of fp16
 
 
+class Normed(Pair):
+    """The label by the first token, with a module with a BatchNorm, whose statistics are updated by each process."""
+
+    def build(self, model, folder, data):
+        self.tokens = data["vocab_size"]
+        return {"model": nn.Sequential(nn.Linear(self.tokens, 16), nn.BatchNorm1d(16, momentum=0.5), nn.Linear(16, 2))}
+
+    def objectives(self, modules):
+        return [(self.training_step, ["model"])]
+
+    def training_step(self, modules, batch):
+        return functional.cross_entropy(modules["model"](self.rows(batch, 0)), batch["labels"], reduction="sum")
+
+    def evaluation_step(self, modules, batch):
+        return {"count": torch.tensor(len(batch["labels"])), "loss": self.training_step(modules, batch)}
+
+
 class TwoLosses(TextClassification):
     """Of one module, which are learnt in turn."""
 

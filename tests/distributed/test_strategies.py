@@ -31,6 +31,7 @@ ARGUMENTS = {
     "pair": {"plan": PAIR_PLAN},
     "joint": {"plan": PAIR_PLAN},
 }  # of tensor_parallel: Llama brings its own plan
+NORMED = f"{Path(__file__).with_name('pair_task.py')}:Normed"
 MODELS = ("bert", "bart", "llama")
 SHARED_OUT = ("fairscale_oss", "fairscale_fsdp", "fsdp", "tensor_parallel")
 EVERYWHERE = ("ddp", "zero1", *SHARED_OUT)
@@ -170,7 +171,15 @@ def two(folder, one) -> dict[str, Any]:
         for strategy in SHARED_OUT
         for model in ("bert", "joint")
     }
-    return run(folder, 2, trainings(folder, 2) | halves | spoiled)
+    normed = {
+        f"normed {strategy} {format}": (
+            "trained",
+            job(strategy, "pair", folder / f"normed-{strategy}-{format}", format=format, task=NORMED),
+        )
+        for strategy in ("ddp", "fsdp")
+        for format in ("whole", "sharded")
+    }
+    return run(folder, 2, trainings(folder, 2) | halves | spoiled | normed)
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +232,14 @@ def test_any_strategy_resumes_from_shards(one, two, four, before, few, after, ma
 @pytest.mark.parametrize(("strategy", "processes", "model"), sorted(SAVED))
 def test_saved_weights_are_evaluated_as_in_training(one, two, strategy, processes, model):
     found = {1: one, 2: two}[processes][f"{strategy} {model}"]
+    assert found["placed"] == pytest.approx(found["metrics"], rel=1e-5)
+
+
+@pytest.mark.parametrize("format", ["whole", "sharded"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_are_evaluated_as_they_are_saved(two, strategy, format):
+    """Each process updates the statistics of a BatchNorm by its own examples; one process's are saved."""
+    found = two[f"normed {strategy} {format}"]
     assert found["placed"] == pytest.approx(found["metrics"], rel=1e-5)
 
 

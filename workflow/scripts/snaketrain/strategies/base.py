@@ -119,6 +119,9 @@ class Strategy:
         """The module that each rank can run by itself, on data of its own."""
         return module
 
+    def share_buffers(self, module: nn.Module) -> None:
+        """Give all ranks the buffers of rank 0, such as a BatchNorm's statistics, which each has updated by examples of its own."""
+
     # --- a step
 
     def forward_backward(self, objective: Objective, microbatches: MicroBatches, denominator: float) -> LossSums:

@@ -54,6 +54,13 @@ class Distributed(Strategy):
     def unwrapped(self, module: nn.Module) -> nn.Module:
         return module.module if isinstance(module, DistributedDataParallel) else module  # a task may wrap modules itself
 
+    @torch.no_grad()
+    def share_buffers(self, module: nn.Module) -> None:
+        for part in self.unwrapped(module).modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                if name not in part._non_persistent_buffers_set:  # such as tables of positions, which do not change
+                    dist.broadcast(buffer, 0)
+
     def accumulating(self, module: nn.Module, more_to_come: bool) -> contextlib.AbstractContextManager[object]:
         if more_to_come and isinstance(module, DistributedDataParallel):
             return module.no_sync()

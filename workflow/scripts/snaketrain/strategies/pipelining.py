@@ -55,6 +55,10 @@ class Pipelining(MeshBase):
             raise SystemExit("train.task.use: wraps its modules itself, which cannot be cut into the stages of a pipeline. Use `ddp`.")
         return super().adopt(module, make_optimizer)
 
+    def share_buffers(self, module: nn.Module) -> None:
+        if not self.stages_group:  # stages have other buffers, but none that change: layers of language models
+            super().share_buffers(module)
+
     # --- a step
 
     def forward_backward(self, objective: Objective, microbatches: MicroBatches, denominator: float) -> LossSums:

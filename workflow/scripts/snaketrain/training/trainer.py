@@ -288,12 +288,19 @@ class Trainer:
             return not self.stopping
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
+            self.share_buffers()
             return evaluate(
                 self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, may_continue, self.options.loader
             )
 
+    def share_buffers(self) -> None:
+        """So that ranks evaluate the model that is saved."""
+        for module in self.state.modules.values():
+            self.state.strategy.share_buffers(module)
+
     def save(self, metrics: dict[str, float] | None) -> None:
         self.settle()
+        self.share_buffers()
         self.journal.sync()  # a checkpoint must not be ahead of the journal
         with self.window.paused(), self.clock.during("saving"):
             self.checkpoints.save(self.state, metrics, self.stateful, self.ended_by_callback, self.record())
