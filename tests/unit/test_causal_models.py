@@ -14,6 +14,7 @@ from snaketrain.tasks.causal_lm import CausalLm
 
 FACTS = {"vocab_size": 40, "end_token_id": 3}
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64}
+MIXTURE = SIZE | {"num_key_value_heads": 2}
 LLAMA = {"use": "transformers.LlamaForCausalLM", "arguments": SIZE}
 
 
@@ -63,6 +64,14 @@ def test_the_written_configuration_loads_with_the_trained_weights(tmp_path):
         ({"use": "transformers.LlamaForSequenceClassification"}, "does not predict tokens. Name a class such as"),
         ({"use": "transformers.AutoModelForCausalLM"}, "cannot be initialised randomly"),
         ({"arguments": SIZE | {"vocab_size": 30}}, "data.tokenizer: has 40 tokens, but the model 30"),
+        (
+            {"use": "transformers.MixtralForCausalLM", "arguments": MIXTURE | {"output_router_logits": True}},
+            "output_router_logits: has no effect",
+        ),
+        (
+            {"use": "transformers.MixtralForCausalLM", "arguments": MIXTURE | {"router_aux_loss_coef": 0.1}},
+            "router_aux_loss_coef: has no effect",
+        ),
     ],
 )
 def test_models_that_are_refused(changes, message):

@@ -25,6 +25,8 @@ class CausalLm(TokenPrediction):
         self.learn_prompts = learn_prompts
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
+        if type(self).training_step is TokenPrediction.training_step:
+            _check_balance(model["arguments"])
         # not `data`'s padding token, which may also be an ordinary token: its embedding must be learnt
         text = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": data.get("end_token_id")}
         text |= {"vocab_size": data["vocab_size"]} if "vocab_size" in data else {}  # a dataset class need not give it
@@ -110,6 +112,16 @@ class CausalLm(TokenPrediction):
             raise SystemExit(
                 f"model.use: {self.use} has {self.longest} positions, but {positions} are needed: cut texts by data.max_length, "
                 "make train.block_length smaller, or, without model.source, set model.arguments.max_position_embeddings."
+            )
+
+
+def _check_balance(arguments: JsonObject) -> None:
+    """Exit with a message if the loss that spreads the tokens over the experts of a mixture is asked for: the loss here has none."""
+    for name in ("output_router_logits", "router_aux_loss_coef"):
+        if arguments.get(name):
+            raise SystemExit(
+                f"model.arguments.{name}: has no effect, since causal_lm adds no loss that balances experts. Remove it, or add that loss in the "
+                "`training_step` of a task of your own, derived from snaketrain.tasks.causal_lm.CausalLm."
             )
 
 
