@@ -165,6 +165,23 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(tmp_path, capsys, format
     assert f"{step} is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damaged", ["model.safetensors", "state.json"])
+@pytest.mark.parametrize("loss", [None, 0.5])
+def test_what_is_saved_after_a_damaged_checkpoint_is_kept(tmp_path, damaged, loss):
+    """Checkpoints that are saved by time are at other steps each time, so that the damaged one is not soon replaced."""
+    train_and_save(tmp_path, 1)
+    ours, checkpoints = learner(SINGLE), Checkpoints(tmp_path, BY_LOSS, 2)
+    checkpoints.save(replace(ours, step=5), loss and {"loss": loss}, {})
+    checkpoints.finish()
+    (tmp_path / "step-00000005" / damaged).write_bytes(b"")
+    assert checkpoints.restore(ours, {}) == 1
+    for step in (3, 4):
+        checkpoints.save(replace(ours, step=step), None, {})
+    checkpoints.finish()
+    assert [path.name for path in checkpoints.found()] == ["step-00000001", "step-00000004"]
+    assert Checkpoints(tmp_path, BY_LOSS, 2).restore(ours, {}) == 4
+
+
 def test_a_foreign_pickle_is_never_loaded(tmp_path):
     """`.metadata` is a pickle, and its digest is checked first."""
     train_and_save(tmp_path, 1, "sharded")

@@ -22,6 +22,7 @@ from snaketrain.training.state import Stateful, TrainState
 from snaketrain.training.trajectory import Record
 
 GONE = ".gone-"  # prefix of what is being removed
+DAMAGED = "damaged-"  # of what was set aside
 
 
 class CheckpointFormat(Protocol):
@@ -194,7 +195,7 @@ class Checkpoints:
             if not any(damages):
                 return path
             if state.rank == 0:
-                report_damage(path, next(filter(None, damages)))
+                set_aside(path, next(filter(None, damages)))
 
     def _next_intact(self, found: list[Path], strategy: Strategy) -> Path | None:
         """The newest of these that rank 0 finds intact; of a sharded one it reads its share alone."""
@@ -202,9 +203,13 @@ class Checkpoints:
             path = found.pop()
             if not (message := damage(path, 0, strategy.data_parallel_size if is_sharded(path) else 1)):
                 return path
-            report_damage(path, message)
+            set_aside(path, message)
         return None
 
 
-def report_damage(path: Path, message: str) -> None:
-    print(f"warning: {path} is damaged ({message}); trying the one before", file=sys.stderr, flush=True)
+def set_aside(path: Path, message: str) -> None:
+    """A damaged checkpoint must not be taken for the last or the best one when the training goes on from an earlier one."""
+    aside = path.with_name(f"{DAMAGED}{path.name}")
+    print(f"warning: {path} is damaged ({message}), and now {aside.name}; trying the one before", file=sys.stderr, flush=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
