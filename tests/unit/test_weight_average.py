@@ -83,6 +83,17 @@ def test_a_resumed_training_continues_the_average_bit_for_bit(tmp_path, format, 
     assert parts.journal.of("eval")[-1]["metrics"] == whole.journal.of("eval")[-1]["metrics"]
 
 
+@pytest.mark.parametrize("format", ["whole", "sharded"])
+def test_a_rollback_to_before_the_average_ends_it(tmp_path, format):
+    """It would be one of weights that were given up."""
+    trainer = averaging(tmp_path, SWA, stops_at=2, format=format)
+    trainer.fit()
+    assert not trainer.state.averages
+    trainer.state.averages["model"] = {"0.weight": torch.ones(16, 2)}
+    assert trainer.checkpoints.restore(trainer.state, trainer.stateful) == trainer.state.step
+    assert not trainer.state.averages
+
+
 def test_checkpoints_are_averaged_but_not_their_counters(tmp_path):
     for number, name in enumerate(("a", "b"), start=1):
         (tmp_path / name).mkdir()

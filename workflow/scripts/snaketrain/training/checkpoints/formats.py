@@ -28,6 +28,7 @@ def is_sharded(checkpoint: Path) -> bool:
 def load_checkpoint(state: TrainState, stateful: dict[str, Stateful], folder: Path) -> None:
     """All ranks take part."""
     format = sharded if is_sharded(folder) else whole_tensors
+    state.averages.clear()  # of weights after those in the folder, which has none perhaps
     for name, module in state.modules.items():
         format.load_module(state.strategy, module, state.optimizers[name], name, folder)
         if averages := format.load_averages(state.strategy, module, name, folder):

@@ -165,7 +165,6 @@ class Checkpoints:
 
     def load(self, state: TrainState, step: int, stateful: dict[str, Stateful]) -> None:
         """The weights of a step, to evaluate them. All ranks take part."""
-        state.averages.clear()
         load_checkpoint(state, stateful, self.folder / folder_name(step))
 
     def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
