@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from snaketrain.runtime.exit_codes import WorthAnotherStart
+from snaketrain.runtime.manifests import write_text
 from snaketrain.strategies.gradients import LossSums, MicroBatches
 from snaketrain.tasks.base import Batch
 from snaketrain.training.state import TrainState
@@ -19,8 +20,8 @@ class Accumulation:
     With `may_grow` it is doubled when the memory runs out, and later attempts start with the new number.
     """
 
-    def __init__(self, folder: Path, wanted: int, may_grow: bool, most: int):
-        self.path, self.may_grow, self.most = folder / "pieces.txt", may_grow, most
+    def __init__(self, folder: Path, wanted: int, may_grow: bool):
+        self.path, self.may_grow = folder / "pieces.txt", may_grow
         self.number = max(wanted, int(self.path.read_text()) if may_grow and self.path.is_file() else wanted)
 
     def retrying(
@@ -38,18 +39,20 @@ class Accumulation:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                self.grow(error, microbatches[0][1], state.strategy.tries_again)
+                self.grow(error, microbatches, state.strategy.tries_again)
             # outside of the handler, since the error's traceback keeps tensors alive
             state.clear_gradients()
             before.restore()
 
-    def grow(self, error: RuntimeError, batch: Batch, tries_again: bool) -> None:
+    def grow(self, error: RuntimeError, microbatches: MicroBatches, tries_again: bool) -> None:
         """Where peers would block in a collective, every rank exits, and the next attempt starts with smaller microbatches."""
-        advice = explain(error, batch, self.number)
-        if not self.may_grow or self.number >= self.most:
+        _, batch = microbatches[0]
+        divisible = any(len(microbatch.ids) > 1 for microbatch, _ in microbatches)
+        advice = explain(error, batch, self.number if divisible else None, self.may_grow)
+        if not self.may_grow or not divisible:
             raise SystemExit(advice) from None
         self.number *= 2
-        self.path.write_text(str(self.number))
+        write_text(self.path, str(self.number))  # by each of several ranks, which are then ended: none may leave half of it
         advice = f"Out of memory: from now on each batch is computed in {self.number} microbatches. {advice}"
         if not tries_again:
             raise WorthAnotherStart(advice) from None
@@ -60,13 +63,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
-def explain(error: BaseException, batch: Batch, microbatches: int) -> str:
+def explain(error: BaseException, batch: Batch, microbatches: int | None, may_grow: bool) -> str:
+    """`microbatches`: none if each has one example already."""
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
-    return (
-        f"Out of memory with a microbatch of {shapes}: {_first_line(error)} These help, with the same result: "
-        f"train.accumulate: {microbatches * 2}, or compute.reduce_batch_on_oom: true, which finds the number itself; train.recompute_activations: "
-        "true; more processes; train.strategy: fsdp."
-    )
+    smaller = [] if microbatches is None else [f"train.accumulate: {microbatches * 2}"]
+    if smaller and not may_grow:
+        smaller[0] += ", or compute.reduce_batch_on_oom: true, which finds the number itself"
+    helps = [*smaller, "train.recompute_activations: true", "more processes", "train.strategy: fsdp"]
+    return f"Out of memory with a microbatch of {shapes}: {_first_line(error)} These help, with the same result: {'; '.join(helps)}."
 
 
 def explain_update(error: BaseException) -> str:

@@ -61,7 +61,7 @@ class Trainer:
             folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps
         )
         self.best, self.reused = BestMetric(options.selection), ReusedEvaluations(folder)
-        self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom, most=train.batch_size)
+        self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
         self.window = MetricWindow(state.strategy)
         self.nonfinite = NonfiniteSteps(train.bad_steps_allowed, train.rollbacks_allowed)

@@ -1,0 +1,58 @@
+"""How far batches are split when the memory runs out, and what is advised."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from points import Classify, make
+from torch import Tensor
+
+from snaketrain.tasks.base import Batch, Modules
+from snaketrain.training.trainer import Trainer
+
+
+class Little(Classify):
+    """Memory for so many examples."""
+
+    most = 1
+
+    def training_step(self, modules: Modules, batch: Batch) -> Tensor:
+        if len(batch["places"]) > self.most:
+            raise torch.OutOfMemoryError("2 GiB are too much")
+        return super().training_step(modules, batch)
+
+
+class Nothing(Little):
+    most = 0
+
+
+def splitting(folder: Path, task: type[Classify], **settings: Any) -> Trainer:
+    trainer = make(folder, make_task=task, **settings)
+    trainer.accumulation.may_grow = True
+    return trainer
+
+
+def test_a_batch_is_split_up_to_one_example(tmp_path):
+    """Whatever `batch_size` is, where `batch_tokens` sets the number of examples."""
+    trainer = splitting(tmp_path, Little, batch_size=2, batch_tokens=40)
+    trainer.fit()
+    assert trainer.state.step == trainer.plan.steps
+    assert len(trainer.plan.batches.batch(0, 0)) > 2
+
+
+def test_one_example_is_not_split(tmp_path):
+    """A process of many has few examples of each batch; every further attempt would end in the same way."""
+    trainer = splitting(tmp_path, Nothing, accumulate=8)
+    with pytest.raises(SystemExit, match="2 GiB are too much These help, with the same result: train.recompute_activations"):
+        trainer.fit()
+    assert not (tmp_path / "pieces.txt").exists()
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_is_in_use_is_not_advised(tmp_path, grows):
+    trainer = splitting(tmp_path, Nothing)
+    trainer.accumulation.may_grow = grows
+    with pytest.raises(SystemExit) as error:
+        trainer.fit()
+    assert ("reduce_batch_on_oom" in str(error.value)) != grows
