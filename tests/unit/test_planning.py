@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.schema import Settings
+from snaketrain.config.schema import Settings, Use
 from snaketrain.planning import page
 from snaketrain.planning.data import NotPlannable, largest_shares, planned_data
 from snaketrain.planning.estimates import Estimate, plan_run
@@ -242,6 +242,45 @@ def test_the_smallest_change_comes_first(llama):
     assert every[1] == "train.accumulate: 4"
     assert every.index("train.recompute_activations: true") < every.index("train.strategy: {use: fsdp}")
     assert every.index("train.strategy: {use: fsdp}") < next(n for n, each in enumerate(every) if "compute.processes" in each)
+
+
+def test_microbatches_are_proposed_up_to_one_example_of_each_group_of_processes(llama):
+    """Processes that split matrices work on the same examples, so that there are more of them to divide."""
+    run = llama({"train.strategy": "tensor_parallel", "compute.processes": 8, "train.batch_size": 8})
+    assert [described(changes) for changes in candidates(run)][:3] == [f"train.accumulate: {number}" for number in (2, 4, 8)]
+    data_parallel = run.model_copy(update={"train": run.train.model_copy(update={"strategy": Use(use="fsdp")})})
+    assert "accumulate" not in described(next(candidates(data_parallel)))
+
+
+GPUS = {"compute.device": "auto", "compute.gpus": 2, "compute.processes": 2, "compute.memory_gb_of_gpu": 80}
+
+
+def test_shards_that_are_offloaded_are_not_on_the_gpu(llama):
+    """Else the checks would refuse the very trainings that offload because they do not fit otherwise."""
+    on_gpu, offloaded = (
+        planned(llama(GPUS | {"train.strategy": {"use": "fsdp", "arguments": {"cpu_offload": offload}}})) for offload in (False, True)
+    )
+    states = on_gpu.footprint.states
+    assert offloaded.footprint.states < 0.01 * states
+    assert offloaded.peak == pytest.approx(on_gpu.peak - 1.05 * states, rel=0.01)  # of which 5 % would be lost by fragmentation
+    lasting = sum(on_gpu.footprint.lasting.values())
+    assert offloaded.host_memory - on_gpu.host_memory == pytest.approx(2 * lasting, rel=0.01)  # of both processes of the node
+    assert "beside the offloaded shards" in "\n".join(page.lines("run", offloaded, None))
+
+
+def test_a_copy_of_each_shard_is_in_the_memory_of_the_host(llama):
+    """While it is written, the training continues on the GPU."""
+    found = planned(llama(GPUS | {"train.strategy": "fsdp", "compute.checkpoint_format": "sharded"}))
+    assert found.host_memory == pytest.approx(found.checkpoint, rel=0.02) and found.host_memory > found.footprint.built * found.builders
+
+
+def test_an_average_of_the_weights_takes_as_much_as_they_do(llama):
+    ema = {"train.callbacks": [{"use": "snaketrain.training.weight_average.Ema"}]}
+    fsdp = {"train.strategy": "fsdp", "compute.processes": 2}
+    plain, averaged = (planned(llama(fsdp | callbacks)) for callbacks in ({}, ema))
+    weights = 4 * plain.footprint.parameters
+    assert averaged.peak - plain.peak == pytest.approx(weights / 2, rel=0.02)
+    assert averaged.checkpoint - plain.checkpoint == pytest.approx(weights)
 
 
 def test_no_change_is_proposed_where_none_fits(llama):

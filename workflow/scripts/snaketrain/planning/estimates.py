@@ -31,6 +31,8 @@ class Estimate:
     sharded: bool  # the checkpoints
     builders: int  # processes of one node that build the whole model; none: they read slices of pretrained weights
     assumed: str  # of the data
+    copied: float  # bytes of a checkpoint that each process has
+    offloaded: float  # bytes that each process keeps in CPU memory and not on its GPU
 
     @property
     def on_gpu(self) -> bool:
@@ -77,8 +79,10 @@ class Estimate:
 
     @property
     def host_memory(self) -> float:
-        """Of a node while its processes build the model on the CPU, or rank 0 gathers a checkpoint."""
-        return max(self.footprint.built * self.builders, 0.0 if self.sharded else self.checkpoint)
+        """Of a node while its processes build the model on the CPU, or while the training continues from a copy that is being saved."""
+        processes = self.settings.compute.processes
+        copies = self.copied * processes if self.sharded else self.checkpoint
+        return max(self.footprint.built * self.builders, self.offloaded * processes + copies)
 
     @property
     def flops(self) -> float:
@@ -126,6 +130,9 @@ def _estimate(run: Settings, results: Path, scratch: Path) -> Estimate:
     sharded = wanted == "sharded" or (wanted == "auto" and strategy.shards_model and processes > 1)
     slices = model.weights and not run.model.initial_weights and by_slices(make_task(run.train), strategy)
     builders = 0 if slices else 1 + strategy.builds * (run.compute.processes - 1)
+    whole, lasting = traced.footprint, traced.footprint.lasting
+    offloaded = lasting if strategy.offloads and runs_on_gpu(run.compute) else {}
     return Estimate(
-        run, processes, precision, traced.footprint, shares.examples, shares.steps, shares.mean_size, sharded, builders, data.assumed
-    )
+        run, processes, precision, whole.without(offloaded), shares.examples, shares.steps, shares.mean_size, sharded, builders,
+        data.assumed, lasting["parameters"] + lasting["optimizer"], sum(offloaded.values()),
+    )  # fmt: skip

@@ -1,11 +1,12 @@
 """What one process of a training needs, and how that of a deep model, or of many microbatches, follows from smaller ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Two depths of which a deep model's figures are extended. Both must be deep enough for the same moment to be the fullest: with one
 # and three layers a loss over a large vocabulary hides all else.
 DEPTHS = 4, 7
+STATES = "parameters", "gradients", "optimizer"  # parts that do not depend on the batch
 
 
 def on_line(at: float, first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -59,7 +60,19 @@ class Footprint:
     @property
     def states(self) -> float:
         """What does not depend on the batch."""
-        return sum(self.parts[part] for part in ("parameters", "gradients", "optimizer"))
+        return sum(self.parts[part] for part in STATES)
+
+    @property
+    def lasting(self) -> dict[str, float]:
+        """What is left of the states when the weights are updated."""
+        return {part: self.moments["update"][part] for part in STATES}
+
+    def without(self, bytes_of: Mapping[str, float]) -> "Footprint":
+        """So much less of these parts."""
+        moments = {
+            phase: {part: max(0.0, size - bytes_of.get(part, 0.0)) for part, size in parts.items()} for phase, parts in self.moments.items()
+        }
+        return replace(self, moments=moments)
 
     def extended(self, deeper: "Footprint", depths: tuple[int, int], depth: int) -> "Footprint":
         """The footprint at a depth, on the line through this one and a deeper one, which are at two `depths`."""

@@ -30,8 +30,8 @@ def lines(name: str, estimate: Estimate, rate: Rate | None) -> Iterator[str]:
     parts = {part: footprint.parts[part] for part in PARTS if footprint.parts[part] >= 0.001 * footprint.peak}
     parts |= {"outside of tensors": estimate.overhead} if estimate.overhead else {}
     yield "               " + ", ".join(f"{part} {size(value)}" for part, value in sorted(parts.items(), key=lambda item: -item[1]))
-    uses = (["build the model"] if estimate.builders else []) + ([] if estimate.sharded else ["gather a checkpoint"])
-    host = f"{size(estimate.host_memory)} per node to {' or '.join(uses)}" if uses else "each process reads its share of the weights"
+    uses = ["build the model"] * bool(estimate.builders) + [f"{'copy' if estimate.sharded else 'gather'} a checkpoint"]
+    host = f"{size(estimate.host_memory)} per node to {' or '.join(uses)}" + " beside the offloaded shards" * bool(estimate.offloaded)
     asked = compute.memory_mb * 2**20
     yield f"  host         {host}" + (f", MORE than compute.memory_mb asks for ({size(asked)})" if estimate.host_memory > asked else "")
     yield f"  a step       {amount(footprint.flops)}FLOP per process" + exchanged(estimate)

@@ -65,13 +65,15 @@ def without_more_hardware(run: Settings, always: dict[str, object], processes: i
             return
         if recompute:
             yield change
-        for microbatches in doublings(run, processes):
+        for microbatches in doublings(changed(run, always), processes):
             yield change | {"train.accumulate": microbatches}
 
 
 def doublings(run: Settings, processes: int) -> Iterator[int]:
     """The number of microbatches, up to one example in each."""
-    most, number = (run.train.batch_size // processes if run.train.batch_tokens is None else 64), run.train.accumulate * 2
+    strategy = run.train.strategy
+    shares = strategy_info(strategy.use).data_parallel_size(strategy.arguments, processes)
+    most, number = (run.train.batch_size // shares if run.train.batch_tokens is None else 64), run.train.accumulate * 2
     while number <= most:
         yield number
         number *= 2

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from snaketrain.config.schema import Settings
+from snaketrain.config.references import load
+from snaketrain.config.schema import Settings, Train
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.call_types import Value
 from snaketrain.planning.data import PlannedData, Shares, largest_shares
@@ -27,8 +28,10 @@ from snaketrain.strategies.pipeline_runs import Pipelined
 from snaketrain.strategies.pipelining import Pipelining
 from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
+from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.state import TrainState
 from snaketrain.training.step import take_step
+from snaketrain.training.weight_average import WeightAverage, begun
 
 STEPS = 2  # the optimizer has a state from the second on, and DTensor has found its shardings
 
@@ -75,7 +78,9 @@ def trace(run: Settings, model: PlannedModel, data: PlannedData, world: World, p
                 cut(modules, depth)
             built = float(sum(parameter.nbytes for module in modules.values() for parameter in module.parameters()))
             state = make_train_state(task, train, modules, strategy)
-            ledger.mark((p for module in state.modules.values() for p in (*module.parameters(), *module.buffers())), "parameters")
+            begin_average(state, train)
+            tensors = [p for module in state.modules.values() for p in (*module.parameters(), *module.buffers())]
+            ledger.mark([tensors, state.averages], "parameters")
             microbatches = [(each, _fake(fake, batch)) for each, batch in shares.training]
             few = world.pipeline.few(microbatches)
             with watched(state, ledger):
@@ -90,6 +95,14 @@ def trace(run: Settings, model: PlannedModel, data: PlannedData, world: World, p
             moments = {phase: dict[str, float](parts) for phase, parts in ledger.peaks(first).items()}
             found = Footprint(moments, work.flops, work.exchanged, state.parameters, *saved(state), built)
     return Traced(found, shares, strategy)
+
+
+@torch.no_grad()
+def begin_average(state: TrainState, train: Train) -> None:
+    """If a callback keeps an average of the weights. Callbacks are not made, since they may write files."""
+    found = [load(each.use) for each in train.callbacks]
+    if any(isinstance(each, type) and issubclass(each, WeightAverage) for each in found):
+        state.averages = {name: begun(averaged_tensors(module)) for name, module in state.plain_modules().items()}
 
 
 def step(state: TrainState, microbatches: MicroBatches, ledger: Ledger) -> Work:
@@ -198,6 +211,7 @@ def saved(state: TrainState) -> tuple[float, float]:
         frozen = frozen_names(module)
         parameters = dict(module.named_parameters())
         weights += sum(p.numel() * p.element_size() for key, p in parameters.items() if key not in frozen)
+        weights += sum(average.numel() * average.element_size() for average in state.averages.get(name, {}).values())
         states = local_optimizer(state.optimizers[name]).state
         trained += sum(p.numel() for p in parameters.values() if p.requires_grad)
         for parameter, values in states.items():  # under zero1, of the parameters whose state this rank keeps

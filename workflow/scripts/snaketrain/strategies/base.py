@@ -53,6 +53,8 @@ class Strategy:
     generates: ClassVar[bool] = True  # whether a model's `generate` works, which runs parts of the model by themselves
     dcp_compatible: ClassVar[bool] = True  # whether torch.distributed.checkpoint knows the shards: they are DTensors
 
+    offloads = False  # whether this rank keeps its shards in CPU memory
+
     rank, world_size = 0, 1
     model_parallel_size = 1  # neighbouring ranks that share one model and work on the same examples
     scaler_class: type[torch.amp.GradScaler] = torch.amp.GradScaler

@@ -63,6 +63,7 @@ class MeshBase(Distributed):
     ):
         super().__init__(**where)
         self.reshard_after_forward, self.exchange_each_piece, self.build_once = reshard_after_forward, exchange_each_piece, build_once
+        self.offloads = cpu_offload
         self.offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if cpu_offload else OffloadPolicy()
         self.wanted: Mapping[str, int | None] = {}  # degrees of the dimensions; without any, all ranks shard
 
@@ -137,7 +138,7 @@ class MeshBase(Distributed):
         return module
 
     def give_memory(self, module: nn.Module) -> None:
-        give_memory(module, torch.device("cpu") if isinstance(self.offload, CPUOffloadPolicy) else self.device, self.device)
+        give_memory(module, torch.device("cpu") if self.offloads else self.device, self.device)
 
     def shard_module(self, module: nn.Module) -> nn.Module:
         """Keep this rank's part of the work, and its shard of each parameter."""

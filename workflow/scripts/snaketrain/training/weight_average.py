@@ -42,7 +42,7 @@ class WeightAverage(Callback):
         for name, module in state.plain_modules().items():
             newest = averaged_tensors(module)
             if name not in state.averages:
-                state.averages[name] = {key: tensor.clone() for key, tensor in newest.items()}
+                state.averages[name] = begun(newest)
             else:
                 pairs = list(local_pairs(state.averages[name], newest))
                 torch._foreach_lerp_([each for each, _ in pairs], [each for _, each in pairs], self.share(done // self.every + 1))
@@ -69,6 +69,11 @@ class Swa(WeightAverage):
 
     def share(self, updates: int) -> float:
         return 1.0 / updates
+
+
+def begun(newest: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The average of the newest weights alone."""
+    return {name: tensor.clone() for name, tensor in newest.items()}
 
 
 def local_pairs(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
