@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed.running import REPOSITORY, interrupted, losses, run_stage, start, train
+from distributed import forking
+from distributed.running import REPOSITORY, interrupted, log_of, losses, run_stage, start, train
 from safetensors.numpy import load_file
 
 from snaketrain.config.schema import Data, Model
@@ -141,6 +142,43 @@ def test_the_callback_of_the_documentation_ends_a_training(tmp_path, digits):
     train(digits, tmp_path / "run", task=DIGITS, model=CNN, batch_size=32, steps=12, evaluate_every=3, callbacks=[own])
     evaluated = [event["step"] for event in read_events(tmp_path / "run/journal.jsonl")[0] if event["event"] == "eval"]
     assert max(evaluated) == 3  # the first evaluation is before the first step
+
+
+DRAWN = """
+import os
+from snaketrain.tasks.text_classification import TextClassification
+
+class Drawn(TextClassification):
+    metrics, evaluations = {"score": "max"}, 0
+
+    def measure(self, sums):
+        self.evaluations += 1
+        return {"score": self.evaluations if os.environ["RANK"] == "0" else -self.evaluations}
+"""
+UNEVEN = """
+import os
+from snaketrain.tasks.text_classification import TextClassification
+
+class Uneven(TextClassification):
+    def evaluation_step(self, outputs, batch):
+        sums = super().evaluation_step(outputs, batch)
+        return sums | ({"more": sums["loss"]} if os.environ["RANK"] == "0" else {})
+"""
+
+
+def test_processes_decide_by_one_value_of_a_metric(data, tmp_path):
+    """Such as one that is estimated from random samples: else one process would save its best checkpoint, and its peer go on."""
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    train(data, tmp_path / "run", 2, task=f"{tmp_path}/drawn.py:Drawn", save_every=1000)
+    scores = [metrics for (step, _), metrics in curves(tmp_path / "run", "eval").items() if step]
+    assert len(scores) > 2 and scores == list(range(2, len(scores) + 2)), "those of the first process"
+
+
+def test_a_sum_that_only_some_processes_have_is_refused(data, tmp_path):
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    codes = forking.wait(start(data, tmp_path / "run", 2, task=f"{tmp_path}/uneven.py:Uneven"))
+    assert codes == [1, 1]
+    assert "`evaluation_step` has not returned the same names in all processes" in log_of(tmp_path / "run").read_text()
 
 
 def last_checkpoint(folder: Path) -> Path:

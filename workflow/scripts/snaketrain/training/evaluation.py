@@ -16,6 +16,7 @@ from snaketrain.data.loading.workers import Request
 from snaketrain.tasks.base import Batch, Outputs, on_device
 from snaketrain.tasks.measuring import Measuring
 from snaketrain.training.gathering import merged
+from snaketrain.training.names import check_names
 from snaketrain.training.state import TrainState
 
 UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
@@ -34,8 +35,9 @@ class Measurements:
         self.ids += () if microbatch.filler else microbatch.ids
 
     def metrics(self) -> dict[str, float]:
-        """The same on all ranks."""
-        return self.measuring.metrics(self.strategy.sum, self.gather)
+        """Those of rank 0, on all ranks: a metric that draws random numbers would differ, and with it what the ranks decide."""
+        check_names(self.strategy, [*self.measuring.own], "evaluation_step")
+        return self.strategy.all_gather_object(self.measuring.metrics(self.strategy.sum, self.gather))[0]
 
     def gather(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         mine = {"ids": np.array(self.ids, np.int64)} | {name: values.numpy() for name, values in rows.items()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
+from snaketrain.training.names import check_names
 from snaketrain.training.state import StateDict, StepOutcome
 
 
@@ -40,6 +41,7 @@ class MetricWindow:
 
     def close(self, counts: str) -> dict[str, float]:
         """The mean loss over all ranks, its parts if it has several, and the speed."""
+        check_names(self.strategy, [*self.losses], "training_step")
         totals = {
             name: total if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float64) for name, total in self.losses.items()
         }

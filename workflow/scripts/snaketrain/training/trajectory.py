@@ -47,6 +47,7 @@ MEASURING = (
 NOT_MEASURING = (
     "snaketrain.training.early_stopping",
     "snaketrain.training.metric_window",
+    "snaketrain.training.names",
     "snaketrain.training.reuse",
     "snaketrain.training.schedules",
     "snaketrain.training.stop_agreement",
