@@ -80,7 +80,7 @@ TRAIN = {
     "deep": {"clip_norm": 0.1, "weight_decay": 0.1, "freeze": ["model.embed_tokens.*"]},
     "half frozen": {"freeze": ["model.embed_tokens.*", "model.layers.[012].*"]},
     "mixture": {"task": "causal_lm", "clip_norm": 0.5, "weight_decay": 0.1},
-    "few": {"task": "causal_lm", "accumulate": 8},  # so that some processes get no token
+    "few": {"task": "causal_lm", "accumulate": 8},  # of one text each, so that some experts get no token
     "qwen": {"task": "causal_lm", "clip_norm": 0.5, "packing": True, "recompute_activations": True},
     "larger": {},
     "pair": {"task": f"{PAIR_TASK}:Pair"},

@@ -15,11 +15,13 @@ FIRST = [
     ("deep", "deep", "single", None, {}),
     ("mixture", "mixture", "single", None, {}),
     ("qwen", "qwen", "single", None, {}),
+    ("few", "few", "single", None, {}),
     ("half frozen", "half frozen", "single", None, TWO_LOSSES),
     ("1f1b, a frozen stage", "half frozen", {"pipeline": 2}, None, TWO_LOSSES | {"accumulate": 2}),
     ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than there are examples in a batch: some microbatches are fillers
     ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
     ("expert", "mixture", {"expert": 2}, None, {}),
+    ("one expert each, or no token", "few", {"expert": 2}, None, {}),
     ("expert, packed", "qwen", {"expert": 2}, None, {"accumulate": 2, "format": "whole"}),
 ]
 RESUMED = [
