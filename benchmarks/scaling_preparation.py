@@ -151,7 +151,9 @@ def judged(found: dict[str, Any]) -> dict[str, bool]:
     of_peer = large["seconds"] / peer["seconds"], large["CPU seconds"] / peer["CPU seconds"]
     of_whole = more["seconds"] / large["seconds"], more["CPU seconds"] / large["CPU seconds"]
     fixed = more["seconds"] - large["seconds"] / 10
-    print(f"10 % more took {fixed:.1f} s beyond a tenth of the whole: the start of Snakemake and of each job, which meets every word for the first time")
+    print(
+        f"10 % more took {fixed:.1f} s beyond a tenth of the whole: the start of Snakemake and of each job, which meets every word for the first time"
+    )
     return {
         f"memory of a job at most {MOST_MEMORY} times that with the small text: {growth:.2f}": growth <= MOST_MEMORY,
         f"at most {MOST_TIME} of the time of datasets.map: {of_peer[0]:.2f}, CPU {of_peer[1]:.2f}": of_peer[0] <= MOST_TIME,
