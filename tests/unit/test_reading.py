@@ -14,7 +14,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
-from snaketrain.data.sources.reading import check, rows, tell_unread
+from snaketrain.data.sources.reading import check, report_unread, rows
 from snaketrain.data.sources.tables import records, table
 
 TABLE = [{"text": "good film", "label": 1}, {"text": "bad, very bad", "label": 0}, {"text": "it\u2019s\nlong", "label": 1}]
@@ -97,13 +97,13 @@ def test_a_file_in_another_compression_is_refused_rather_than_passed_over(tmp_pa
         read(write(tmp_path / "notes.xz", b"\x00"), format="text")
     others = [write(tmp_path / name, b"\x00") for name in ("images.zip", "README.md", "a.jsonl\n.bak")]
     assert len(read([first, *others])) == 1
-    tell_unread([first, *others], data(), "data.train")
+    report_unread([first, *others], data(), "data.train")
     told = (
         "data.train: 3 of 4 files are not read, since their names do not tell a known format: 'images.zip', 'README.md', 'a.jsonl\\n.bak'\n"
     )
     assert capsys.readouterr().out == told
-    tell_unread([first], data(), "data.train")
-    tell_unread(others, data(format="text"), "data.train")
+    report_unread([first], data(), "data.train")
+    report_unread(others, data(format="text"), "data.train")
     assert capsys.readouterr().out == ""
 
 

@@ -11,7 +11,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.sharded.dealing import whole_files
 from snaketrain.data.sharded.gathering import ARROW, parts_of, remove_others
-from snaketrain.data.sources.reading import check, tell_unread
+from snaketrain.data.sources.reading import check, report_unread
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> None:
     output.mkdir(parents=True, exist_ok=True)
     files = {split: [raw.folder / split / name for name in names] for split, names in raw.facts["files"].items()}
     for split, of_split in files.items():
-        tell_unread(of_split, data, f"data.{split}")
+        report_unread(of_split, data, f"data.{split}")
     parts: list[Manifest] = []
     try:
         if data.by_class:

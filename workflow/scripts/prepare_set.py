@@ -54,7 +54,7 @@ def _prepare(
     name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.sources.data_issues import BadData
-    from snaketrain.data.sources.reading import check, tell_unread
+    from snaketrain.data.sources.reading import check, report_unread
     from snaketrain.data.text.preparing import prepare
     from snaketrain.data.text.trained_on import TrainedOn
 
@@ -62,7 +62,7 @@ def _prepare(
     files = {"test": [root / file for file in fetched.facts["files"]]}
     if problems := check(reading, files):
         raise BadData("\n".join(problems))
-    tell_unread(files["test"], reading, name)
+    report_unread(files["test"], reading, "data.test" if name == "test" else f"evaluation_sets.{name}")
     found, issues = prepare(reading, files, root, prepared.folder / "tokenizer", output, threads, trained_on)
     if name != "test" and reading.label is not None and not found["splits"]["test"]["labelled"]:
         raise BadData(f"no row has a label in column {reading.label!r}. Name the right column, or predict these files: set `predict`.")

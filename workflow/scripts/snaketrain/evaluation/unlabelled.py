@@ -8,7 +8,7 @@ from snaketrain.config.schema import ReadInputs
 from snaketrain.config.schema.generation import Generate, generation_of
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.sources.reading import tell_unread
+from snaketrain.data.sources.reading import report_unread
 from snaketrain.data.text.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.prediction_files import write_predictions
@@ -85,7 +85,7 @@ class Predictor:
     def _prepare(self, inputs: ReadInputs, files: list[Path], root: Path, path: Path, generates: bool) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         names = self.trained.facts["label_names"]
-        tell_unread(files, inputs.reading(self.trained.data, generates), "the input")
+        report_unread(files, inputs.reading(self.trained.data, generates), "the input")
         try:
             found = prepare_unlabelled(self.trained.data, inputs, files, root, self.folder, names, path, self.threads, generates)
         except ValueError as error:

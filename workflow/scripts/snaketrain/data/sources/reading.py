@@ -92,7 +92,7 @@ def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
     return found
 
 
-def tell_unread(files: list[Path], data: Data, setting: str) -> None:
+def report_unread(files: list[Path], data: Data, setting: str) -> None:
     """Print which files are passed over; `setting`: what names them."""
     if names := [repr(file.name) for file in files if not format_of(file, data.format)]:
         some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
