@@ -57,12 +57,12 @@ def test_processes_that_had_no_part_in_a_loss_add_it_up_as_well():
 class Other(Strategy):
     """Of two processes, whose losses have other names in the other one."""
 
-    def all_reduce_scalars(self, *numbers: float) -> list[float]:
-        return [2.0, numbers[1] + 1.0, numbers[2] + 1.0]
+    def all_gather_object(self, item: list[str]) -> list[list[str]]:
+        return [item, ["b", "a"]]
 
 
 def test_names_that_differ_between_processes_are_refused():
-    """Added one after the other, losses of different names would be mixed, or waited for in vain."""
+    """Added one after the other, losses of different names would be mixed, or ranks would block in a collective."""
     with pytest.raises(SystemExit, match="`training_step` has not returned the same names in all processes; here a, b"):
         window(Other("cpu", "fp32"), LOSSES).close("examples")
 
