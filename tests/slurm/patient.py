@@ -29,8 +29,7 @@ class Patient(Task):
         return {"model": Words(data["vocab_size"], **model["arguments"])}
 
     def on_worker_start(self):
-        # in one piece, which nothing of another stream can part
-        print(f"GPUs of this process: {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}", flush=True)
+        print(f"GPUs of this process: {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}")
 
     def training_step(self, modules, batch):
         time.sleep(float(Path("pace.txt").read_text()))

@@ -24,7 +24,7 @@ def launch_config(processes: int, nodes: int, run_id: str, backend: str, endpoin
 def run_workers(config: LaunchConfig, command: list[str]) -> Ending:
     """Run them to their end. A signal makes them save and exit, and is then raised as SignalException."""
     try:
-        elastic_launch(config, sys.executable)("-u", *command)
+        elastic_launch(config, sys.executable)(*command)
         return Ending(0)
     except ChildFailedError as error:
         return first_cause(error)

@@ -1,5 +1,6 @@
 """The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report."""
 
+import io
 import logging
 import os
 import sys
@@ -60,8 +61,16 @@ def log_to(file: Path | None) -> None:
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
 
 
+def write_whole_lines() -> None:
+    """What a rank prints appears at once, and a line in one write: ranks share the job's log, where pieces of lines would mix."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
 def start_rank() -> None:
     """Set up a rank of a stage that runs a model, before the slow imports."""
+    write_whole_lines()
     quiet_libraries()
     log_to(None)
     bind(Ranks.of_environment())
