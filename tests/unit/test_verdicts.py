@@ -152,9 +152,20 @@ def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
     found = mcnemar_test(np.stack([ours, theirs], 1).astype(float))
     p = stats.binomtest(4, 18).pvalue
     assert found.test.endswith(f"p = {p:.2g}") and found.significant == (p < 0.05)
-    assert (found.low + found.high) / 2 == pytest.approx(10 / 48)
+    # the exact interval of Clopper and Pearson for 14 of 18, known from tables: 0.5236 to 0.9359
+    assert (found.low, found.high) == pytest.approx(((2 * 0.5236 - 1) * 18 / 48, (2 * 0.9359 - 1) * 18 / 48), abs=1e-4)
     same = mcnemar_test(np.ones((20, 2)))
     assert not same.significant and same.low == same.high == 0
+
+
+@pytest.mark.parametrize("discordant", [1, 5, 6, 20, 100])
+def test_the_interval_of_mcnemar_excludes_zero_just_where_the_test_is_significant(discordant):
+    """With an interval from a normal approximation they contradicted each other: 5 of 5 examples, p 0.063, from 0.013."""
+    for ours in range(discordant + 1):
+        gaps = np.array([1] * ours + [-1] * (discordant - ours) + [0] * 100)
+        found = mcnemar_test(np.stack([gaps > 0, gaps < 0], 1).astype(float))
+        assert found.significant == (found.low > 0 or found.high < 0)
+        assert found.low <= gaps.mean() <= found.high
 
 
 def test_over_seeds_alone_it_is_the_interval_of_welch():

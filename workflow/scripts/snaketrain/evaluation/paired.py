@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student
-from statsmodels.stats.contingency_tables import mcnemar
 
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.evaluation.weighted_metrics import Metric, metric_of, right
@@ -82,13 +81,17 @@ def resampled(metrics: list[Metric], examples: int) -> np.ndarray:
 
 
 def mcnemar_test(correct: np.ndarray) -> Difference:
+    """The binomial test of the examples on which one is right and the other wrong. Its interval excludes 0 just where it is significant."""
     gaps = correct[:, 0] - correct[:, 1]
-    table = np.histogram2d(correct[:, 0], correct[:, 1], bins=2, range=[[0, 1], [0, 1]])[0]
-    p = float(mcnemar(table, exact=True).pvalue)
-    half = float(1.96 * gaps.std() / math.sqrt(len(gaps)))
+    ours, discordant = int((gaps > 0).sum()), int((gaps != 0).sum())
+    p, low, high = 1.0, 0.0, 0.0
+    if discordant:
+        found = binomtest(ours, discordant)
+        interval = found.proportion_ci(1 - ERROR_RATE, method="exact")
+        p = float(found.pvalue)
+        low, high = ((2 * float(share) - 1) * discordant / len(gaps) for share in (interval.low, interval.high))
     shown = f"= {p:.2g}" if p >= 0.001 else "< 0.001"
-    test = f"McNemar's test on the same {len(gaps):,} examples, p {shown}"
-    return Difference(float(gaps.mean()) - half, float(gaps.mean()) + half, p < ERROR_RATE, test)
+    return Difference(low, high, p < ERROR_RATE, f"McNemar's test on the same {len(gaps):,} examples, p {shown}")
 
 
 def bootstrap(drawn: np.ndarray, examples: int) -> Difference:
