@@ -119,6 +119,19 @@ def test_a_task_that_calls_its_model_twice_is_refused():
 
 @pytest.mark.parametrize(
     ("schedule", "accumulate", "message"),
+    [("interleaved", 7, "compute.reduce_batch_on_oom: doubles train.accumulate (7)"), ("interleaved", 8, None), ("1f1b", 7, None)],
+)
+def test_microbatches_whose_doubles_a_schedule_cannot_run_are_refused(schedule, accumulate, message):
+    """14 cannot be divided into 3 rounds."""
+    strategy = {"use": "mesh", "arguments": {"pipeline": 4, "schedule": schedule}}
+    data, compute = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}, {"processes": 4, "reduce_batch_on_oom": True}
+    run = {"data": data, "compute": compute, "train": {"strategy": strategy, "accumulate": accumulate}}
+    found = list(strategy_errors(Settings.model_validate(run)))
+    assert [error.startswith(message or "") for error in found] == [True] * bool(message)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "accumulate", "message"),
     [
         ("1f1b", 1, "train.accumulate (1) is less than the stages of a pipeline"),
         ("1f1b", 2, None),

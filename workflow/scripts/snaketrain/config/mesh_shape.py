@@ -98,18 +98,25 @@ def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
             yield f"{SETTING}.{option}: does not work with {SETTING}.{dimension}: remove one of them"
 
 
-def microbatch_error(arguments: Mapping[str, object], stages: int, microbatches: int) -> str | None:
-    """Why the schedule of a pipeline with so many processes cannot run a batch in so many microbatches."""
+def microbatch_error(arguments: Mapping[str, object], stages: int, microbatches: int, may_double: bool = False) -> str | None:
+    """Why the schedule of a pipeline with so many processes cannot run a batch in so many microbatches, or in twice as many."""
     if microbatches < stages:
         return (
             f"train.accumulate ({microbatches}) is less than the stages of a pipeline, {SETTING}.pipeline ({stages}), which "
             f"its microbatches keep busy: make it at least {stages}, better {4 * stages}"
         )
+    if stages == 1 or arguments.get("schedule") != "interleaved":
+        return None
     rounds = max(1, microbatches // stages)
-    if stages > 1 and arguments.get("schedule") == "interleaved" and microbatches % rounds:
+    if microbatches % rounds:
         return (
             f"train.accumulate ({microbatches}) cannot be divided into {rounds} equal rounds, in each of which {SETTING}.schedule: interleaved "
             f"runs at least {SETTING}.pipeline ({stages}) microbatches: make it {stages * rounds}, or use another schedule"
+        )
+    if may_double and microbatches % stages:
+        return (
+            f"compute.reduce_batch_on_oom: doubles train.accumulate ({microbatches}) when memory runs out, and {SETTING}.schedule: interleaved "
+            f"may not be able to run that many: make it a multiple of {SETTING}.pipeline ({stages}), or use another schedule"
         )
     return None
 

@@ -107,7 +107,7 @@ def strategy_errors(run: Settings) -> Iterator[str]:
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
             break
     stages = info.stages(strategy.arguments, compute.node_counts[-1] * compute.processes)
-    if problem := microbatch_error(strategy.arguments, stages, train.accumulate):
+    if problem := microbatch_error(strategy.arguments, stages, train.accumulate, compute.reduce_batch_on_oom):
         yield f"{problem}."
     parts = info.data_parallel_size(strategy.arguments, compute.node_counts[-1] * compute.processes) * train.accumulate
     if train.batch_tokens is None and parts > train.batch_size:
