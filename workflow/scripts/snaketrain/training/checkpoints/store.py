@@ -209,6 +209,10 @@ class Checkpoints:
 def set_aside(path: Path, message: str) -> None:
     """A damaged checkpoint must not be taken for the last or the best one when the training continues from an earlier one."""
     aside = path.with_name(f"{DAMAGED}{path.name}")
-    print(f"warning: {path} is damaged ({message}), and now {aside.name}; trying the one before", file=sys.stderr, flush=True)
+    print(
+        f"warning: {path} is damaged ({message}), and now {aside.name}, which you may delete; trying the one before",
+        file=sys.stderr,
+        flush=True,
+    )
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
