@@ -46,7 +46,7 @@ def test_one_example_is_not_split(tmp_path):
     trainer = splitting(tmp_path, Nothing, accumulate=8)
     with pytest.raises(SystemExit, match="2 GiB are too much These help, with the same result: train.recompute_activations"):
         trainer.fit()
-    assert not (tmp_path / "pieces.txt").exists()
+    assert not (tmp_path / "microbatches.txt").exists()
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from snaketrain.runtime.run_folder import last_saved
+from snaketrain.runtime.run_folder import last_saved, microbatches_that_fit
 
 LONGEST_PAUSE_SECONDS = 300
 
@@ -27,17 +27,19 @@ class Ending:
 
 
 class Restarts:
-    """Counts the starts in a row that reached no new checkpoint, and waits longer after each."""
+    """Counts the starts in a row that made no progress, and waits longer after each.
+
+    Progress is a new checkpoint, or smaller microbatches after the memory ran out.
+    """
 
     def __init__(self, folder: Path, allowed: int, first_pause: float, report: Callable[[str], None]):
         self.folder, self.allowed, self.first_pause, self.report = folder, allowed, first_pause, report
-        self.saved, self.without_progress = last_saved(folder), 0
+        self.reached, self.without_progress = progress(folder), 0
 
     def pause_after(self, ending: Ending) -> float | None:
         """Seconds until the next start; None to give up."""
-        saved = last_saved(self.folder)
-        self.without_progress = 0 if saved > self.saved else self.without_progress + 1
-        self.saved = saved
+        before, self.reached = self.reached, progress(self.folder)
+        self.without_progress = 0 if self.reached > before else self.without_progress + 1
         if not ending.lost:
             return None
         if self.without_progress > self.allowed:
@@ -46,5 +48,10 @@ class Restarts:
             )
             return None
         pause = 0 if ending.planned else min(self.first_pause * 2**self.without_progress, LONGEST_PAUSE_SECONDS)
-        self.report(f"{ending.lost}; resuming from step {saved} in {pause:g} seconds")
+        self.report(f"{ending.lost}; resuming from step {self.reached[0]} in {pause:g} seconds")
         return pause
+
+
+def progress(folder: Path) -> tuple[int, int]:
+    """What the next start builds on; more is greater."""
+    return last_saved(folder), microbatches_that_fit(folder)

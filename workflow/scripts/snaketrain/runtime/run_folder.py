@@ -21,6 +21,7 @@ from snaketrain.runtime.stages import Job, previous_manifest
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that do not affect the losses, as tests/distributed shows
 TRUNK = "trunk.json"  # the trunk that a training continues
+MICROBATCHES = "microbatches.txt"  # into how many a batch is split since the memory ran out
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
 
@@ -115,6 +116,12 @@ def record_trunk(folder: Path, manifest: Path | None) -> None:
 def last_saved(folder: Path) -> int:
     """The step of the newest checkpoint; 0 if there is none."""
     return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
+
+
+def microbatches_that_fit(folder: Path) -> int:
+    """In how many microbatches a rank computes a batch since the memory ran out; 0 if it never did."""
+    path = folder / MICROBATCHES
+    return int(path.read_text()) if path.is_file() else 0
 
 
 def move_damaged_checkpoints(folder: Path) -> None:

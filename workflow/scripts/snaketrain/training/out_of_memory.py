@@ -9,6 +9,7 @@ from torch import nn
 
 from snaketrain.runtime.exit_codes import WorthAnotherStart
 from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
 from snaketrain.strategies.gradients import LossSums, MicroBatches
 from snaketrain.tasks.base import Batch
 from snaketrain.training.state import TrainState
@@ -21,8 +22,8 @@ class Accumulation:
     """
 
     def __init__(self, folder: Path, wanted: int, may_grow: bool):
-        self.path, self.may_grow = folder / "pieces.txt", may_grow
-        self.number = max(wanted, int(self.path.read_text()) if may_grow and self.path.is_file() else wanted)
+        self.path, self.may_grow = folder / MICROBATCHES, may_grow
+        self.number = max(wanted, microbatches_that_fit(folder)) if may_grow else wanted
 
     def retrying(
         self, state: TrainState, seed: Callable[[], None], compute: Callable[[MicroBatches], LossSums], load: Callable[[], MicroBatches],
