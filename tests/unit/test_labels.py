@@ -1,6 +1,7 @@
 """Labels that are several classes or a number: in raw files, in prepared data and in batches."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -14,6 +15,7 @@ from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.sources.reading import check, rows
 from snaketrain.labels import label_kind
+from snaketrain.labels.base import Tally
 
 WHOLE = {"dev_fraction": 0, "test_fraction": 0}
 TOPICS = [["plot", "actor"], [], ["music"], ["actor"], ["actor", "music", "plot"]]
@@ -178,3 +180,24 @@ def test_data_with_nothing_to_learn(prepared, cells, kind, message):
 def test_contradicting_settings(changes, message):
     with pytest.raises(ValueError, match=message):
         Data.model_validate({"train": {"path": "x"}, "tokenizer": {"path": "x"}} | changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [("class", [0, 2, 2, 0, 2]), ("classes", [[0], [], [0, 2], [0], []]), ("number", [1e6 + 0.1, 1e6 + 0.3, 1e6 - 2.0, 1e6, 1e6 + 0.3])],
+)
+def test_a_tally_of_tallies_counts_all_labels(kind, labels):
+    """Files are counted by themselves; some are empty."""
+
+    def counted(*some: object) -> Tally[Any]:
+        tally = label_kind(kind).tally(["a", "b", "c"])
+        for label in some:
+            tally.add(label)
+        return tally
+
+    whole, merged = counted(*labels), counted()
+    for of_file in (counted(), counted(*labels[:2]), counted(), counted(*labels[2:])):
+        merged.merge(json.loads(json.dumps(of_file.state())))
+    near = {name: pytest.approx(value, rel=1e-9) for name, value in whole.facts().items() if isinstance(value, float)}
+    assert merged.facts() == whole.facts() | near
+    assert merged.same() == whole.same()

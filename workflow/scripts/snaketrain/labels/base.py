@@ -114,6 +114,14 @@ class Tally(ABC, Generic[Label]):
     def add(self, label: Label) -> None: ...
 
     @abstractmethod
+    def state(self) -> Json:
+        """What `merge` needs of it: files are counted by themselves, and none is read again to count all of them."""
+
+    @abstractmethod
+    def merge(self, state: Json) -> None:
+        """Add what another tally has counted."""
+
+    @abstractmethod
     def facts(self) -> JsonObject: ...
 
     @abstractmethod

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from snaketrain.config.schema.text_task import TextClassificationSettings
     from snaketrain.labels.base import ClassCounts, Losses, Rows
-    from snaketrain.runtime.json_types import JsonObject
+    from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_LOGGED = 10  # classes
 
@@ -25,6 +25,12 @@ class ClassTally(Tally[Label]):
     def __init__(self, names: list[str]):
         super().__init__(names)
         self.counts = [0] * len(names)
+
+    def state(self) -> Json:
+        return self.counts
+
+    def merge(self, state: Json) -> None:
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, state, strict=True)]
 
     def facts(self) -> JsonObject:
         return {"label_counts": self.counts}

@@ -84,6 +84,19 @@ class NumberTally(Tally[float]):
         self.squares += distance * (label - self.mean)
         self.least, self.most = min(self.least, label), max(self.most, label)
 
+    def state(self) -> Json:
+        return [self.examples, self.mean, self.squares, self.least, self.most] if self.examples else None
+
+    def merge(self, state: Json) -> None:
+        if state is None:
+            return
+        examples, mean, squares, least, most = state
+        distance, share = mean - self.mean, examples / (self.examples + examples)
+        self.mean += distance * share
+        self.squares += squares + distance**2 * self.examples * share
+        self.examples += examples
+        self.least, self.most = min(self.least, least), max(self.most, most)
+
     def facts(self) -> JsonObject:
         if not self.examples:
             return {}

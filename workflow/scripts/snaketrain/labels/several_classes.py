@@ -83,6 +83,16 @@ class SeveralClassesTally(ClassTally[list[int]]):
         if key in self.sets or len(self.sets) < MOST_SETS:
             self.sets[key] += 1
 
+    def state(self) -> Json:
+        return {"counts": self.counts, "sets": [[list(key), count] for key, count in self.sets.items()]}
+
+    def merge(self, state: Json) -> None:
+        super().merge(state["counts"])
+        for numbers, count in state["sets"]:
+            key = tuple(numbers)
+            if key in self.sets or len(self.sets) < MOST_SETS:
+                self.sets[key] += count
+
     def facts(self) -> JsonObject:
         # the first of equally frequent ones, so that the order of the rows does not matter
         common = min(self.sets, key=lambda key: (-self.sets[key], key), default=())

@@ -26,7 +26,7 @@ def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssue
     """The facts about the splits, and the data issues; `parts` in the order of their files."""
     rows, issues = _rows(data, parts)
     names: list[str] = parts[0].facts["label_names"]  # the same for all
-    tallies = {split: _tally(data, _of(parts, split), split, names) for split in SPLITS}
+    tallies = {split: _tally(data, parts, split, names) for split in SPLITS}
     splits = {split: _facts(_of(parts, split), split, tally, data.label is not None) for split, tally in tallies.items()}
     check_train(splits["train"]["examples"], tallies["train"])
     for split in ("dev", "test"):
@@ -74,11 +74,8 @@ def _rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], DataIssues
 
 def _tally(data: Data, parts: list[Manifest], split: str, names: list[str]) -> Tally[Any]:
     tally = label_kind(data.label_kind).tally(names)
-    if data.label is not None:
-        for part in parts:
-            for batch in open_table([part.file(f"{split}.arrow")]).select(["label"]).to_batches():
-                for label in batch["label"].to_pylist():
-                    tally.add(label)
+    for part in _of(parts, split):
+        tally.merge(part.facts["tallies"][split])
     return tally
 
 

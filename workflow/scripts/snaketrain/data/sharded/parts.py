@@ -96,6 +96,7 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
         "rows": surveyor.rows,
         "labelled": int((states == VALID).sum()),
         "splits": {split: part.writer.facts() for split, part in splits.items()},
+        "tallies": {split: part.writer.tally.state() for split, part in splits.items()},
         "labels": {label: [count, surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()},
         "odd": surveyor.issues.content(),
     }
