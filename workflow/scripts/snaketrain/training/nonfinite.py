@@ -46,7 +46,8 @@ class NonfiniteSteps:
 
 def nonfinite_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
     """The ranks whose losses are not finite; None where nothing is wrong, and only the loss scale was too high for fp16."""
-    finite = strategy.all_gather_object(all(bool(loss.isfinite()) for loss in outcome.losses.values()))
-    if all(finite) and strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0:
+    mine = (strategy.rank, all(bool(loss.isfinite()) for loss in outcome.losses.values()))
+    found = strategy.all_gather_object(mine)  # of each group of ranks that share a batch, one
+    if all(finite for _, finite in found) and strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0:
         return None  # the scaler has lowered its scale; below 1 the scale is not the reason
-    return [rank for rank, is_finite in enumerate(finite) if not is_finite]
+    return [rank for rank, finite in found if not finite]
