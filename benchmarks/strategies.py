@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def main() -> None:
                 about = f"{label(name, arguments)} @{processes}"
                 found["losses"][about] = {model: worst(done, alone, name, arguments, model) for model in models_of(name, arguments)}
                 found["memory"][about] = held(done, alone, name, arguments, processes)
+    found["date"] = date.today().isoformat()
     show(found)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(found, indent=2) + "\n")

@@ -18,7 +18,9 @@ from sklearn.metrics import (
     recall_score,
 )
 
+from snaketrain.evaluation.predictions import read_predictions
 from snaketrain.evaluation.results import write_results
+from snaketrain.evaluation.weighted_metrics import named
 from snaketrain.labels.classes import ClassReport
 
 NAMES = ["bad", "fair", "good", "never"]
@@ -141,6 +143,17 @@ def test_predictions_of_several_classes_can_be_read_again(tmp_path, several_clas
     for key, expected in (("label", labels), ("predicted", rows["probabilities"] > 0.5)):
         assert [[name in line[key].split("|") for name in NAMES] for line in lines] == expected.tolist()
     assert [[float(line[f"p_{name}"]) for name in NAMES] for line in lines] == pytest.approx(rows["probabilities"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plot", "cast|crew", '["cast"]'])
+def test_the_comparison_reads_several_classes_whatever_their_names(tmp_path, several_classes, name):
+    labels, rows = several_classes
+    train = {"examples": 100, "label_counts": [60, 20, 51, 0], "most_common_labels": [name, "good"]}
+    facts = SEVERAL | {"label_names": [name, *NAMES[1:]], "splits": {"train": train}}
+    results = write(tmp_path, rows, as_lists(labels), facts)
+    predictions = read_predictions(tmp_path, "test", results)
+    assert named(predictions, "label").tolist() == labels.tolist()
+    assert named(predictions, "predicted").tolist() == (rows["probabilities"] > 0.5).tolist()
 
 
 def test_numbers_are_compared_with_the_mean_of_the_training_data(tmp_path):

@@ -8,6 +8,7 @@ from scipy.stats import spearmanr
 from sklearn import metrics as scikit
 
 from snaketrain.evaluation.predictions import Predictions
+from snaketrain.labels.class_cells import in_cell
 
 Metric = Callable[[np.ndarray], float]  # of the examples' weights
 
@@ -111,7 +112,7 @@ def micro_f1(predictions: Predictions) -> Metric:
 
 def named(predictions: Predictions, column: str) -> np.ndarray:
     """Whether each class is among those in a cell: a row for each example, a column for each class."""
-    cells = [set(cell.split("|")) for cell in predictions.table[column]]
+    cells = [in_cell(cell, predictions.classes) for cell in predictions.table[column]]
     return np.array([[name in cell for name in predictions.classes] for cell in cells], float)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
 from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, WITHHELD, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.class_cells import as_cell
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class SeveralClassesReport(ClassReport):
         return {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
 
     def joined(self, rows: np.ndarray) -> list[str]:
-        return ["|".join(name for name, value in zip(self.names, row, strict=True) if value > 0.5) for row in rows]
+        return [as_cell([name for name, value in zip(self.names, row, strict=True) if value > 0.5], self.names) for row in rows]
 
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
