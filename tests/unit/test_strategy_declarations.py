@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration import launching
-from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_files, strategy_info
+from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_errors, strategy_files, strategy_info
 from snaketrain.orchestration.preflight import examine
 from snaketrain.strategies import make_strategy
 
@@ -165,3 +165,23 @@ def test_a_strategy_that_needs_gpus_refuses_to_start_on_a_cpu(own, use):
 def test_a_users_strategy_is_part_of_the_trainings_code(own):
     assert strategy_files(f"{own}:Heir") == [own]
     assert [file.name for file in strategy_files("auto")] == ["single.py", "ddp.py"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "train", "where"),
+    [
+        ("fsdp", {"optimizer": "torch.optim.Adafactor"}, "train.optimizer.use: torch.optim.Adafactor"),
+        (
+            "mesh",
+            {"groups": [{"match": "*", "optimizer": {"use": "torch.optim.Rprop"}}]},
+            "train.groups.0.optimizer.use: torch.optim.Rprop",
+        ),
+        ("zero1", {"optimizer": "torch.optim.Adafactor"}, None),
+        ("fsdp", {"optimizer": "torch.optim.Muon"}, None),
+    ],
+)
+def test_optimizers_that_need_whole_parameters_are_refused_where_they_are_split(strategy, train, where):
+    data = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}
+    run = Settings.model_validate({"data": data, "compute": {"processes": 2}, "train": {"strategy": strategy, **train}})
+    message = f"{where} needs whole parameters, which train.strategy `{strategy}` splits"
+    assert [error.startswith(message) for error in strategy_errors(run)] == [True] * bool(where)

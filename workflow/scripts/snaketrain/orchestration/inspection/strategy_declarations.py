@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
-from snaketrain.config.schema import Settings, Use
+from snaketrain.config.schema import Settings, Train, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up
+# their update fails in torch 2.13 where a parameter is a DTensor; fairscale's flat parameters would make Adafactor another optimizer
+NEED_WHOLE_PARAMETERS = ("torch.optim.Adafactor", "torch.optim.Rprop", "transformers.Adafactor")
 AUTO = ("single", "ddp")  # what `auto` stands for, with one process and with several
 
 
@@ -102,6 +104,8 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
     if train.precision == "fp8" and ("tensor" in info.degrees or is_used(strategy.arguments, "tensor")):
         yield "train.precision: fp8 was not tried with matrices that train.strategy.arguments.tensor splits: use bf16."
+    if info.shards_model:
+        yield from whole_parameter_errors(train)
     for nodes in compute.node_counts:
         if problem := misfit(strategy, info, nodes * compute.processes, compute.device):
             yield problem + (f" (with {nodes} nodes)." if compute.nodes != "1" else ".")
@@ -116,6 +120,16 @@ def strategy_errors(run: Settings) -> Iterator[str]:
             f"{times_nodes}compute.processes ({compute.processes}) times train.accumulate ({train.accumulate}) is more than a batch has "
             f"examples (train.batch_size: {train.batch_size}): use fewer processes or a larger batch."
         )
+
+
+def whole_parameter_errors(train: Train) -> Iterator[str]:
+    optimizers = {f"train.groups.{number}.optimizer": group.optimizer for number, group in enumerate(train.groups) if group.optimizer}
+    for where, optimizer in ({"train.optimizer": train.optimizer} | optimizers).items():
+        if optimizer.use in NEED_WHOLE_PARAMETERS:
+            yield (
+                f"{where}.use: {optimizer.use} needs whole parameters, which train.strategy `{train.strategy.use}` splits: use `ddp` or "
+                "`zero1`, or an optimizer such as torch.optim.AdamW."
+            )
 
 
 def misfit(strategy: Use, info: StrategyInfo, processes: int, device: str, setting: str = "compute.processes") -> str | None:
