@@ -12,6 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed._mesh_layout import _MeshLayout
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -31,6 +32,8 @@ def fake_world(processes: int, rank: int = 0) -> Iterator[None]:
             yield
         finally:
             dist.destroy_process_group()
+            # meshes of different ranks are equal for DTensor, which would use groups of this world in the next
+            _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
             torch.use_deterministic_algorithms(deterministic)  # which a run's settings may have changed
 
 
