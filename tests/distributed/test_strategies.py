@@ -115,11 +115,12 @@ def name_of(strategy: str, model: str, arguments: dict) -> str:
     return " ".join([strategy, model, *(f"{key}={value}" for key, value in arguments.items())])
 
 
-def run(folder: Path, processes: int, jobs: dict[str, tuple[str, dict]]) -> dict[str, Any]:
+def run(folder: Path, processes: int, jobs: dict[str, tuple[str, dict]], forked: bool = True) -> dict[str, Any]:
+    """`forked`: several processes begin with torch loaded, but torch.compile hangs in them."""
     (folder / f"jobs-{processes}.json").write_text(json.dumps([[name, kind, job] for name, (kind, job) in jobs.items()]))
     files = [str(folder / f"{kind}-{processes}.json") for kind in ("jobs", "results")]
-    if processes == 1:
-        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "1"]
+    if processes == 1 or not forked:
+        torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(processes)]
         done = subprocess.run([*torchrun, str(RUNNER), *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
     else:

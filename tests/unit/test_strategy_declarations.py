@@ -185,3 +185,26 @@ def test_optimizers_that_need_whole_parameters_are_refused_where_they_are_split(
     run = Settings.model_validate({"data": data, "compute": {"processes": 2}, "train": {"strategy": strategy, **train}})
     message = f"{where} needs whole parameters, which train.strategy `{strategy}` splits"
     assert [error.startswith(message) for error in strategy_errors(run)] == [True] * bool(where)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"tensor": 2, "sequence_parallel": True},
+            "train.compile: gives wrong gradients in torch 2.13 with train.strategy.arguments.sequence_parallel",
+        ),
+        ({"context": 2}, "train.compile: torch 2.13 cannot compile train.strategy.arguments.context_attention: gather"),
+        (
+            {"context": 2, "tensor": 2, "context_attention": "ulysses"},
+            "train.compile: fails, or gives wrong gradients, in torch 2.13 with train.strategy",
+        ),
+        ({"context": 2, "context_attention": "ulysses"}, None),
+        ({"tensor": 2, "shard": 2}, None),
+    ],
+)
+def test_compiling_is_refused_where_it_gives_wrong_gradients(arguments, message):
+    data = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}
+    train = {"compile": True, "strategy": {"use": "mesh", "arguments": arguments}}
+    run = Settings.model_validate({"data": data, "compute": {"processes": 4}, "train": train})
+    assert [error.startswith(message or "") for error in strategy_errors(run)] == [True] * bool(message)

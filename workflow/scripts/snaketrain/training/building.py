@@ -10,6 +10,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
+from snaketrain.config.mesh_shape import compile_error
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
@@ -168,6 +169,8 @@ def by_slices(task: Task, strategy: Strategy) -> bool:
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
     """The modules, wrapped by the strategy, with their optimizers."""
+    if train.compile and (problem := compile_error(train.strategy.arguments)):
+        raise SystemExit(f"{problem}.")
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
-from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, is_used, mesh_shape, microbatch_error, option_errors
+from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Train, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
@@ -104,6 +104,8 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
     if train.precision == "fp8" and ("tensor" in info.degrees or is_used(strategy.arguments, "tensor")):
         yield "train.precision: fp8 was not tried with matrices that train.strategy.arguments.tensor splits: use bf16."
+    if train.compile and (problem := compile_error(strategy.arguments)):
+        yield f"{problem}."
     if info.shards_model:
         yield from whole_parameter_errors(train)
     for nodes in compute.node_counts:
