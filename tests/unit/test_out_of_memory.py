@@ -41,6 +41,25 @@ def test_a_batch_is_split_up_to_one_example(tmp_path):
     assert len(trainer.plan.batches.batch(0, 0)) > 2
 
 
+class Measured(Little):
+    """Records how many examples are evaluated at a time."""
+
+    sizes: list[int]
+
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        self.sizes.append(len(batch["places"]))
+        return super().evaluation_step(modules, batch)
+
+
+def test_an_evaluation_takes_no_more_at_a_time_than_two_microbatches(tmp_path):
+    """It took two whole batches, which did not fit where a batch fits in pieces alone."""
+    Measured.sizes = []
+    trainer = splitting(tmp_path, Measured, batch_size=4)
+    trainer.fit()
+    assert trainer.accumulation.number == 4
+    assert (max(Measured.sizes), max(Measured.sizes[-4:])) == (8, 2)
+
+
 def test_one_example_is_not_split(tmp_path):
     """A process of many has few examples of each batch; every further attempt would end in the same way."""
     trainer = splitting(tmp_path, Nothing, accumulate=8)

@@ -73,12 +73,11 @@ def write_predictions(training: train_model.Training, folder: Path, run: str) ->
     from snaketrain.training.weight_average import averages_in_place
 
     trainer = training.trainer
-    state, train, dev, facts = trainer.state, trainer.train, trainer.data.dev, trainer.data.facts
+    state, dev, facts = trainer.state, trainer.data.dev, trainer.data.facts
     step = load_weights(trainer)
     with averages_in_place(state):
-        metrics, rows = predict(
-            state, dev, train.batch_size * 2, train.batch_tokens, f"{run}: dev", measured=True, loader=trainer.options.loader
-        )
+        limits, loader = trainer.evaluation_limits(), trainer.options.loader
+        metrics, rows = predict(state, dev, *limits, f"{run}: dev", measured=True, loader=loader)
     if state.rank == 0:
         table, shown = ScoredSet("dev", training.data, "dev").table(len(dev)), Evaluate()
         measured = Measured(examples=len(dev), metrics=metrics, baselines={})

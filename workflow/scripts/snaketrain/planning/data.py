@@ -18,6 +18,7 @@ from snaketrain.labels import label_kind
 from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.training.evaluation import batch_limits
 from snaketrain.training.plan import Plan
 
 UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
@@ -150,6 +151,6 @@ def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Bat
     """The first batch of an evaluation, which has the longest examples."""
     if not len(data.dev):
         return None
-    first = in_order(data.dev.lengths, run.train.batch_size * 2, run.train.batch_tokens)[0]
+    first = in_order(data.dev.lengths, *batch_limits(run.train, run.train.accumulate, data_parallel_size))[0]
     (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
     return data.dev.batch(microbatch.ids)

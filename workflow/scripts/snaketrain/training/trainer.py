@@ -28,7 +28,7 @@ from snaketrain.training.checkpoints.best_metric import BestMetric
 from snaketrain.training.checkpoints.formats import make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
-from snaketrain.training.evaluation import evaluate
+from snaketrain.training.evaluation import batch_limits, evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.nonfinite import Diverged, NonfiniteSteps, nonfinite_ranks
@@ -289,9 +289,11 @@ class Trainer:
 
         with self.window.paused(), self.clock.during("evaluation"), averages_in_place(self.state):
             self.share_buffers()
-            return evaluate(
-                self.state, self.data.dev, self.train.batch_size * 2, self.train.batch_tokens, may_continue, self.options.loader
-            )
+            return evaluate(self.state, self.data.dev, *self.evaluation_limits(), may_continue, self.options.loader)
+
+    def evaluation_limits(self) -> tuple[int, int | None]:
+        """Where a batch is split to fit into the memory, those of an evaluation are smaller as well."""
+        return batch_limits(self.train, self.accumulation.number, self.state.strategy.data_parallel_size)
 
     def share_buffers(self) -> None:
         """So that ranks evaluate the model that is saved."""
