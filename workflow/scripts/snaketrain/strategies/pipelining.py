@@ -1,5 +1,6 @@
 """The `pipeline` dimension of a mesh: ranks that each hold a stage of the model, and compute different microbatches at the same time."""
 
+import gc
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -46,6 +47,7 @@ class Pipelining(MeshBase):
         dtype = PRECISIONS[self.precision] if self.sharded_over else torch.float32
         self.pipelines[module] = pipelined = Pipelined(module, self.schedule, group, self.device, dtype)
         module.forward = pipelined.evaluate
+        gc.collect()  # frees what other stages hold, which is in reference cycles
 
     def roots(self, module: nn.Module) -> list[nn.Module]:
         return [*self.pipelines[module].stages] if self.stages_group else super().roots(module)
