@@ -60,6 +60,18 @@ def test_an_evaluation_takes_no_more_at_a_time_than_two_microbatches(tmp_path):
     assert (max(Measured.sizes), max(Measured.sizes[-4:])) == (8, 2)
 
 
+class TooLarge(Classify):
+    def evaluation_step(self, modules: Modules, batch: Batch) -> dict[str, Tensor]:
+        raise torch.OutOfMemoryError("2 GiB are too much")
+
+
+def test_an_evaluation_that_does_not_fit_says_what_makes_its_batches_smaller(tmp_path):
+    with pytest.raises(
+        SystemExit, match=r"in an evaluation with a batch of .*places \(.*: 2 GiB are too much Make batches smaller: .*train.accumulate"
+    ):
+        make(tmp_path, make_task=TooLarge).fit()
+
+
 def test_one_example_is_not_split(tmp_path):
     """A process of many has few examples of each batch; every further attempt would end in the same way."""
     trainer = splitting(tmp_path, Nothing, accumulate=8)

@@ -18,6 +18,7 @@ from snaketrain.tasks.base import Batch, Outputs, on_device
 from snaketrain.tasks.measuring import Measuring
 from snaketrain.training.gathering import merged
 from snaketrain.training.names import check_names
+from snaketrain.training.out_of_memory import explain_evaluation, is_out_of_memory
 from snaketrain.training.state import TrainState
 
 UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
@@ -72,8 +73,13 @@ def compute_outputs(
 
     def compute(microbatch: MicroBatch, batch: Batch) -> None:
         batch = on_device(batch, strategy.device)
-        with strategy.autocast():
-            use(microbatch, batch, task.outputs(modules, batch))
+        try:
+            with strategy.autocast():
+                use(microbatch, batch, task.outputs(modules, batch))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise SystemExit(explain_evaluation(error, batch)) from None
 
     def batches() -> Iterator[Callable[[], None]]:
         nonlocal whole

@@ -66,12 +66,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def explain(error: BaseException, batch: Batch, microbatches: int | None, may_grow: bool) -> str:
     """`microbatches`: none if each has one example already."""
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
     smaller = [] if microbatches is None else [f"train.accumulate: {microbatches * 2}"]
     if smaller and not may_grow:
         smaller[0] += ", or compute.reduce_batch_on_oom: true, which finds the number itself"
     helps = [*smaller, "train.recompute_activations: true", "more processes", "train.strategy: fsdp"]
-    return f"Out of memory with a microbatch of {shapes}: {_first_line(error)} These help, with the same result: {'; '.join(helps)}."
+    return (
+        f"Out of memory with a microbatch of {_shapes(batch)}: {_first_line(error)} These help, with the same result: {'; '.join(helps)}."
+    )
+
+
+def explain_evaluation(error: BaseException, batch: Batch) -> str:
+    return (
+        f"Out of memory in an evaluation with a batch of {_shapes(batch)}: {_first_line(error)} Make batches smaller: in a training by a larger "
+        "train.accumulate, in a job that evaluates by a smaller evaluate.batch_size, with predict.py by --batch-size."
+    )
 
 
 def explain_update(error: BaseException) -> str:
@@ -80,6 +88,10 @@ def explain_update(error: BaseException) -> str:
         f"Out of memory while the weights were updated: {_first_line(error)} Smaller microbatches do not help here. These do: more "
         "processes with train.strategy: zero1 or fsdp; fewer trained parameters (train.freeze); an optimizer with less state."
     )
+
+
+def _shapes(batch: Batch) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
 
 
 def _first_line(error: BaseException) -> str:
