@@ -199,12 +199,14 @@ def test_optimizers_that_need_whole_parameters_are_refused_where_they_are_split(
             {"context": 2, "tensor": 2, "context_attention": "ulysses"},
             "train.compile: fails, or gives wrong gradients, in torch 2.13 with train.strategy",
         ),
+        ({"pipeline": 2, "schedule": "zbv"}, "train.compile: fails in torch 2.13 with train.strategy.arguments.schedule: zbv"),
+        ({"pipeline": 2, "schedule": "interleaved"}, None),
         ({"context": 2, "context_attention": "ulysses"}, None),
         ({"tensor": 2, "shard": 2}, None),
     ],
 )
 def test_compiling_is_refused_where_it_gives_wrong_gradients(arguments, message):
     data = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}
-    train = {"compile": True, "strategy": {"use": "mesh", "arguments": arguments}}
+    train = {"compile": True, "accumulate": 4, "strategy": {"use": "mesh", "arguments": arguments}}
     run = Settings.model_validate({"data": data, "compute": {"processes": 4}, "train": train})
     assert [error.startswith(message or "") for error in strategy_errors(run)] == [True] * bool(message)

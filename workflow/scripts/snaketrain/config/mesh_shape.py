@@ -99,11 +99,13 @@ def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
 
 
 def compile_error(arguments: Mapping[str, object]) -> str | None:
-    """Why train.compile is refused at a point of a mesh. At the others it changes neither losses nor gradients: see tests/slow/test_compiling.py."""
+    """Why train.compile is refused at a point of a mesh. docs/strategies.md says which points were compared with `single`."""
     if arguments.get("sequence_parallel"):
         return f"train.compile: gives wrong gradients in torch 2.13 with {SETTING}.sequence_parallel: remove one of them"
     if is_used(arguments, "context") and arguments.get("context_attention", CONTEXT_ATTENTIONS[0]) == "gather":
         return f"train.compile: torch 2.13 cannot compile {SETTING}.context_attention: gather, the default: use ulysses, or remove train.compile"
+    if is_used(arguments, "pipeline") and arguments.get("schedule") == "zbv":
+        return f"train.compile: fails in torch 2.13 with {SETTING}.schedule: zbv: use another schedule, or remove train.compile"
     used = [name for name in ("pipeline", "expert", "context", "tensor") if is_used(arguments, name)]
     if len(used) > 1:
         return f"train.compile: fails, or gives wrong gradients, in torch 2.13 with {_settings(used)} together: remove it, or all but one of them"
