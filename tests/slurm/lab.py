@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -171,6 +171,23 @@ def restarts(job: str) -> int:
 def nodes_of(job: str) -> list[str]:
     """The first one runs the job's script, and rank 0."""
     return slurm("scontrol", "show", "hostnames", slurm("squeue", "--noheader", "--job", job, "--format", "%N").strip()).split()
+
+
+def earlier_starts_live(folder: Path) -> bool:
+    """Whether processes of the training's job are left from before its last start: srun among them, which may still cancel a step."""
+    owner = json.loads((folder / TRAINING / "owner.json").read_text())
+    return any(
+        environment.get("SLURM_JOB_ID") == owner["job"] and environment.get("SNAKETRAIN_START", owner["start"]) != owner["start"]
+        for environment in environments()
+    )
+
+
+def environments() -> Iterator[dict[str, str]]:
+    """Of all processes of this machine, which the nodes share."""
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended
+            words = file.read_text(errors="replace").split("\0")
+            yield dict((name, value) for name, sign, value in (word.partition("=") for word in words) if sign)
 
 
 def weights(folder: Path, step: int = STEPS) -> dict:

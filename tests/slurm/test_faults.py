@@ -15,6 +15,7 @@ from slurm.lab import (
     assert_as_undisturbed,
     attempts,
     configured,
+    earlier_starts_live,
     events,
     finished,
     job_of,
@@ -90,11 +91,16 @@ def test_a_node_crashes(cluster, training, which):
 def test_a_node_is_cut_off(cluster, training, which):
     """Its processes live on; they must neither write, nor harm the others when the node is back.
 
-    When the first node is back, SLURM may take the end of its old start for that of the new one, and Snakemake starts another job.
+    When the first node is back, its old srun may cancel the step of the new start, which has the same number. Or SLURM may take the end of
+    the old start for that of the new one, and Snakemake starts another job.
     """
     starts = attempts(training.folder)
-    with started_again(training, most=1 if which else 2), lost(cluster, "cut", nodes_of(job_of(training.folder))[which]):
-        until(lambda: attempts(training.folder) > starts, "it is started again elsewhere", workflow=training)
+    with started_again(training, most=1 if which else 2):
+        with lost(cluster, "cut", nodes_of(job_of(training.folder))[which]):
+            until(lambda: attempts(training.folder) > starts, "it is started again elsewhere", workflow=training)
+        until(lambda: not earlier_starts_live(training.folder), "the processes of its earlier start have ended", workflow=training)
+        step = max(steps(training.folder))
+        until(lambda: max(steps(training.folder)) > step + 2, "it is not cancelled, or trains again", workflow=training)
 
 
 def test_a_node_that_fails_the_training_is_left_out(cluster, training):
@@ -134,18 +140,19 @@ def seconds_lived(job: str) -> int:
     return 3600 * hours + 60 * minutes + seconds
 
 
-def test_a_step_is_killed(training):
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_a_step_is_ended(training, signal):
     """Its processes are restarted within the job."""
     job = job_of(training.folder)
     before, steps = restarts(job), slurm("squeue", "--steps", "--noheader", "--jobs", job, "--format", "%i").split()
     (step,) = (step for step in steps if step.rpartition(".")[2].isdigit())
     with started_again(training):
-        slurm("scancel", "--signal=KILL", step)
+        slurm("scancel", f"--signal={signal}", step)
     assert (job_of(training.folder), restarts(job)) == (job, before)
 
 
 def test_after_all_faults_it_equals_an_undisturbed_training(training, undisturbed):
     finished(training)
     starts = attempts(training.folder)
-    assert starts in (10, 11)  # one more where the first node was cut off
+    assert starts in (11, 12)  # one more where the first node was cut off
     assert_as_undisturbed(training.folder, undisturbed, starts)

@@ -423,6 +423,9 @@ def test_a_memory_kill_is_named_and_not_restarted(job, slurm, capsys):
         ({"a1": SAID}, ["a2"], [], Ending(137, "the processes on a2 ended without a report (srun: exit code 137)")),
         ({"a1": SAID}, [], [], SAID),
         ({"a1": Ending(75), "a2": Ending(75)}, [], [], Ending(75)),
+        ({"a1": Ending(143), "a2": Ending(143)}, [], [], Ending(143, "SIGTERM ended the step, but not the job")),
+        ({"a1": Ending(143), "a2": Ending(75)}, [], [], Ending(143)),  # one agent only, by hand: its ranks had all others stop
+        ({"a1": Ending(143)}, ["a2"], [], Ending(137, "the processes on a2 ended without a report (srun: exit code 137)")),
         ({}, [], [], Ending(137)),
     ],
 )
@@ -472,6 +475,17 @@ def test_a_silent_node_is_probed_sooner_when_the_processes_of_another_have_faile
         server.given["a3"] = str(second).encode()
         found += watch.silent(now + second)
     assert found == ["a2"]
+
+
+def test_a_node_that_dies_after_its_report_is_probed_as_well():
+    """srun waits for it until SLURM itself notices."""
+    server = Heard()
+    watch = Watch(server, ["a1", "a2"], silence_seconds=60)
+    now = watch.checked
+    watch.silent(now)
+    server.reports = {"a1": Ending(143), "a2": Ending(143)}
+    found = {second: watch.silent(now + second) for second in range(1, 65)}
+    assert {second: silent for second, silent in found.items() if silent} == {61: ["a1", "a2"]}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One start of a training on nodes of its SLURM job: a step of srun with an agent on each node, and why it ended."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
 SECONDS_TO_END = 60  # for srun to end its step
 SILENCE_AFTER_FAILURE = 10.0  # seconds: when a node is lost, the processes of the others soon fail
+ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 SUSPENDED_SECONDS = 5  # a longer gap between two checks means that this process was suspended, like those of the other nodes
 
 
@@ -115,10 +117,13 @@ class Watch:
         heartbeats = self.server.heartbeats(self.hosts)
         self.heard |= {host: now for host, beat in heartbeats.items() if self.heartbeats.get(host) != beat}
         self.heartbeats = heartbeats
-        silence, reported = self.silence_seconds, set()
-        if self.server.has_failed():
-            silence, reported = min(silence, SILENCE_AFTER_FAILURE), set(self.server.endings(self.hosts))
-        silent = [host for host, heard in self.heard.items() if now - heard > silence and host not in reported]
+        silence = dict.fromkeys(self.hosts, self.silence_seconds)
+        if (
+            self.server.has_failed()
+        ):  # a node that has reported sends no heartbeats any more, but srun waits for it until SLURM knows its end
+            missing = set(self.hosts) - set(self.server.endings(self.hosts))
+            silence |= dict.fromkeys(missing, min(self.silence_seconds, SILENCE_AFTER_FAILURE))
+        silent = [host for host, heard in self.heard.items() if now - heard > silence[host]]
         self.heard |= dict.fromkeys(silent, now)  # those that answer the probe are probed again after another silence
         return silent
 
@@ -163,4 +168,7 @@ def first_cause(code: int, endings: Mapping[str, Ending], silent: list[str], dea
         return Ending(code)
     if silent:
         return Ending(code or FAILED, f"the processes on {', '.join(silent)} ended without a report (srun: exit code {code})")
+    if endings and all(ending.code == ENDED_BY_SIGTERM for ending in endings.values()):
+        # unless the job itself is signalled as well: by a user, or by the srun of an earlier start, on a node that was cut off and is back
+        return Ending(ENDED_BY_SIGTERM, "SIGTERM ended the step, but not the job")
     return Ending(max((ending.code for ending in endings.values()), default=0) or code)
