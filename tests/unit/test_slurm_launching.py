@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -295,6 +296,18 @@ def test_a_controller_that_does_not_answer_at_the_start_is_asked_again(job, monk
 def test_a_saved_training_out_of_time_is_requeued(job, slurm):
     assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
     assert changed(slurm) == ["requeue 7"]
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["the request arrived", "refused"])
+def test_scontrol_may_be_ended_by_its_own_request(job, monkeypatch, capsys, ended):
+    def requeue(number: str) -> None:
+        job.signals += [signal.SIGTERM] if ended else []
+        raise SlurmError("scontrol requeue 7 failed: ")
+
+    monkeypatch.setattr(job.slurm, "requeue", requeue)
+    assert job.exit_code(StepEnding(Ending(138)), ["SIGUSR1"]) == 138
+    told = "; requeued" if ended else ", but it cannot be requeued: scontrol requeue 7 failed: "
+    assert capsys.readouterr().out == f"job 7: its time ran out; saved{told}\n"
 
 
 def test_a_failing_script_is_neither_restarted_nor_requeued(job, slurm):

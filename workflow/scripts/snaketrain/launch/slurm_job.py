@@ -140,9 +140,10 @@ class SlurmJob:
         )  # only a pending job can be told: see slurm/monitor.py
         try:
             self.slurm.requeue(self.job.number)
-        except SlurmError as error:  # the job fails, and Snakemake retries it
-            self.say(f"{reason}, but it cannot be requeued: {error}")
-            return code
+        except SlurmError as error:
+            if not self.signals:  # SLURM, which may end scontrol together with this start before it has printed its answer
+                self.say(f"{reason}, but it cannot be requeued: {error}")
+                return code  # the job fails, and Snakemake retries it
         self.say(f"{reason}; requeued" + (f", to start without {', '.join(lost)}" if lost else ""))
         self.wait(SECONDS_UNTIL_ENDED)  # until SLURM ends this start; exiting earlier would count as a failure
         return code
