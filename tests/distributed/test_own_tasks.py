@@ -62,6 +62,7 @@ class Averaging(Module):
         self.ended.append(epoch)
 
     def outputs(self, modules, batch):
+        print("examples at once:", len(next(iter(batch.values()))))
         return super().outputs({"model": lambda inputs: functional_call(modules["model"], self.average, (inputs,))}, batch)
 
     def state_dict(self):
@@ -261,6 +262,11 @@ def test_a_task_that_wraps_its_modules_is_evaluated_with_its_state(digits, tmp_p
     trained = manifest.read_text()
     assert r"average=\"macro\"" in trained
     manifest.write_text(trained.replace(r"average=\"macro\"", r"average=\"micro\""))
-    run_stage("evaluate_model", [*paths, "--data", digits, *stages["evaluate_model"]], tmp_path / "log")
+    words = ["--run-name", "test", "--device", "cpu", *settings_words(tmp_path, "evaluate_model", ["evaluate.confidence=0.9"])]
+    printed = run_stage("evaluate_model", [*paths, "--data", digits, *words], tmp_path / "log")
+    # without a batch size: as many as each of the training's two processes evaluated
+    assert (
+        max(map(int, re.findall(r"examples at once: (\d+)", printed))) == 16
+    )  # the batch size of the training: two microbatches, divided by two
     again = json.loads((tmp_path / "evaluation/dev_results.json").read_text())
     assert again["metrics"]["accuracy"] == pytest.approx(results["accuracy"]) != results["metrics"]["accuracy"]

@@ -10,6 +10,8 @@ import pytest
 
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Train
 from snaketrain.evaluation.curves import curves, points
 from snaketrain.runtime import integrity
 from snaketrain.runtime.integrity import digests
@@ -108,10 +110,13 @@ def finished(training) -> dict[str, Path]:
     (data / "tokenizer").mkdir(parents=True)
     (data / "tokenizer/tokenizer.json").write_text("{}")
     trained = {"run": "small", "metrics": {"accuracy": "max"}, "precision": "fp32"}
-    for folder, stage, facts in ((training, "train_model", trained), (data, "prepare_data", {})):
+    for folder, stage, given, facts in (
+        (training, "train_model", strings("train", Train()), trained),
+        (data, "prepare_data", [], {}),
+    ):
         names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".json", ".safetensors", ".pt")]
         names = [name for name in names if not name.startswith("data/")]
-        write_manifest(folder / "manifest.json", Manifest(stage, "1", [], {}, digests(folder, names), facts))
+        write_manifest(folder / "manifest.json", Manifest(stage, "1", given, {}, digests(folder, names), facts))
     return {"training": training / "manifest.json", "data": data / "manifest.json"}
 
 

@@ -10,6 +10,7 @@ from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.text.unlabelled import prepare_unlabelled
 from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.evaluation import unlabelled
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.evaluation.unlabelled import Predictor
 from snaketrain.orchestration.pipeline import Pipeline
@@ -121,6 +122,34 @@ def test_a_task_of_another_kind_generates_no_text(tmp_path):
     predictor = Predictor(TrainedModel("small", given, {}, "fp32"), tmp_path, state, 8)
     with pytest.raises(SystemExit, match="its task text_classification is not derived from Seq2seq or CausalLm, so it generates no text"):
         predictor.predict_files(ReadInputs(), [], tmp_path, tmp_path, "new")
+
+
+@pytest.mark.parametrize(
+    ("at_once", "given", "limits"),
+    [
+        ({"examples": 4, "tokens": 1000}, None, (4, 1000)),
+        ({"examples": 4, "tokens": None}, None, (4, None)),
+        ({"examples": 4, "tokens": 1000}, 8, (8, 6000)),
+        (None, None, (64, 6000)),
+    ],
+    ids=["as its training", "limited by examples", "given", "of an earlier version"],
+)
+def test_predictions_are_computed_in_batches_that_fitted_in_the_training(tmp_path, monkeypatch, at_once, given, limits):
+    settings_given = [*strings("data", settings()), *strings("model", Model()), *strings("train", Train(batch_tokens=6000))]
+    asked = []
+
+    def predict(state, examples, *options):
+        asked.append(options[:2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(unlabelled, "predict", predict)
+    monkeypatch.setattr(unlabelled, "TextExamples", lambda *_: None)
+    monkeypatch.setattr(Predictor, "_prepare", lambda *_, **__: [])
+    trained = TrainedModel("small", settings_given, {"pad_token_id": 0}, "fp32", at_once)
+    predictor = Predictor(trained, tmp_path, TrainState(Task(), Single("cpu", "fp32"), {}), given)
+    with pytest.raises(KeyboardInterrupt):
+        predictor.predict_files(ReadInputs(), [], tmp_path, tmp_path, "new")
+    assert asked == [limits]
 
 
 def test_inputs_generate_as_the_evaluation_does_unless_they_say_otherwise():

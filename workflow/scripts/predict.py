@@ -49,7 +49,11 @@ def arguments() -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="how text is generated, such as max_new_tokens=64 num_beams=4: settings of evaluate.generate (default: those of the training)",
     )
-    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        help="rows at a time, over all processes together (default: on each as many as in evaluations during training)",
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the model runs (default: %(default)s)")
     return parser.parse_args()

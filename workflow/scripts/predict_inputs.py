@@ -21,7 +21,11 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--inputs", required=True, nargs="+", metavar="MANIFEST", help="manifests of the fetched inputs, in the order of their names"
     )
-    parser.add_argument("--batch-size", type=int, default=64, help="rows at a time, over all processes together (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        help="rows at a time, over all processes together (default: on each as many as in evaluations during training)",
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU cores that tokenise (default: %(default)s)")
     return parser.parse_args()
 

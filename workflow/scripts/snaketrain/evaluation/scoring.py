@@ -124,6 +124,7 @@ class Scoring:
         from snaketrain.data.loading.opening import facts_of, open_split
         from snaketrain.evaluation.constant_answers import baselines
         from snaketrain.evaluation.predicting import load_trained, predict
+        from snaketrain.training.batch_limits import BatchLimits
         from snaketrain.training.building import add_metrics, make_task
 
         train, strategy, watch = self.train, self.strategy, self.watch
@@ -132,11 +133,13 @@ class Scoring:
         pretrained = self.fetched.folder / "files" if self.fetched else None
         loader = Loader.of(self.args.loader_workers, pin_memory=strategy.device.type == "cuda")
         state = load_trained(task, train, self.model, pretrained, facts_of(self.data), folder, strategy)
+        ranks, size = strategy.data_parallel_size, self.evaluate.batch_size
+        limits = (size, train.batch_tokens) if size else BatchLimits.of_finished(self.training.folder, train).over(ranks)
         for each in sets:
             examples, scores = open_split(each.prepared, each.split, train), self.folder(weights, each)
             measured = len(examples) > 0 and not withheld(self.data.facts, each)
             title = f"{name}: {each.name}"
-            metrics, rows = predict(state, examples, self.evaluate.batch_size, train.batch_tokens, title, measured, watch.beat, loader)
+            metrics, rows = predict(state, examples, *limits, title, measured, watch.beat, loader)
             if strategy.rank == 0:
                 scores.mkdir(parents=True, exist_ok=True)
                 save: Callable[..., None] = np.savez  # whose type takes the names of rows for its options

@@ -8,6 +8,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data, Model, Train
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, write_json
+from snaketrain.training.batch_limits import BatchLimits
 
 FILE = "snaketrain.json"
 
@@ -18,10 +19,15 @@ class TrainedModel:
     settings: list[str]  # `key=json` of the sections data, model and train; passwords are concealed
     facts: JsonObject  # about the training data, such as the names of the classes
     precision: str
+    at_once: JsonObject | None = None  # what its training evaluated at once on each rank; not in folders of earlier versions
 
     @classmethod
     def of(cls, training: Manifest, data: Manifest) -> "TrainedModel":
-        return cls(training.facts["run"], sorted(data.settings + training.settings), data.facts, training.facts["precision"])
+        train = Train.model_validate(from_strings(training.settings)["train"])
+        limits = BatchLimits.of_finished(training.folder, train)
+        return cls(
+            training.facts["run"], sorted(data.settings + training.settings), data.facts, training.facts["precision"], asdict(limits)
+        )
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedModel":
@@ -35,6 +41,10 @@ class TrainedModel:
 
     def write(self, folder: Path) -> None:
         write_json(folder / FILE, asdict(self))
+
+    @property
+    def limits(self) -> BatchLimits:
+        return BatchLimits(**self.at_once) if self.at_once else BatchLimits(64, self.train.batch_tokens)
 
     @property
     def data(self) -> Data:

@@ -28,7 +28,7 @@ class Predictor:
     trained: TrainedModel
     folder: Path  # of the model, with its tokenizer
     state: TrainState
-    batch_size: int
+    batch_size: int | None = None  # over all ranks; None: on each as many as in the evaluations during its training
     threads: int = 1
     beat: Callable[[], None] = lambda: None  # called after each batch
 
@@ -39,7 +39,7 @@ class Predictor:
         folder: Path,
         pretrained: Path | None,
         strategy: Strategy,
-        batch_size: int,
+        batch_size: int | None,
         threads: int,
         beat: Callable[[], None] = lambda: None,
     ) -> "Predictor":
@@ -59,7 +59,9 @@ class Predictor:
             ids = self._prepare(inputs, files, root, prepared, generates=state is not self.state)
         strategy.wait()
         examples = TextExamples(prepared, self.trained.facts["pad_token_id"])
-        _, rows = predict(state, examples, self.batch_size, self.trained.train.batch_tokens, name, False, self.beat)
+        size, of_training = self.batch_size, self.trained.limits.over(strategy.data_parallel_size)
+        limits = (size, self.trained.train.batch_tokens) if size else of_training
+        _, rows = predict(state, examples, *limits, name, False, self.beat)
         if strategy.rank > 0:
             return []
         names = write_predictions(output, name, ids, examples.table, rows, self.trained.facts)

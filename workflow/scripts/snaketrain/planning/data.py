@@ -18,7 +18,7 @@ from snaketrain.labels import label_kind
 from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
-from snaketrain.training.evaluation import batch_limits
+from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.plan import Plan
 
 UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
@@ -151,6 +151,7 @@ def _evaluated(run: Settings, data: PlannedData, data_parallel_size: int) -> Bat
     """The first batch of an evaluation, which has the longest examples."""
     if not len(data.dev):
         return None
-    first = in_order(data.dev.lengths, *batch_limits(run.train, run.train.accumulate, data_parallel_size))[0]
+    limits = BatchLimits.of(run.train, run.train.accumulate, data_parallel_size)
+    first = in_order(data.dev.lengths, *limits.over(data_parallel_size))[0]
     (microbatch,) = shard_batch(first, 1, 0, data_parallel_size)
     return data.dev.batch(microbatch.ids)

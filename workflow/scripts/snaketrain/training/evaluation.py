@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
@@ -44,12 +43,6 @@ class Measurements:
     def gather(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         mine = {"ids": np.array(self.ids, np.int64)} | {name: values.numpy() for name, values in rows.items()}
         return {name: torch.from_numpy(values) for name, values in merged(self.strategy.all_gather_object(mine), self.examples).items()}
-
-
-def batch_limits(train: Train, microbatches: int, ranks: int) -> tuple[int, int | None]:
-    """Of an evaluation's batch over all data parallel ranks: the examples of two microbatches, since nothing is kept for a backward pass,
-    and the tokens of one."""
-    return max(ranks, 2 * train.batch_size // microbatches), train.batch_tokens and max(1, train.batch_tokens // microbatches)
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from snaketrain.models.adapters import describe_adapters
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, Objective
 from snaketrain.tasks.base import Task
+from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import (
     build,
     by_slices,
@@ -28,7 +29,7 @@ from snaketrain.training.checkpoints.best_metric import BestMetric
 from snaketrain.training.checkpoints.formats import make_format
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
-from snaketrain.training.evaluation import batch_limits, evaluate
+from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
 from snaketrain.training.nonfinite import Diverged, NonfiniteSteps, nonfinite_ranks
@@ -210,8 +211,9 @@ class Trainer:
         self.reused.replay(self)
         measures = self.trajectory.measures if self.trajectory else None
         self.journal.begin(
-            step, steps=plan.last, processes=state.strategy.world_size, precision=state.strategy.precision, measures=measures
-        )
+            step, steps=plan.last, processes=state.strategy.world_size, data_parallel_size=state.strategy.data_parallel_size,
+            precision=state.strategy.precision, measures=measures,
+        )  # fmt: skip
         self.rank_journal.begin(step)
         examples = f"{len(self.data.train)} examples" if isinstance(self.data.train, Sized) else "a stream"
         logging.info("%s parameters, %s, steps %d to %d", f"{state.parameters:,}", examples, step, plan.last)
@@ -293,7 +295,8 @@ class Trainer:
 
     def evaluation_limits(self) -> tuple[int, int | None]:
         """Where a batch is split to fit into the memory, those of an evaluation are smaller as well."""
-        return batch_limits(self.train, self.accumulation.number, self.state.strategy.data_parallel_size)
+        ranks = self.state.strategy.data_parallel_size
+        return BatchLimits.of(self.train, self.accumulation.number, ranks).over(ranks)
 
     def share_buffers(self) -> None:
         """So that ranks evaluate the model that is saved."""

@@ -31,7 +31,11 @@ class Select(Section):
 class Evaluate(Section):
     """How the selected checkpoint is evaluated. Changing it reruns only evaluation and comparison."""
 
-    batch_size: Positive = Field(64, description="examples at a time, over all processes together; the results do not depend on it")
+    batch_size: Positive | None = Field(
+        None,
+        description="examples at a time, over all processes together; null: on each process as many as in the evaluations during training, the "
+        "examples of two microbatches. The results do not depend on it",
+    )
     metrics: Metrics = Field(
         {},
         description="metrics of the evaluation alone, besides those of the task and of `train.metrics`",
