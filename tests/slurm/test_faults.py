@@ -131,7 +131,7 @@ def test_its_time_limit_is_reached(training):
     assert events(training.folder, "end")[-1]["signals"] == ["SIGUSR1"]
     assert job_of(training.folder) == job
     (log,) = training.folder.glob(f"logs/slurm/rule_train_model/*/{job}.log")
-    told = [line for line in log.read_text().splitlines() if line.startswith(f"job {job}: ")]  # all that a failure of this test needs to show
+    told = [line for line in log.read_text().splitlines() if line.startswith(f"job {job}: ")]
     assert any(line.startswith(f"job {job}: its time ran out; saved; requeued") for line in told), told
 
 
