@@ -1,9 +1,15 @@
 """Trainings whose blocks are compiled by torch.compile, on the CPU: the losses and gradients of those that are not."""
 
+import itertools
 from typing import Any
 
 import pytest
+import torch
 from distributed.test_strategies import job, run
+from torch import nn
+
+from snaketrain.models.blocks import recompute_activations
+from snaketrain.models.compiling import compile_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -11,7 +17,7 @@ ALONE = ("bert", "lm")  # the second recomputes activations
 TOGETHER: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ddp": ("ddp", "bert", {}),
     "fsdp": ("fsdp", "llama", {}),
-    "tensor": ("mesh", "llama", {"tensor": 2}),
+    "fsdp, recomputed": ("fsdp", "lm", {}),
     "ulysses": ("mesh", "llama", {"context": 2, "context_attention": "ulysses"}),
     "pipeline": ("mesh", "deep", {"pipeline": 2}),
 }
@@ -31,6 +37,42 @@ def together(tmp_path_factory) -> dict[str, Any]:
         for name, (strategy, model, arguments) in TOGETHER.items()
     }
     return run(tmp_path_factory.mktemp("compiled"), 2, jobs, forked=False)
+
+
+def test_blocks_that_are_recomputed_are_compiled_as_well():
+    from torch._dynamo.utils import counters
+
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 8), nn.GELU(), nn.Linear(8, 2)) for _ in range(2)])
+    module = nn.Module()
+    module.blocks = blocks
+    recompute_activations(module)
+    compile_blocks(module, torch.device("cpu"))
+    counters.clear()
+    blocks[1](blocks[0](torch.ones(1, 2, requires_grad=True))).sum().backward()
+    assert counters["frames"]["ok"] == 1  # which the blocks share
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_no_variant_of_a_block_is_left_uncompiled():
+    """An encoder and a decoder, in training and evaluation, with and without padding, of one length and of any: more than torch's limit."""
+    from torch._dynamo.utils import counters
+    from transformers import BartConfig, BartForSequenceClassification
+
+    size = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = BartConfig(d_model=16, vocab_size=20, encoder_ffn_dim=16, decoder_ffn_dim=16, **size)
+    torch._dynamo.reset()
+    model = BartForSequenceClassification(config)
+    compile_blocks(model, torch.device("cpu"))
+    counters.clear()
+    for train, padded, length in itertools.product((True, False), (False, True), (5, 7)):
+        tokens = torch.full((3, length), 5)
+        tokens[:, -1] = config.eos_token_id
+        mask = torch.ones_like(tokens)
+        mask[0, 0] = 0 if padded else 1
+        with torch.set_grad_enabled(train):
+            model.train(train)(input_ids=tokens, attention_mask=mask)
+    assert counters["frames"]["total"] > 8
+    assert counters["frames"]["ok"] == counters["frames"]["total"]
 
 
 @pytest.mark.parametrize("model", ALONE)

@@ -1,6 +1,7 @@
 """What torch.compile lacks is said before the first step; tests/slow/test_compiling.py trains with it."""
 
 import sysconfig
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +32,13 @@ def test_a_gpu_without_triton_is_refused(monkeypatch):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     with pytest.raises(SystemExit, match="train.compile: needs triton, and a GPU of compute capability 7.0"):
         compile_blocks(nn.Linear(2, 2), torch.device("cuda", 0))
+
+
+def test_no_block_keeps_keys_and_values_for_which_it_would_be_compiled_again():
+    module = nn.Linear(2, 2)
+    module.config = SimpleNamespace(use_cache=True)
+    compile_blocks(module, CPU)
+    assert not module.config.use_cache
 
 
 def test_each_block_is_compiled_by_itself():

@@ -187,26 +187,25 @@ def test_optimizers_that_need_whole_parameters_are_refused_where_they_are_split(
     assert [error.startswith(message) for error in strategy_errors(run)] == [True] * bool(where)
 
 
+TENSOR = "train.compile: torch 2.13 cannot compile matrices that train.strategy.arguments.tensor splits"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("use", "arguments", "message"),
     [
-        (
-            {"tensor": 2, "sequence_parallel": True},
-            "train.compile: gives wrong gradients in torch 2.13 with train.strategy.arguments.sequence_parallel",
-        ),
-        ({"context": 2}, "train.compile: torch 2.13 cannot compile train.strategy.arguments.context_attention: gather"),
-        (
-            {"context": 2, "tensor": 2, "context_attention": "ulysses"},
-            "train.compile: fails, or gives wrong gradients, in torch 2.13 with train.strategy",
-        ),
-        ({"pipeline": 2, "schedule": "zbv"}, "train.compile: fails in torch 2.13 with train.strategy.arguments.schedule: zbv"),
-        ({"pipeline": 2, "schedule": "interleaved"}, None),
-        ({"context": 2, "context_attention": "ulysses"}, None),
-        ({"tensor": 2, "shard": 2}, None),
+        ("mesh", {"tensor": 2, "sequence_parallel": True}, TENSOR),
+        ("mesh", {"tensor": 2, "shard": 2}, TENSOR),
+        ("tensor_parallel", {}, TENSOR),
+        ("mesh", {"context": 2}, "train.compile: torch 2.13 cannot compile train.strategy.arguments.context_attention: gather"),
+        ("mesh", {"pipeline": 2, "expert": 2}, "train.compile: was not tried with train.strategy"),
+        ("mesh", {"pipeline": 2, "schedule": "zbv"}, "train.compile: fails in torch 2.13 with train.strategy.arguments.schedule: zbv"),
+        ("mesh", {"pipeline": 2, "schedule": "interleaved"}, None),
+        ("mesh", {"context": 2, "context_attention": "ulysses"}, None),
+        ("hsdp", {"shard": 2}, None),
     ],
 )
-def test_compiling_is_refused_where_it_gives_wrong_gradients(arguments, message):
+def test_compiling_is_refused_where_it_fails(use, arguments, message):
     data = {"train": {"path": "a"}, "tokenizer": {"path": "b"}}
-    train = {"compile": True, "accumulate": 4, "strategy": {"use": "mesh", "arguments": arguments}}
+    train = {"compile": True, "accumulate": 4, "strategy": {"use": use, "arguments": arguments}}
     run = Settings.model_validate({"data": data, "compute": {"processes": 4}, "train": train})
     assert [error.startswith(message or "") for error in strategy_errors(run)] == [True] * bool(message)

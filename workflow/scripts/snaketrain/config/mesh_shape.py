@@ -1,7 +1,7 @@
 """The shape of a mesh of processes: how many share the work in each dimension. Checked here alone, before any job and when a strategy starts."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 SETTING = "train.strategy.arguments"
@@ -98,17 +98,18 @@ def option_errors(arguments: Mapping[str, object]) -> Iterator[str]:
             yield f"{SETTING}.{option}: does not work with {SETTING}.{dimension}: remove one of them"
 
 
-def compile_error(arguments: Mapping[str, object]) -> str | None:
-    """Why train.compile is refused at a point of a mesh. docs/strategies.md says which points were compared with `single`."""
-    if arguments.get("sequence_parallel"):
-        return f"train.compile: gives wrong gradients in torch 2.13 with {SETTING}.sequence_parallel: remove one of them"
+def compile_error(arguments: Mapping[str, object], degrees: Collection[str]) -> str | None:
+    """Why train.compile is refused with a strategy's arguments, or with the `degrees` that it always has. benchmarks/compiling.py compares the
+    other ones with `single`."""
+    if "tensor" in degrees or is_used(arguments, "tensor"):
+        return f"train.compile: torch 2.13 cannot compile matrices that {SETTING}.tensor splits: remove train.compile, or shard instead"
     if is_used(arguments, "context") and arguments.get("context_attention", CONTEXT_ATTENTIONS[0]) == "gather":
         return f"train.compile: torch 2.13 cannot compile {SETTING}.context_attention: gather, the default: use ulysses, or remove train.compile"
     if is_used(arguments, "pipeline") and arguments.get("schedule") == "zbv":
         return f"train.compile: fails in torch 2.13 with {SETTING}.schedule: zbv: use another schedule, or remove train.compile"
-    used = [name for name in ("pipeline", "expert", "context", "tensor") if is_used(arguments, name)]
+    used = [name for name in ("pipeline", "expert", "context") if is_used(arguments, name)]
     if len(used) > 1:
-        return f"train.compile: fails, or gives wrong gradients, in torch 2.13 with {_settings(used)} together: remove it, or all but one of them"
+        return f"train.compile: was not tried with {_settings(used)} together: remove it, or all but one of them"
     return None
 
 

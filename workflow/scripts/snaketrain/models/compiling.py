@@ -6,13 +6,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from snaketrain.models.blocks import blocks
+from snaketrain.models.blocks import blocks, keep_no_cache
+
+# of the blocks' code: training or evaluation, with a mask or without, a fixed shape or any, an encoder or a decoder. BART needs more than
+# torch's 8, and what exceeds the limit is not compiled
+VARIANTS = 64
 
 
 def compile_blocks(module: nn.Module, device: torch.device) -> None:
     """Each block by itself: equal blocks share one compilation, so that a deep model starts faster."""
     if lacking := missing_compiler(device):
         raise SystemExit(f"train.compile: {lacking}. Remove it, or install what is missing.")
+    keep_no_cache(module)  # with a cache, each block would need a compilation of its own
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(VARIANTS, dynamo.recompile_limit)
     for block in blocks(module) or [module]:
         block.compile()
 

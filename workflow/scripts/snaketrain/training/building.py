@@ -169,7 +169,7 @@ def by_slices(task: Task, strategy: Strategy) -> bool:
 
 def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], strategy: Strategy) -> TrainState:
     """The modules, wrapped by the strategy, with their optimizers."""
-    if train.compile and (problem := compile_error(train.strategy.arguments)):
+    if train.compile and (problem := compile_error(train.strategy.arguments, strategy.degrees)):
         raise SystemExit(f"{problem}.")
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)

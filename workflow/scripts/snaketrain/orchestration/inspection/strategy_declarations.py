@@ -104,7 +104,7 @@ def strategy_errors(run: Settings) -> Iterator[str]:
         yield f"model.adapters: was not tested with train.strategy `{strategy.use}`: use `single`, `ddp` or `fsdp`."
     if train.precision == "fp8" and ("tensor" in info.degrees or is_used(strategy.arguments, "tensor")):
         yield "train.precision: fp8 was not tried with matrices that train.strategy.arguments.tensor splits: use bf16."
-    if train.compile and (problem := compile_error(strategy.arguments)):
+    if train.compile and (problem := compile_error(strategy.arguments, info.degrees)):
         yield f"{problem}."
     if info.shards_model:
         yield from whole_parameter_errors(train)
