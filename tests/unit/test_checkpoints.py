@@ -1,6 +1,7 @@
 """What checkpoints restore, which are kept, and which is loaded."""
 
 import gc
+import math
 import pickle
 import shutil
 from dataclasses import replace
@@ -18,7 +19,7 @@ from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.metric_modes import mode_of, modes_of
 from snaketrain.tasks.text_classification import TextClassification
-from snaketrain.training.checkpoints.best_metric import BY_LOSS, Selection
+from snaketrain.training.checkpoints.best_metric import BY_LOSS, BestMetric, Selection
 from snaketrain.training.checkpoints.exporting import export_weights
 from snaketrain.training.checkpoints.formats import is_sharded, make_format
 from snaketrain.training.checkpoints.store import Checkpoints
@@ -143,6 +144,13 @@ def test_the_last_one_and_the_best_are_kept(tmp_path, mode, kept):
     checkpoints.finish()
     assert [int(path.name.removeprefix("step-")) for path in checkpoints.found()] == kept
     assert Checkpoints(tmp_path, Selection("loss", mode), 2).restore(ours, {}) == 6
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_an_infinite_metric_is_never_the_best(mode):
+    """Otherwise none after it would be saved as the best."""
+    best = BestMetric(Selection("loss", mode))
+    assert [best.improved({"loss": loss}) for loss in (math.inf, -math.inf, math.nan, 1.0, 1.0)] == [False, False, False, True, False]
 
 
 FILES = {

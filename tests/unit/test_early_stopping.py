@@ -18,6 +18,7 @@ from snaketrain.training.state import TrainState
         ("min", [3, 4, 2, 5, 2, 1], 5),
         ("max", [1, 2, 3, 2, 1, 9], 5),
         ("max", [1, math.nan, 2, math.nan, math.nan], 5),
+        ("max", [1, math.inf, 2, 3, math.inf, -math.inf], 6),  # an infinity is no improvement, and 2 is better than 1
         ("min", [5, 4, 3, 2, 1], None),
         ("min", [5, 4.95, 4.9, 1], 3),  # each by less than min_change
     ],

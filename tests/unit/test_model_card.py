@@ -1,6 +1,7 @@
 """The model card: a Hugging Face card whose figures are those of the evaluation, and which no name can break."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_the_hub_reads_it(run):
         "test",
     )
     assert accuracy.task_type == "text-classification" and loss.metric_value == 0.5
+
+
+def test_undefined_metrics_are_not_among_the_figures_for_the_hub(run):
+    """Which is JSON there."""
+    evaluate(run, read_manifest(run / "selection/manifest.json").content)
+    path = run / "evaluation/test_results.json"
+    results = json.loads(path.read_text())
+    write_json(path, results | {"metrics": {"accuracy": 0.75, "matthews_correlation": math.nan}})
+    found = card(run)
+    assert found.data.metrics == ["accuracy"] and [each.metric_type for each in found.data.eval_results] == ["accuracy"]
+    assert "matthews" in found.text
 
 
 def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):

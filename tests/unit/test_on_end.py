@@ -1,6 +1,7 @@
 """The user's command for the end of a run: its environment, how often it runs, and that its failure has no consequences."""
 
 import json
+import math
 import time
 
 import pytest
@@ -32,6 +33,12 @@ def test_the_command_runs_once_for_each_end(results):
     finished, failed = (results.parent / "told").read_text().splitlines()
     assert finished == f"first|finished||0.9|{json.dumps({'test/accuracy': 0.9})}"
     assert failed == "first|failed|failed: $(touch PWNED) `touch PWNED`||{}" and not (results.parent / "PWNED").exists()
+
+
+def test_undefined_figures_are_json_too(results):
+    ended = RunEnd(results / "runs/first/training", "first", "finished", "", START, 1, "0123", figures=lambda: {"test/pearson": math.nan})
+    found = ended.environment()
+    assert found["SNAKETRAIN_FIGURES"] == '{"test/pearson": null}' and found["SNAKETRAIN_TEST_PEARSON"] == "nan"
 
 
 def test_earlier_ends_and_resumed_stops_are_not_announced(results):

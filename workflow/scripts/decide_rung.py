@@ -1,6 +1,5 @@
 """Decide which runs of a search continue after a rung, by their predictions of the development set there."""
 
-import json
 import math
 import time
 from argparse import Namespace
@@ -11,7 +10,7 @@ from snaketrain.config.schema import Select
 from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import read_predictions
-from snaketrain.runtime import stages
+from snaketrain.runtime import stages, strict_json
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
@@ -62,7 +61,7 @@ def at_rung(run: str, rung: Manifest, metric: str) -> AtRung:
     of_all_seeds = digest([each for each in rung.settings if not each.startswith("train.seed=")], rung.inputs)
     if error := rung.facts.get("error"):
         return AtRung(run, math.nan, error=error, candidate=of_all_seeds)
-    results = json.loads(rung.file("dev_results.json").read_text(encoding="utf-8"))
+    results = strict_json.loads(rung.file("dev_results.json").read_text(encoding="utf-8"))
     if metric not in results["metrics"]:
         raise SystemExit(f"select.metric: the training logs no `{metric}`. It logs: {', '.join(results['metrics'])}.")
     metrics = results["metrics"]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
 from snaketrain.evaluation.rounding import is_number
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import by_key
@@ -52,7 +53,7 @@ def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
 
 def _read(path: Path) -> JsonObject:
     try:
-        content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+        content: JsonObject = strict_json.loads(path.read_text(encoding="utf-8"))
         return content
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path}: cannot be read ({error}). Run the stage that writes it again.") from None

@@ -18,7 +18,8 @@ def baselines(task: Task, rows: Rows, table: Table, facts: JsonObject) -> dict[s
     """The metrics of each constant answer by its name. If a metric fails on constant answers: a warning and none, and the model's results stand."""
     try:
         found = task.baselines({name: torch.from_numpy(values) for name, values in rows.items() if values.dtype.kind != "U"})
-        return found | (of_labels(task, rows, table, facts) if isinstance(task, TextClassification) else {})
+        found |= of_labels(task, rows, table, facts) if isinstance(task, TextClassification) else {}
+        return {name: defined(figures) for name, figures in found.items()}
     except Exception as error:  # in the code of a metric, which may be a user's
         print(f"warning: no baseline: a metric of the constant answers failed with {type(error).__name__}: {error}", flush=True)
         return {}
@@ -35,10 +36,14 @@ def of_labels(task: TextClassification, rows: Rows, table: Table, facts: JsonObj
 
 
 def measured(task: TextClassification, logits: np.ndarray, labels: np.ndarray) -> JsonObject:
-    """Without metrics that are undefined, such as a correlation with a constant."""
     measuring = Measuring(task)
     for start in range(0, len(labels), ROWS_AT_ONCE):
         some = torch.from_numpy(labels[start : start + ROWS_AT_ONCE])
         some = some.float() if some.is_floating_point() else some
         measuring.add(torch.from_numpy(logits).float().expand(len(some), -1), {"labels": some}, len(some))
-    return {name: value for name, value in measuring.metrics().items() if math.isfinite(value)}
+    return measuring.metrics()
+
+
+def defined(figures: JsonObject) -> JsonObject:
+    """Without metrics that are undefined, such as a correlation with a constant."""
+    return {name: value for name, value in figures.items() if not isinstance(value, float) or math.isfinite(value)}

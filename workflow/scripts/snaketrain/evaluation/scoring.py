@@ -1,6 +1,5 @@
 """Runs a trained model on prepared sets and keeps its scores, so that another plot or interval does not need the model again."""
 
-import json
 import os
 import shutil
 from argparse import Namespace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, digest, write_json
@@ -76,7 +76,7 @@ class Scoring:
         import numpy as np
 
         folder = self.folder(weights, each)
-        return json.loads((folder / f"{each.name}.json").read_text()), dict(np.load(folder / f"{each.name}.npz"))
+        return strict_json.loads((folder / f"{each.name}.json").read_text()), dict(np.load(folder / f"{each.name}.npz"))
 
     def write_results(self, weights: Mapping[str, str], each: ScoredSet) -> list[str]:
         """Write what the scores show, on rank 0 alone; returns the names of the files."""

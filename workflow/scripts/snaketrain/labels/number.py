@@ -166,7 +166,7 @@ class NumberReport(Report):
         if (mean := self.train.get("label_mean")) is None:
             return {}
         squares, spread = np.square(labels - mean).mean(), labels.var()
-        scores = {"loss": squares, "mae": np.abs(labels - mean).mean(), "r2": 1 - squares / spread if spread else math.nan}
+        scores = {"loss": squares, "mae": np.abs(labels - mean).mean()} | ({"r2": 1 - squares / spread} if spread else {})
         return {"mean": {"answer": f"always {mean:.4g}, the mean of the training data"} | {k: float(v) for k, v in scores.items()}}
 
     def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:

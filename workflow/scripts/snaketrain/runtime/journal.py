@@ -4,7 +4,6 @@ Only rank 0 writes it; what concerns a single rank is in `logs/rank-N.jsonl`. Li
 loses nothing that it has written.
 """
 
-import json
 import mmap
 import os
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import Json, JsonObject
 
@@ -44,7 +44,7 @@ class Journal:
             self.check()
             with self.one_at_a_time:
                 line = {"event": event, **hidden_in(content), "time": round(time.time(), 3), "attempt": self.attempt}
-                self.file.write(json.dumps(line) + "\n")
+                self.file.write(as_line(line))
             for listener in self.listeners:
                 listener(line)
 
@@ -53,6 +53,10 @@ class Journal:
         if self.writes:
             self.check()
             os.fsync(self.file.fileno())
+
+
+def as_line(event: Event) -> str:
+    return strict_json.dumps(event) + "\n"
 
 
 def read_events(path: str | Path, offset: int = 0, at_most_bytes: int = -1) -> tuple[list[Event], int]:
@@ -66,7 +70,7 @@ def read_events(path: str | Path, offset: int = 0, at_most_bytes: int = -1) -> t
     events = []
     for line in content[:complete].splitlines():
         try:
-            event = json.loads(line)
+            event = strict_json.loads(line)
         except ValueError:
             continue  # incomplete after a crash, and not repaired yet
         if isinstance(event, dict):

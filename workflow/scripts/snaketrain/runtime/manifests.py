@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_setting
 from snaketrain.runtime.json_types import Json, JsonObject
 
@@ -44,7 +45,7 @@ class Manifest:
 
 def digest(*parts: object) -> str:
     """A short digest of anything that JSON can express."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    text = strict_json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -78,7 +79,7 @@ def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
 
 
 def write_json(path: str | Path, content: Json) -> None:
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_manifest(path: str | Path) -> Manifest:

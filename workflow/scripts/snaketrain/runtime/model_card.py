@@ -6,11 +6,13 @@ all results that exist by then. It is in no manifest: it repeats what the manife
 
 import html
 import json
+import math
 import re
 from pathlib import Path
 
 import yaml
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
 from snaketrain.runtime.setting_strings import by_key
@@ -49,7 +51,7 @@ def write_card(training: Manifest, data: Manifest, selection: Manifest) -> None:
 
 
 def card(training: Manifest, data: Manifest, selection: Manifest, evaluations: list[Manifest]) -> str:
-    chosen = json.loads((selection.folder / "selection.json").read_text(encoding="utf-8"))
+    chosen = strict_json.loads((selection.folder / "selection.json").read_text(encoding="utf-8"))
     results = results_in(evaluations)
     model = selection.folder / "model"
     architecture = architecture_of(model)
@@ -83,7 +85,7 @@ def evaluations_of(selection: Manifest) -> list[Manifest]:
 
 def results_in(evaluations: list[Manifest]) -> list[JsonObject]:
     files = [made.folder / name for made in evaluations for name in sorted(made.files) if name.endswith("_results.json")]
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    found = [strict_json.loads(file.read_text(encoding="utf-8")) for file in files]
     return [each for each in found if each["metrics"]]
 
 
@@ -107,15 +109,16 @@ def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str
     head |= {"base_model": base} if base else {}
     head |= {"datasets": [source]} if source else {}
     if results:
-        head["metrics"] = sorted({name for each in results for name in each["metrics"]})
+        defined = [{name: value for name, value in each["metrics"].items() if math.isfinite(value)} for each in results]
+        head["metrics"] = sorted({name for metrics in defined for name in metrics})
         dataset = {"name": str(data.get("data.name") or "own data"), "type": str(source or data.get("data.name") or "own")}
         found = [
             {
                 "task": {"type": pipeline_of(architecture) or "other"},
                 "dataset": dataset | {"split": name} if (name := each["split"]) in SPLITS else {"name": name, "type": name},
-                "metrics": [{"type": name, "name": name, "value": value} for name, value in each["metrics"].items()],
+                "metrics": [{"type": name, "name": name, "value": value} for name, value in metrics.items()],
             }
-            for each in results
+            for each, metrics in zip(results, defined, strict=True)
         ]
         head["model-index"] = [{"name": run, "results": found}]
     return head

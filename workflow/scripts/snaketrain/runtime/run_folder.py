@@ -12,7 +12,7 @@ from typing import Protocol
 from snaketrain.runtime.credentials import hidden, hidden_in, hidden_setting
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
-from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.journal import as_line, read_events
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.provenance import git_state, write_provenance
@@ -207,4 +207,4 @@ def record_failure(folder: Path, cause: str) -> None:
         }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
         with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}) + "\n")
+            journal.write(as_line(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}))

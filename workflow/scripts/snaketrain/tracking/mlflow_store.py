@@ -33,6 +33,7 @@ from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH as ARTIFA
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.lease import Lease
@@ -220,7 +221,7 @@ class Store:
 
     def table(self, run_id: str, content: JsonObject, file: str) -> None:
         """An artifact that MLflow's pages show as a table."""
-        self.client.log_text(run_id, hidden(json.dumps(content, ensure_ascii=False)), file)
+        self.client.log_text(run_id, hidden(strict_json.dumps(content, ensure_ascii=False)), file)
         tables = json.loads(self.get(run_id).data.tags.get(LOGGED_ARTIFACTS, "[]"))
         if (entry := {"path": file, "type": "table"}) not in tables:
             self.tags(run_id, {LOGGED_ARTIFACTS: json.dumps([*tables, entry])})

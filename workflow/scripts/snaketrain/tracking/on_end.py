@@ -1,7 +1,6 @@
 """Runs the user's command `tracking.on_end` when a run ends, for example to send a mail. Its failure does not affect the workflow."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.orchestration.follower import ON_END, ON_END_SINCE
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import write_json
 from snaketrain.tracking.tracked import read_json
@@ -40,7 +40,7 @@ class RunEnd:
         """What the command learns about the run. It is not part of the command, so no text in it is executed."""
         about = {"RUN": self.run, "STATE": self.state, "REASON": hidden(self.reason), "FOLDER": str(self.training.parent)}
         figures = self.figures()
-        about |= {"RUN_ID": self.run_id, "FIGURES": json.dumps(figures)}
+        about |= {"RUN_ID": self.run_id, "FIGURES": strict_json.dumps(figures)}
         figures_by_name = {re.sub(r"\W", "_", name).upper(): f"{value:.5g}" for name, value in figures.items()}
         return {f"SNAKETRAIN_{name}": value.replace("\0", " ") for name, value in (figures_by_name | about).items()}
 

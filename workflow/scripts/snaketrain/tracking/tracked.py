@@ -7,6 +7,7 @@ from pathlib import Path
 
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
@@ -28,7 +29,7 @@ Point = tuple[str, float, float, int]
 def read_json(path: Path) -> JsonObject | None:
     """None if the file does not exist yet, or is just being replaced."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = strict_json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -171,7 +172,7 @@ def dataset(run: JsonObject, prepared: Manifest | None) -> dict[str, str]:
         "digest": str(data["content"])[:36],
         "source": json.dumps({"uri": str(data.get("path", ""))}),
         "schema": json.dumps(schema(facts)),
-        "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
+        "profile": strict_json.dumps({key: value for key, value in profile.items() if value is not None}),
     }
 
 

@@ -29,7 +29,7 @@ class EarlyStopping(Callback):
 
     def observe(self, metric: float) -> None:
         value = self.sign * metric
-        if value > self.best + self.min_change:  # never true for NaN
+        if math.isfinite(value) and value > self.best + self.min_change:  # nothing would be better than an infinity
             self.best, self.since = value, 0
         else:
             self.since += 1

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from snaketrain.runtime.journal import Event, all_events, last_attempt
+from snaketrain.runtime import strict_json
+from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json, write_text
 from snaketrain.training.checkpoints.publishing import damage, publish_again
@@ -41,8 +42,10 @@ class Reused:
 
     @classmethod
     def read(cls, folder: Path) -> "Reused | None":
-        path = folder / FILE
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        if not (path := folder / FILE).is_file():
+            return None
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**found | {"evaluations": [(step, strict_json.metrics_of(metrics)) for step, metrics in found["evaluations"]]})
 
     @property
     def message(self) -> str:
@@ -198,9 +201,9 @@ def copy_journal(source: Path, target: Path, reused: Reused) -> None:
     """The events up to the step, so that curves and rankings are whole; negative numbers mark the attempts of the other training."""
     known = dict(reused.evaluations)
     found = (event | {"attempt": -abs(event.get("attempt", 0))} for event in valid(all_events(source), reused.step, known))
-    lines = [json.dumps({key: value for key, value in event.items() if key != "spent"}) for event in found]  # not this training's time
+    lines = [as_line({key: value for key, value in event.items() if key != "spent"}) for event in found]  # not this training's time
     last: JsonObject = {"event": "reused", "step": reused.step, "training": reused.training, "unknown": reused.unknown}
-    write_text(target, "".join(f"{line}\n" for line in [*lines, json.dumps(last | {"time": round(time.time(), 3), "attempt": 0})]))
+    write_text(target, "".join([*lines, as_line(last | {"time": round(time.time(), 3), "attempt": 0})]))
 
 
 def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:

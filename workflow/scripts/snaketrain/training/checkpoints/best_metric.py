@@ -28,7 +28,7 @@ class BestMetric:
 
     def improved(self, metrics: dict[str, float]) -> bool:
         value = self.sign * metrics.get(self.metric, math.nan)
-        if not value > self.best:  # also not a NaN
+        if not (math.isfinite(value) and value > self.best):  # nothing would be better than an infinity
             return False
         self.best = value
         return True

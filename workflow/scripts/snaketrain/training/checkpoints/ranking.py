@@ -3,13 +3,13 @@
 Not by the journal, which may hold an evaluation whose checkpoint was never saved.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.training.trajectory import Record
 
@@ -35,7 +35,7 @@ class Evaluated:
 
 def read_state(checkpoint: Path) -> CheckpointState:
     try:
-        state: CheckpointState = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        state: CheckpointState = strict_json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"{checkpoint}/state.json: cannot be read ({error}). Delete this checkpoint, and train the run again.") from None
     return state
