@@ -152,8 +152,8 @@ def test_the_comparison_reads_several_classes_whatever_their_names(tmp_path, sev
     facts = SEVERAL | {"label_names": [name, *NAMES[1:]], "splits": {"train": train}}
     results = write(tmp_path, rows, as_lists(labels), facts)
     predictions = read_predictions(tmp_path, "test", results)
-    assert named(predictions, "label").tolist() == labels.tolist()
-    assert named(predictions, "predicted").tolist() == (rows["probabilities"] > 0.5).tolist()
+    assert named(predictions, "label").toarray().tolist() == labels.tolist()
+    assert named(predictions, "predicted").toarray().tolist() == (rows["probabilities"] > 0.5).tolist()
 
 
 def test_numbers_are_compared_with_the_mean_of_the_training_data(tmp_path):

@@ -11,7 +11,7 @@ from snaketrain.tasks.base import Task
 from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.text_classification import TextClassification
 
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE, LOGITS_AT_ONCE = 10_000, 10_000_000
 
 
 def baselines(task: Task, rows: Rows, table: Table, facts: JsonObject) -> dict[str, JsonObject]:
@@ -37,8 +37,9 @@ def of_labels(task: TextClassification, rows: Rows, table: Table, facts: JsonObj
 
 def measured(task: TextClassification, logits: np.ndarray, labels: np.ndarray) -> JsonObject:
     measuring = Measuring(task)
-    for start in range(0, len(labels), ROWS_AT_ONCE):
-        some = torch.from_numpy(labels[start : start + ROWS_AT_ONCE])
+    at_once = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // len(logits)))
+    for start in range(0, len(labels), at_once):
+        some = torch.from_numpy(labels[start : start + at_once])
         some = some.float() if some.is_floating_point() else some
         measuring.add(torch.from_numpy(logits).float().expand(len(some), -1), {"labels": some}, len(some))
     return measuring.metrics()

@@ -50,7 +50,7 @@ def mistakes_of(run: str, results: JsonObject, predictions: Predictions | None) 
         rarer=len(classes) - len(most),
         confusion=confusion if fits else None,
         confusion_names=list(classes),
-        confused=most_confused(list(classes), np.array(confusion)) if confusion is not None and not fits else [],
+        confused=most_confused(list(classes), np.array(confusion)) if confusion is not None and not fits else most_frequent(results),
         reliability=reliability_plot(results),
         ece=results.get("calibration_error"),
         hardest=found,
@@ -73,6 +73,12 @@ def most_confused(names: list[str], confusion: np.ndarray) -> list[tuple[str, st
     return [(names[true], names[predicted], int(wrong[true, predicted])) for true, predicted in cells if wrong[true, predicted]]
 
 
+def most_frequent(results: JsonObject) -> list[tuple[str, str, int]]:
+    """Of classes that are too many for a matrix in the results."""
+    most = results["confused"]["most_frequent"] if "confused" in results else []
+    return [(pair["true"], pair["predicted"], pair["examples"]) for pair in most[:MOST_IN_MATRIX]]
+
+
 def hardest(predictions: Predictions) -> tuple[list[dict[str, str]], str]:
     """The examples that the model gets most wrong, and what orders them."""
     sizes, column, order = how_wrong(predictions)
@@ -91,13 +97,20 @@ def how_wrong(predictions: Predictions) -> tuple[np.ndarray, str, str]:
         wrong = table["label"] != table["predicted"]
         return (predictions.numbers("probability") * wrong).to_numpy(float), "probability", "Confident mistakes: the most probable first"
     if predictions.form == "classes":
-        probabilities = table[[f"p_{name}" for name in predictions.classes]].to_numpy(float)
-        missed = np.abs(probabilities - named(predictions, "label"))
-        return np.where(missed > 0.5, missed, 0).max(1), "error", "By the largest error of a class's probability"
+        missed = largest_error(predictions)
+        return np.where(missed > 0.5, missed, 0), "error", "By the largest error of a class's probability"
     if predictions.form == "number":
         return np.nan_to_num(np.abs(errors(predictions))), "error", "The largest errors first"
     losses = predictions.numbers("loss") if "loss" in table else pd.Series(0.0, table.index)
     return np.nan_to_num(losses.to_numpy(float)), "loss", "The highest losses first"
+
+
+def largest_error(predictions: Predictions) -> np.ndarray:
+    if "largest_error" in predictions.table:  # of too many classes, whose probabilities were not saved
+        return predictions.numbers("largest_error").to_numpy(float)
+    probabilities = predictions.table[[f"p_{name}" for name in predictions.classes]].to_numpy(float)
+    missed: np.ndarray = np.abs(probabilities - named(predictions, "label").toarray()).max(1)
+    return missed
 
 
 def shortened(text: str) -> str:

@@ -32,8 +32,12 @@ def answers(rows: Rows, missing: list[Json], facts: JsonObject) -> dict[str, lis
     columns: dict[str, list[Json]] = {}
     if report:
         written = report.columns(report.labels(missing), rows)
-        texts = {"predicted"} if label_kind(facts["label_kind"]).has_classes else set()
-        columns = {name: [*cells] if name in texts else numbers(cells) for name, cells in written.items() if name != "label"}
+        classes = "predicted" if label_kind(facts["label_kind"]).has_classes else None  # how columns of names of classes begin
+        columns = {
+            name: [*cells] if classes and name.startswith(classes) else numbers(cells) for name, cells in written.items() if name != "label"
+        }
+        if shortened := report.shortened(scored=False):
+            print(shortened, flush=True)
     left_out = NOT_SHOWN if report else ("ids", "label")
     return columns | {name: values.tolist() for name, values in flat(rows, left_out).items()}
 

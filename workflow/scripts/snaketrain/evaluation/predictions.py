@@ -40,7 +40,7 @@ def form_of(results: JsonObject) -> str | None:
     """Derived from what the label kind's report contains, since a user's own label kind has another name."""
     if results["kind"] is None:
         return None
-    return "class" if "confusion" in results else "classes" if "classes" in results else "number"
+    return "class" if results.keys() & {"confusion", "confused"} else "classes" if "classes" in results else "number"
 
 
 def of_the_same_examples(several: Sequence[Predictions]) -> bool:

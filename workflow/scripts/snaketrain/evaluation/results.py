@@ -37,6 +37,8 @@ def write_results(
     report = report_for(rows, table, facts)
     labels = report.labels(table["label"]) if report else np.empty(0)
     (folder / f"{split}_predictions.csv").unlink(missing_ok=True)  # of an earlier evaluation with another task
+    if report and (shortened := report.shortened(bool(measured["metrics"]))):
+        print(f"{split}: {shortened}", flush=True)
     if len(rows) > ("ids" in rows):
         columns = {name: table[name] for name in ("text", "text_pair", "target") if name in table} | (
             report.columns(labels, rows) if report else {}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.stats import spearmanr
 from sklearn import metrics as scikit
 
@@ -49,6 +50,8 @@ def own_column(name: str, predictions: Predictions) -> Metric | None:
 
 def class_loss(predictions: Predictions) -> Metric | None:
     columns = [f"p_{name}" for name in predictions.classes]
+    if "label_probability" in predictions.table:  # of too many classes for a column each
+        return mean(-np.log(np.clip(predictions.numbers("label_probability").to_numpy(float), 5e-7, None)))
     if not predictions.classes or not set(columns) <= set(predictions.table):
         return None
     probabilities = predictions.table[columns].to_numpy(float)
@@ -58,12 +61,14 @@ def class_loss(predictions: Predictions) -> Metric | None:
 
 def macro_f1(predictions: Predictions) -> Metric:
     number = {name: index for index, name in enumerate(predictions.classes)}
-    size = len(number)
-    cells = (predictions.table["label"].map(number) * size + predictions.table["predicted"].map(number)).to_numpy(int)
+    label, guess = (predictions.table[column].map(number).to_numpy(int) for column in ("label", "predicted"))
+    hits = right(predictions)
 
     def metric(weights: np.ndarray) -> float:
-        confusion = np.bincount(cells, weights, size * size).reshape(size, size)
-        return float(f1(confusion.diagonal(), confusion.sum(0), confusion.sum(1)).mean())
+        counts = (
+            np.bincount(column, found, len(number)) for column, found in ((label, weights * hits), (guess, weights), (label, weights))
+        )
+        return float(f1(*counts).mean())
 
     return metric
 
@@ -110,10 +115,13 @@ def micro_f1(predictions: Predictions) -> Metric:
     return lambda weights: float(2 * (weights @ hits) / max(weights @ both, 1))
 
 
-def named(predictions: Predictions, column: str) -> np.ndarray:
-    """Whether each class is among those in a cell: a row for each example, a column for each class."""
-    cells = [in_cell(cell, predictions.classes) for cell in predictions.table[column]]
-    return np.array([[name in cell for name in predictions.classes] for cell in cells], float)
+def named(predictions: Predictions, column: str) -> csr_array:
+    """1 where a class is among those in a cell: a row for each example, a column for each class."""
+    number = {name: index for index, name in enumerate(predictions.classes)}
+    cells = [in_cell(cell, predictions.classes) & number.keys() for cell in predictions.table[column]]
+    columns = [number[name] for cell in cells for name in cell]
+    rows = np.repeat(np.arange(len(cells)), list(map(len, cells)))
+    return csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(cells), len(number)))
 
 
 def absolute_error(predictions: Predictions) -> Metric:

@@ -203,6 +203,10 @@ class Report(ABC):
         """The logits of those of the constant answers that are also measured by the other metrics of a task."""
         return {}
 
+    def shortened(self, scored: bool) -> str:
+        """What the files leave out, for the log; empty if nothing. `scored`: there are results besides the predictions."""
+        return ""
+
     @abstractmethod
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         """Columns of the table of predictions."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_LOGGED = 10  # classes
+MOST_IN_FULL = 1000  # classes; the predictions of more have the scores of the most probable ones instead of all
+MOST_PROBABLE = 5  # of each example
 
 
 class ClassTally(Tally[Label]):
@@ -100,8 +102,30 @@ class ClassReport(Report):
     def fits(self, rows: Rows) -> bool:
         return bool(self.names) and "probabilities" in rows and rows["probabilities"].shape[1:] == (len(self.names),)
 
+    @property
+    def in_full(self) -> bool:
+        """Whether the files have all scores and a confusion matrix, which for 10,000 classes alone has 100 million numbers."""
+        return len(self.names) <= MOST_IN_FULL
+
+    def shortened(self, scored: bool) -> str:
+        if self.in_full:
+            return ""
+        return f"{len(self.names):,} classes, more than {MOST_IN_FULL:,}: the predictions have the {MOST_PROBABLE} most probable ones of each example"
+
     def probability_columns(self, probabilities: np.ndarray) -> dict[str, list[str]]:
+        if not self.in_full:
+            return self.most_probable(probabilities)
         return {f"p_{name}": [f"{p:.6f}" for p in column] for name, column in zip(self.names, probabilities.T, strict=True)}
+
+    def most_probable(self, probabilities: np.ndarray) -> dict[str, list[str]]:
+        import numpy as np
+
+        columns: dict[str, list[str]] = {}
+        ranked = [np.argsort(-row, kind="stable")[:MOST_PROBABLE] for row in probabilities]  # all at once would take twice their memory
+        for place, best in enumerate(np.array(ranked, int).reshape(-1, MOST_PROBABLE).T, 1):
+            columns[f"predicted_{place}"] = [self.names[number] for number in best]
+            columns[f"probability_{place}"] = [f"{p:.6f}" for p in probabilities[np.arange(len(best)), best]]
+        return columns
 
     def by_class(self, labels: np.ndarray, predicted: np.ndarray) -> dict[str, JsonObject]:
         from sklearn.metrics import precision_recall_fscore_support

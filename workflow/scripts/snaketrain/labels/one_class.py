@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import as_text
-from snaketrain.labels.base import MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, drawable, is_missing
+from snaketrain.labels.base import BLUE, MISSING, MOST_CHARACTERS, UNKNOWN, VALID, LabelKind, Panel, Parser, drawable, is_missing
 from snaketrain.labels.classes import ClassHead, ClassReport, ClassTally, focal
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from snaketrain.runtime.json_types import Json, JsonObject
 
 MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
+MOST_PAIRS, MOST_BARS = 100, 20  # of classes, in the results and in the plot, where there are too many for a confusion matrix
 
 
 class OneClassParser(Parser[str, int]):
@@ -143,8 +144,26 @@ class OneClassReport(ClassReport):
             "majority_class": self.names[int(counts.argmax())],
             **self.calibration(probabilities.max(axis=1), right, bins),
             "classes": self.by_class(labels, predicted),
-            "confusion": confusion_matrix(labels, predicted, labels=classes).tolist(),
+            **(
+                {"confusion": confusion_matrix(labels, predicted, labels=classes).tolist()}
+                if self.in_full
+                else {"confused": self.confused(labels, predicted)}
+            ),
         }
+
+    def confused(self, labels: np.ndarray, predicted: np.ndarray) -> JsonObject:
+        """Instead of a matrix that would be too large: the number of pairs that were confused, and the most frequent of them."""
+        import numpy as np
+
+        wrong = labels != predicted
+        pairs, counts = np.unique(np.stack([labels[wrong], predicted[wrong]]), axis=1, return_counts=True)
+        most = [(*pairs[:, place], counts[place]) for place in np.argsort(-counts, kind="stable")[:MOST_PAIRS]]
+        names = [{"true": self.names[true], "predicted": self.names[guess], "examples": int(count)} for true, guess, count in most]
+        return {"pairs": len(counts), "most_frequent": names}
+
+    def shortened(self, scored: bool) -> str:
+        most = f", the results the {MOST_PAIRS} most frequent confusions instead of the confusion matrix" if scored else ""
+        return f"{shorter}{most}" if (shorter := super().shortened(scored)) else ""
 
     def baselines(self, labels: np.ndarray) -> dict[str, JsonObject]:
         import numpy as np
@@ -170,10 +189,18 @@ class OneClassReport(ClassReport):
             "predicted": [self.names[number] for number in best],
             "probability": [f"{p:.6f}" for p in probabilities.max(axis=1)],
             **self.probability_columns(probabilities),
+            **({} if self.in_full or not self.known(labels).any() else self.label_probability(labels, probabilities)),
         }
+
+    def label_probability(self, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, list[str]]:
+        """Of the true class, which need not be among the most probable ones: the comparison computes the loss from it."""
+        found = zip(labels, probabilities, strict=True)
+        return {"label_probability": [f"{row[label]:.6f}" if label >= 0 else "" for label, row in found]}
 
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
+        if "confusion" not in results:
+            return [Panel(cls.draw_most_confused, 6.5), Panel(cls.draw_reliability)]
         side = max(4.0, 1.6 + 0.7 * min(len(results["classes"]), 60))
         return [Panel(cls.draw_confusion_matrix, side + 0.8, side), Panel(cls.draw_reliability)]
 
@@ -194,6 +221,15 @@ class OneClassReport(ClassReport):
                 text = f"{count}\n{share:.0%}"
                 axes.text(column, row, text, ha="center", va="center", color="white" if share > 0.7 else "black", fontsize=9)
         axes.figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+
+    @staticmethod
+    def draw_most_confused(axes: Axes, results: JsonObject, labels: np.ndarray, rows: Rows) -> None:
+        most = results["confused"]["most_frequent"][:MOST_BARS]
+        axes.barh(range(len(most)), [pair["examples"] for pair in most], color=BLUE)
+        names = [[drawable(pair[end], MOST_CHARACTERS // 2) for end in ("true", "predicted")] for pair in most]
+        axes.set_yticks(range(len(most)), [f"{true} → {predicted}" for true, predicted in names], fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlabel="examples", title=f"most confused of {results['confused']['pairs']} pairs (true → predicted)")
 
 
 KIND = LabelKind("class", OneClassParser, OneClassTally, OneClassHead(), OneClassReport, served=True)

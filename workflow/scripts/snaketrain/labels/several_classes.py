@@ -212,10 +212,19 @@ class SeveralClassesReport(ClassReport):
 
     def columns(self, labels: np.ndarray, rows: Rows) -> dict[str, list[str]]:
         probabilities = rows["probabilities"]
-        return {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
+        columns = {"label": self.joined(labels), "predicted": self.joined(probabilities)} | self.probability_columns(probabilities)
+        return columns if self.in_full or not self.known(labels).any() else columns | self.largest_error(labels, probabilities)
+
+    def largest_error(self, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, list[str]]:
+        """Of the probability of any class, which need not be among the most probable ones."""
+        import numpy as np
+
+        return {"largest_error": ["" if np.isnan(error) else f"{error:.6f}" for error in np.abs(probabilities - labels).max(axis=1)]}
 
     def joined(self, rows: np.ndarray) -> list[str]:
-        return [as_cell([name for name, value in zip(self.names, row, strict=True) if value > 0.5], self.names) for row in rows]
+        import numpy as np
+
+        return [as_cell([self.names[number] for number in np.flatnonzero(row > 0.5)], self.names) for row in rows]
 
     @classmethod
     def panels(cls, results: JsonObject) -> list[Panel]:
