@@ -103,6 +103,15 @@ def test_it_has_figures_with_interval_and_baseline_limits_and_settings(run):
     assert "AutoModelForSequenceClassification.from_pretrained(" in text
 
 
+def test_its_settings_have_the_arguments_of_the_loss_the_optimizer_and_the_schedule(run):
+    weights = 'train.task.arguments.class_weights={"spam": 5}'
+    beyond = ["train.optimizer.arguments.eps=1e-08", 'train.schedule.arguments.drop="0.5"', 'train.callbacks=[{"use": "my.py:Ema"}]']
+    write(run / "training", "train_model", [*SETTINGS, weights, *beyond], {}, {"run": "own"})
+    text = card(run).text
+    assert '| train.task.arguments.class\\_weights | {"spam": 5} |' in text and "train.optimizer.arguments.eps | 1e-08" in text
+    assert "train.schedule.arguments.drop" in text and "my.py:Ema" in text
+
+
 @pytest.mark.parametrize(
     ("architecture", "auto"),
     [

@@ -19,9 +19,10 @@ from snaketrain.runtime.setting_strings import by_key
 
 # the settings that a reader asks for first, with those below them
 MATTER = (
-    *("model.use", "model.source", "model.arguments", "model.initial_weights", "model.adapters", "train.task.use", "train.strategy.use"),
-    *("train.batch_size", "train.batch_tokens", "train.epochs", "train.steps", "train.optimizer.use", "train.learning_rate"),
-    *("train.weight_decay", "train.schedule.use", "train.warmup", "train.freeze", "train.early_stopping", "train.seed"),
+    *("model.use", "model.source", "model.arguments", "model.initial_weights", "model.adapters", "train.task", "train.strategy"),
+    *("train.batch_size", "train.batch_tokens", "train.block_length", "train.packing", "train.epochs", "train.steps"),
+    *("train.optimizer", "train.learning_rate", "train.weight_decay", "train.groups", "train.schedule", "train.warmup"),
+    *("train.freeze", "train.callbacks", "train.early_stopping", "train.seed"),
 )
 PIPELINES = {"ForSequenceClassification": "text-classification", "ForCausalLM": "text-generation", "LMHeadModel": "text-generation"}
 LOADED_BY = {  # by how the name of an architecture ends; AutoModel itself would leave out the head
