@@ -141,6 +141,23 @@ def test_where_a_training_is(console, stream, monkeypatch):
     ]
 
 
+def test_a_journal_that_replaces_a_shorter_one_is_read_from_its_begin(console, stream):
+    """A training takes up an earlier one of as many steps as it needs, whose journal is longer than that of the one moved aside."""
+    journal = Path("results/runs/wide/training/journal.jsonl")
+    journal.parent.mkdir(parents=True)
+    write(journal, {"event": "attempt", "attempt": 1, "resume_step": 0, "steps": 1, "metric": "f1"})
+    begin(console)
+    job = console.running[1]
+    journal.parent.rename("superseded")
+    journal.parent.mkdir()
+    write(journal, *({"event": "train", "step": step, "metrics": {"loss": 0.5}} for step in (50, 102)))
+    console._look(job)
+    assert job.live_line == "wide  102/?  loss 0.5"
+    write(journal, {"event": "attempt", "attempt": 1, "resume_step": 102, "steps": 102})
+    console._look(job)
+    assert job.progress.figures == "102/102  100 %"
+
+
 def test_an_error_is_reported_once_with_its_traceback_and_log(console, stream):
     report(console, "run_info", stats=STATS)
     log = begin(console)

@@ -34,6 +34,7 @@ class RunningJob:
         self.warned: set[str] = set()
         self.journal = self.folder / "journal.jsonl"
         self._journal_read, self._log_read = _size(self.journal), _size(self.log)
+        self._journal_file = _inode(self.journal)
         if self.stage in TRAIN and (attempt := last_attempt(self.journal)):
             self.progress.add(attempt)  # of a job that an earlier workflow has submitted
 
@@ -71,8 +72,9 @@ class RunningJob:
         return self.progress.line
 
     def _events(self) -> Iterator[str]:
-        if _size(self.journal) < self._journal_read:  # another training's, which was moved aside
-            self._journal_read = 0
+        if (file := _inode(self.journal)) != self._journal_file or _size(self.journal) < self._journal_read:
+            self._journal_file, self._journal_read = file, 0  # the old one, of another training, was moved aside
+            self.progress, self.has_progress = TrainingProgress(self.name), False
         events, self._journal_read = read_events(self.journal, self._journal_read)
         for event in events:
             self.progress.add(event)
@@ -104,3 +106,7 @@ class RunningJob:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
+
+
+def _inode(path: Path) -> int:
+    return path.stat().st_ino if path.is_file() else 0
