@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -478,6 +479,33 @@ def test_results_of_an_earlier_training_are_ignored(tmp_path, uri):
         file = results / "runs/first" / path
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
     assert "test/accuracy" not in training_run(follow(results, uri)).data.metrics
+
+
+def test_results_of_a_checkpoint_that_is_not_selected_any_more_become_nan(tmp_path, uri):
+    """MLflow can delete no metric; the others of the run are those of the checkpoint that is selected now."""
+    results = make_workspace(tmp_path, {"first": {"skill": 0.9}})
+    folder = results / "runs/first"
+    selected, evaluated = (read_manifest(folder / stage / "manifest.json") for stage in ("selection", "evaluation"))
+    write_json(folder / "sets/tweets/tweets_results.json", {"split": "tweets", "metrics": {"accuracy": 0.5}})
+    on_set = Manifest("evaluate_set", "1", [], {"selection": selected.content}, {"tweets_results.json": "0"}, {}, START)
+    write_manifest(folder / "sets/tweets/manifest.json", on_set)
+    measured = {"test/accuracy", "test/macro_f1", "test.tweets/accuracy"}
+    assert measured <= training_run(follow(results, uri)).data.metrics.keys()
+
+    write_manifest(folder / "selection/manifest.json", replace(selected, facts={"step": 40}, started=time.time() + 1))
+    run = training_run(follow(results, uri))
+    assert {name for name, value in run.data.metrics.items() if math.isnan(value)} >= measured and run.data.tags["interval"] == ""
+    assert run.data.metrics["dev/accuracy"] == 0.9
+
+    path = folder / "evaluation/test_results.json"
+    found = json.loads(path.read_text())
+    del found["metrics"]["macro_f1"], found["macro_f1"]
+    write_json(path, found)
+    now = read_manifest(folder / "selection/manifest.json")
+    write_manifest(folder / "evaluation/manifest.json", replace(evaluated, identity="2", inputs={"selection": now.content}))
+    run = training_run(follow(results, uri))
+    assert run.data.metrics["test/accuracy"] == pytest.approx(0.9) and run.data.tags["interval"]
+    assert [run.data.metrics[name] for name in ("test/macro_f1", "test.tweets/accuracy")] == pytest.approx([math.nan] * 2, nan_ok=True)
 
 
 def test_a_run_deleted_in_mlflow_stays_deleted(tmp_path, uri):

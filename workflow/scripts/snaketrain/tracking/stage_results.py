@@ -1,5 +1,7 @@
 """The results of selection and evaluation: on the training's run, and as a child run for each."""
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,11 +9,13 @@ from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.tracking import tracked
+from snaketrain.tracking.limits import allowed
 from snaketrain.tracking.mlflow_store import PARENT, Store
 from snaketrain.tracking.run_keys import former_key, run_key
 from snaketrain.tracking.sent import Sent
 
 SPLITS = ("dev", "test")
+RESULT = re.compile(r"(?:dev|test(?:\.(?P<set>.+))?)/[^/]+")  # the name of a metric of the selected checkpoint
 Files = list[tuple[Path, str]]  # and the folder of each among the artifacts
 
 
@@ -67,6 +71,12 @@ class Evaluated:
         on_sets = [point for name in self.sets for point in self.points_on(name) if ".checkpoints/" not in point[0]]
         return {name: value for name, value, _, _ in (*self.points(), *on_sets)}
 
+    def finished(self, name: str) -> float:
+        """When the stage ended that a metric of this name is of; if it has no present result, when the checkpoint was selected."""
+        match = RESULT.fullmatch(name)
+        made = self.sets.get(match["set"]) if match and match["set"] else self.evaluated
+        return (made or self.selected).finished
+
     @staticmethod
     def by_split(evaluated: Manifest) -> dict[str, JsonObject]:
         return {split: tracked.read_json(evaluated.folder / f"{split}_results.json") or {} for split in SPLITS}
@@ -77,6 +87,21 @@ class StageResults:
         self.results, self.store = results, store
 
     def send(self, found: Evaluated, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
+        before = dict(sent.done)
+        self._send_new(found, training, run, experiment, sent)
+        if sent.done != before:
+            self._withdraw(found, sent.run_id)
+
+    def _withdraw(self, found: Evaluated, run_id: str) -> None:
+        """Metrics of another checkpoint, or that are not measured any more, become NaN: MLflow can delete none."""
+        present = {allowed(name) for name in found.figures()}
+        known = self.store.get(run_id).data.metrics
+        old = [name for name, value in known.items() if RESULT.fullmatch(name) and name not in present and not math.isnan(value)]
+        self.store.points(run_id, [(name, math.nan, found.finished(name), 0) for name in old if ".checkpoints/" not in name])
+        if "test/accuracy" in old:
+            self.store.tags(run_id, {tracked.INTERVAL: ""})
+
+    def _send_new(self, found: Evaluated, training: Path, run: JsonObject, experiment: str, sent: Sent) -> None:
         if sent.done.get("selection") != (token := f"{found.selected.identity} {found.selected.content}"):
             files = [(training / "manifest.json", "training"), (training.parent / "selection/selection.json", "selection")]
             points = tracked.selected(found.selection, found.selected.finished)
