@@ -134,6 +134,23 @@ def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished,
     assert integrity.damage(made) == {"model/model.safetensors": integrity.CHANGED}
 
 
+@pytest.mark.parametrize(
+    ("removed", "said"),
+    [
+        (0.9, "warning: small: step 12 has the highest dev accuracy (0.7500) of 2 evaluated checkpoints that are still there; step 4 (0.9000) was"),
+        (0.75, "\nsmall: step 12 has the highest dev accuracy (0.7500) of 2 evaluated checkpoints that are still there\n"),
+        (0.72, "\nsmall: step 12 has the highest dev accuracy (0.7500) of 3 evaluated checkpoints\n"),
+    ],
+)  # fmt: skip
+def test_a_better_checkpoint_that_is_not_kept_is_a_warning(finished, tmp_path, monkeypatch, capsys, removed, said):
+    """Which the console repeats. Checkpoints may have been kept by another metric than the one that selects."""
+    lines = [evaluation(4, removed), checkpoint(4), evaluation(8, 0.70), checkpoint(8), evaluation(12, 0.75), checkpoint(12)]
+    write(finished["training"].parent, map(json.dumps, lines))
+    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
+    select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
+    assert said in f"\n{capsys.readouterr().out}"
+
+
 def test_selecting_loads_nothing_large():
     loaded = "import select_checkpoint, sys; print({'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules))"
     scripts = Path(select_checkpoint.__file__).parent

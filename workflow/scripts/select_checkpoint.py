@@ -69,7 +69,8 @@ def main(args: Namespace) -> None:
     inputs = {"training": training.content} | ({"model": fetched.content} if fetched else {})
     job.finish(inputs, ["selection.json", *files], facts, started)
     write_card(training, data, read_manifest(args.output))
-    print(f"{training.facts['run']}: {why}")
+    is_best = winner["value"] == ranking[0]["value"]
+    print(f"{'' if is_best else 'warning: '}{training.facts['run']}: {why}")
 
 
 def rank_checkpoints(training: Path, metric: str, mode: str) -> list[Ranked]:
@@ -119,12 +120,15 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
     if winner["value"] is None:
         return "nothing was trained and there is no development set: the model as it is"
     best = "highest" if mode == "max" else "lowest"
-    why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(ranking)} evaluated checkpoints"
-    if sum(entry["value"] == winner["value"] for entry in ranking) > 1:
+    top = ranking[0]
+    left = ranking if winner is top else [entry for entry in ranking if entry["kept"]]
+    why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(left)} evaluated checkpoints"
+    if winner is not top:
+        why += " that are still there"
+    if sum(entry["value"] == winner["value"] for entry in left) > 1:
         why += "; of equal ones the earlier"
-    if winner is not ranking[0]:
-        top = ranking[0]
-        why += f" that are still there; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
+    if winner["value"] != top["value"]:
+        why += f"; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
     if select.average > 1:
         fewer = f", since no more of the {select.average} are left" if len(chosen) < select.average else ""
         why += f"; selected is the average of the weights of steps {', '.join(str(entry['step']) for entry in chosen)}{fewer}"
