@@ -34,6 +34,7 @@ def sharded(tmp_path_factory) -> Path:
     data = configuration()["data"] | {"train": {"path": "raw/*.csv"}, "shards": 2, "labels": None}
     configure(folder, data=data, runs={"small": {}})
     printed = snakemake(folder, "--until", "prepare_data").stderr
+    assert "in MLflow: " in printed and "Compare the runs" not in printed, "the page of an earlier comparison, or none"
     assert "survey_shard 2, decide_classes 1, prepare_shard 2, prepare_data 1" in printed
     return folder
 

@@ -23,7 +23,8 @@ onsuccess:
     FOLLOWER.finish()
     if any(job.rule.name == "compare_runs" for job in workflow.dag.finished_jobs):
         print_comparison()
-    launching.say_where_to_look(pipeline.tracking.uri)
+    compared = any(job.rule.name == "compare_runs" for job in workflow.dag.jobs)
+    launching.say_where_to_look(pipeline.tracking.uri, compared)
 
 
 onerror:
