@@ -5,6 +5,7 @@ Snakemake by itself silently uses the last of two equal keys, and reads every va
 
 import json
 import os
+import re
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from snaketrain.config.plain_values import DEEPEST
 from snaketrain.runtime.json_types import Json, JsonObject
 
 LONGEST_NAME = 100
+READ_AS_ANOTHER = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+)")  # YAML's octal and sexagesimal numbers: 010 is 8, 1:30 is 90
 # two ways to set the same thing: a run or file that gives one of them replaces the other
 ALTERNATIVES = {
     "train.steps": "train.epochs",
@@ -97,7 +99,7 @@ def _parsed(text: str, where: str) -> tuple[JsonObject, list[str]]:
         found = _json(text)
         loader = yaml.SafeLoader(text if found is None else text.replace("\t", " "))  # JSON allows tabs between values, YAML does not
         node = loader.get_single_node()
-        problems = [f"{where}, {problem}" for problem in _duplicate_keys(node, loader)] if node else []
+        problems = [f"{where}, {problem}" for problem in _ambiguities(node, loader)] if node else []
         if found is None and not problems:
             found = loader.construct_document(node) if node else {}
     except yaml.MarkedYAMLError as error:
@@ -125,8 +127,8 @@ def _json(text: str) -> Json:
         return None
 
 
-def _duplicate_keys(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
-    """Keys that occur more than once in the same mapping."""
+def _ambiguities(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
+    """Keys that occur more than once in the same mapping, and numbers that YAML reads as other ones."""
     waiting: list[tuple[tuple[str, ...], yaml.Node]] = [((), root)]
     seen: set[int] = set()
     while waiting:
@@ -134,13 +136,16 @@ def _duplicate_keys(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
         if id(node) in seen or len(place) > DEEPEST:
             continue
         seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.ScalarNode):
+            yield from _misread(node, loader)
+        elif isinstance(node, yaml.SequenceNode):
             waiting += [((*place, str(number)), inner) for number, inner in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
             first: dict[Hashable, int] = {}
             for key, inner in node.value:
                 if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
                     continue  # a merged mapping may repeat keys
+                yield from _misread(key, loader)
                 name = loader.construct_object(key)
                 waiting.append(((*place, str(name)), inner))
                 line = key.start_mark.line + 1
@@ -148,3 +153,10 @@ def _duplicate_keys(root: yaml.Node, loader: yaml.SafeLoader) -> Iterator[str]:
                     path = ".".join((*place, str(name)))
                     yield f"lines {first[name]} and {line}: `{path}` is given twice, and one would be ignored. Remove one."
                 first.setdefault(name, line)
+
+
+def _misread(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> Iterator[str]:
+    """A label such as 010, or a time."""
+    if node.style is None and node.tag == "tag:yaml.org,2002:int" and READ_AS_ANOTHER.fullmatch(node.value):
+        found = loader.construct_object(node)
+        yield f'line {node.start_mark.line + 1}: YAML reads `{node.value}` as the number {found}. Write "{node.value}" in quotes, or {found}.'
