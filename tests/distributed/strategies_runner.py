@@ -195,7 +195,15 @@ def trained(job: Job) -> dict[str, Any]:
     ]
     start = trainer.state.step - len(trainer.loaded)
     found = {"start": start, "losses": notes.losses, "norms": notes.norms, "metrics": notes.metrics, "ids": seen}
+    found |= {"compiled": frames()} if trainer.train.compile else {}
     return found | ({"placed": placed(job, trainer)} if job.checkpoints else {})
+
+
+def frames() -> tuple[int, int]:
+    """How many variants of functions torch.compile has compiled, of all that it met."""
+    from torch._dynamo.utils import counters
+
+    return counters["frames"]["ok"], counters["frames"]["total"]
 
 
 def placed(job: Job, trainer: Trainer) -> dict[str, float]:

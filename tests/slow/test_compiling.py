@@ -78,6 +78,7 @@ def test_no_variant_of_a_block_is_left_uncompiled():
 @pytest.mark.parametrize("model", ALONE)
 def test_compiled_blocks_train_as_others(alone, model):
     found, expected = alone[f"{model} True"], alone[f"{model} False"]
+    assert_compiled(found)
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4)
     assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
@@ -87,5 +88,11 @@ def test_compiled_blocks_train_as_others(alone, model):
 def test_compiled_blocks_train_as_others_on_two_processes(together, alone, name):
     """Other points of a mesh are refused: see `compile_error`."""
     found, expected = together[name], alone[f"{TOGETHER[name][1]} False"]
+    assert_compiled(found)
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert found["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+
+
+def assert_compiled(found: dict[str, Any]) -> None:
+    compiled, met = found["compiled"]
+    assert compiled == met > 0
