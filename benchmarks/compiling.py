@@ -46,7 +46,12 @@ CASES: dict[int, list[tuple[str, str, dict[str, Any]]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/results/compiling.json", help="(default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=REPOSITORY / "benchmarks/results/compiling.json",
+        help="where to write the figures (default: %(default)s)",
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="compiling-") as folder:
         models = sorted({model for cases in CASES.values() for _, model, _ in cases})

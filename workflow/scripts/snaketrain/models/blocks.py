@@ -1,7 +1,6 @@
 """The repeated blocks of large models, which are sharded, recomputed, compiled and computed in float8 one at a time."""
 
-import functools
-from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -18,8 +17,16 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 def recompute_activations(module: nn.Module) -> None:
     """Activation checkpointing: each block keeps only its input, and recomputes the rest in the backward pass."""
     keep_no_cache(module)  # otherwise recomputing would append the keys and values of earlier tokens twice
+    block: Any
     for block in blocks(module) or [module]:
-        block.forward = _recomputed(block.forward)
+        if not hasattr(block, "kept_forward"):  # which modules that share the block may have done already
+            block.kept_forward = block.forward
+            block.forward = MethodType(_recomputed, block)
+
+
+def _recomputed(block: nn.Module, *args: Any, **options: Any) -> Any:
+    """A method, so that a copy of the block computes with its own weights; and torch.compile ignores a functools.partial without a word."""
+    return checkpoint(block.kept_forward, *args, use_reentrant=False, **options)
 
 
 def keep_no_cache(module: nn.Module) -> None:
@@ -28,11 +35,3 @@ def keep_no_cache(module: nn.Module) -> None:
         config = getattr(part, "config", None)
         if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
-
-
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(forward)  # not functools.partial: torch.compile would not compile that, without a word
-    def compute(*args: Any, **options: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **options)
-
-    return compute
