@@ -155,7 +155,7 @@ def test_model_reruns_training(finished):
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("snaketrain/training/evaluation.py", "2 * train.batch_size", "3 * train.batch_size"),
+        ("snaketrain/training/evaluation.py", "module.eval()", "module.train()"),
         ("snaketrain/tasks/text_classification.py", ".sum()", ".mean()"),
         ("snaketrain/labels/one_class.py", "logits.argmax(-1)", "logits.argmin(-1)"),
         ("snaketrain/training/schedules.py", "return 1.0 - done / steps", "return 1.0 - (done / steps) ** 2"),
