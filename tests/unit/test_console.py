@@ -131,13 +131,13 @@ def test_where_a_training_is(console, stream, monkeypatch):
         {"event": "train", "step": 50, "metrics": {"loss": 0.5}},
     )
     console._look(job)
-    assert job.live_line == "wide  50/100  50 %  loss 0.5" and job.due_line() is None, "too early for a line"
+    assert job.live_line == "wide  50/100  50 %  loss 0.500" and job.due_line() is None, "too early for a line"
     monkeypatch.setattr(running_jobs, "LINE_SECONDS", 0.0)
-    assert (job.due_line(), job.due_line()) == ("wide  50/100  50 %  loss 0.5", None), "nothing new"
+    assert (job.due_line(), job.due_line()) == ("wide  50/100  50 %  loss 0.500", None), "nothing new"
     report(console, "job_finished", job_id=1)
     assert lines(stream)[1:] == [
         "wide  resumes after step 40",
-        "train_model        wide  done in 0:00  50/100  50 %  loss 0.5  (1 of 0 jobs)",
+        "train_model        wide  done in 0:00  50/100  50 %  loss 0.500  (1 of 0 jobs)",
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_journal_that_replaces_a_shorter_one_is_read_from_its_begin(console, s
     journal.parent.mkdir()
     write(journal, *({"event": "train", "step": step, "metrics": {"loss": 0.5}} for step in (50, 102)))
     console._look(job)
-    assert job.live_line == "wide  102/?  loss 0.5"
+    assert job.live_line == "wide  102/?  loss 0.500"
     write(journal, {"event": "attempt", "attempt": 1, "resume_step": 102, "steps": 102})
     console._look(job)
     assert job.progress.figures == "102/102  100 %"
@@ -171,7 +171,33 @@ def test_an_error_is_reported_once_with_its_traceback_and_log(console, stream):
     first, *traceback, where, last = lines(stream)[2:]
     assert first == "train_model        wide  failed: ValueError: no such wheel"
     assert traceback == [f"  {line}" for line in TRACEBACK.splitlines()] and where == "  log: logs/train_model/wide.log"
-    assert last == "1 of 3 jobs did not finish. The same command tries again; what is finished is kept."
+    assert last == "3 of 3 jobs did not finish: 1 failed, 2 not started. The same command tries again; what is finished is kept."
+
+
+def test_the_jobs_that_did_not_finish_are_counted_by_what_happened_to_them(console, stream):
+    """Of nine jobs one is done, one failed, one finished at its second try, one still ran at a Ctrl-C, and one without a log, of a rule of the user's, is done."""
+    report(console, "run_info", stats={"train_model": 7, "prepare_data": 1, "own": 1, "all": 1, "total": 10})
+    for number in (1, 2, 3, 4):
+        begin(console, number, run=f"run-{number}")
+    report(console, "job_info", jobid=5, rule_name="own", wildcards={}, log=[], output=[], reason="")
+    for number in (1, 5):
+        report(console, "job_finished", job_id=number)
+    for number in (2, 3):
+        report(console, "job_error", jobid=number, rule_msg=None, log=["its.log"])
+    begin(console, 3, run="run-3")
+    report(console, "job_finished", job_id=3)
+    lines(stream)
+    report(console, "error", messages.FAILED, logging.ERROR)
+    (last,) = lines(stream)
+    assert last.startswith("6 of 9 jobs did not finish: 1 failed, 1 stopped, 4 not started. ")
+
+
+def test_a_search_adds_jobs_when_it_has_decided(console, stream):
+    report(console, "run_info", stats=STATS)
+    console.count_jobs = lambda: 8
+    begin(console)
+    report(console, "job_finished", job_id=1)
+    assert lines(stream)[-1].endswith("(1 of 8 jobs)")
 
 
 def test_a_job_without_a_log_failed_as_the_executor_says(console, stream):

@@ -8,11 +8,14 @@ from pathlib import Path
 import limits
 import pytest
 
+import keep_log
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.orchestration import launching, stage_commands
 from snaketrain.orchestration.names import plain_name, source_name
 from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.runtime import memory_kill
 from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.memory_kill import MemoryUse
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
@@ -141,6 +144,36 @@ def test_the_comparison_of_what_is_finished_is_logged_with_its_command(pipeline,
 def test_on_a_cluster_the_log_of_the_job_has_all_output_too(pipeline, tmp_path):
     assert run(f"{stage_commands.logged('echo {}', show=True)} log", tmp_path) == [{}]
     assert run(f"{stage_commands.logged('echo {}', show=False)} log", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "said"),
+    [
+        ("kill -9 $$", 137, ["killed by SIGKILL"]),
+        ("kill -SEGV $$", 139, ["killed by SIGSEGV"]),
+        ("exit 130", 130, []),
+        ("exit 3", 3, ["ended with exit code 3"]),
+        ("exit 1", 1, []),
+        ("exit 75", 75, []),
+        ("exit 0", 0, []),
+    ],
+)
+def test_a_log_says_how_a_job_ended_that_gave_no_reason_itself(tmp_path, deed, code, said):
+    command = stage_commands.logged(f"bash -c 'echo begun; {deed}'", show=False)
+    command = f"set -euo pipefail; {command} 'a log'"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert (tmp_path / "a log").read_text().splitlines()[2:] == said
+
+
+def test_a_log_has_what_the_kernel_killed_for_memory_meanwhile(monkeypatch):
+    uses = iter([MemoryUse(0, False), MemoryUse(1, False, 100, 99)])
+    monkeypatch.setattr(memory_kill, "memory_use", lambda: next(uses))
+    monkeypatch.setattr(keep_log, "memory_use", memory_kill.memory_use)
+    monkeypatch.setattr(keep_log, "lines_of_stage", lambda: iter(["a line\n"]))
+    line, killed = keep_log.lines()
+    assert line == "a line\n" and killed.startswith("the kernel killed 1 process of this job on ")
+    assert killed.endswith(" for memory (limit 100 MB, peak 99 MB)\n")
 
 
 @pytest.mark.parametrize(

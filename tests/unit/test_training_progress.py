@@ -2,6 +2,7 @@
 
 import pytest
 
+from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.training_progress import TrainingProgress, duration
 
 
@@ -23,7 +24,7 @@ def evaluation(**metrics: float) -> dict:
 def test_a_line_has_step_loss_metric_and_time_left(progress):
     progress.add(evaluation(loss=0.5, macro_f1=0.8, accuracy=0.79))
     progress.add(train(60, 0.4817, steps=30.0, data_wait=6.0))
-    assert progress.line == "pretrained  60/126  48 %  loss 0.482  dev accuracy 0.79  eta 0:40"
+    assert progress.line == "pretrained  60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40"
 
 
 def test_the_speed_is_a_moving_average_that_an_evaluation_does_not_spoil(progress):
@@ -42,13 +43,30 @@ def test_the_time_left_includes_evaluations_as_so_far(progress):
 def test_a_resumed_training_resets_the_progress(progress):
     progress.add(evaluation(loss=0.5))
     progress.add(train(60, 0.5, steps=60.0))
-    assert progress.evaluated == "dev loss 0.5"
+    assert progress.evaluated == "dev loss 0.500"
     progress.add({"event": "attempt", "resume_step": 50, "steps": 126})
     assert progress.line == "pretrained  50/126  40 %" and progress.seconds_left is None
     progress.add(train(55, 0.5, steps=10.0))
     assert progress.pace == 2.0
     progress.add(evaluation(loss=0.4, spearman=0.3))
-    assert progress.evaluated == "dev spearman 0.3"
+    assert progress.evaluated == "dev spearman 0.300"
+
+
+def test_figures_are_written_as_in_the_table_of_the_comparison(progress):
+    progress.add(evaluation(accuracy=319 / 400))
+    assert progress.evaluated == "dev accuracy 0.798" == f"dev accuracy {rounded(0.7975)}"
+
+
+def test_the_metric_that_selects_is_shown_also_if_it_is_the_loss():
+    progress = TrainingProgress("small")
+    progress.add({"event": "attempt", "resume_step": 0, "steps": 1000, "metric": "loss"})
+    progress.add(evaluation(accuracy=0.9, loss=0.25))
+    assert progress.evaluated == "dev loss 0.250"
+
+
+def test_a_training_is_at_100_percent_at_its_end_alone(progress):
+    progress.add({"event": "attempt", "resume_step": 999, "steps": 1000})
+    assert progress.figures == "999/1000  99 %"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (40, "0:40"), (725, "12:05"), (11220, "3:07:00")])

@@ -12,9 +12,9 @@ from sklearn import metrics as reference
 
 from snaketrain.evaluation.paired import Contender, bootstrap, difference, mcnemar_test, over_seeds
 from snaketrain.evaluation.predictions import Predictions, read_predictions
-from snaketrain.evaluation.rounding import rounded
 from snaketrain.evaluation.verdicts import verdict, warnings
 from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
+from snaketrain.runtime.rounding import rounded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import verdicts as simulation

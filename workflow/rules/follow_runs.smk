@@ -1,8 +1,10 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
+from functools import partial
+
 from snaketrain.orchestration.comparison_table import print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
-from snaketrain.orchestration.unfinished import compare_finished
+from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs
 from snaketrain.runtime.job_settings import remove_unused
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
@@ -14,7 +16,7 @@ onstart:
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))
     FOLLOWER.start()
     if console:
-        console.start()
+        console.start(partial(number_of_jobs, workflow.dag))
 
 
 onsuccess:

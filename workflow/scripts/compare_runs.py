@@ -14,11 +14,11 @@ from snaketrain.evaluation.comparing import FinishedRun, Row
 from snaketrain.evaluation.mistakes import Mistakes, mistakes_of
 from snaketrain.evaluation.page import Comparison, page
 from snaketrain.evaluation.predictions import Predictions, read_predictions
-from snaketrain.evaluation.rounding import rounded, spoken
 from snaketrain.evaluation.shared_steps import picture_of, tree_of
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
+from snaketrain.runtime.rounding import rounded, spoken
 
 CHECKPOINTS = "checkpoints.csv"
 MOST_SHOWN = 8  # configurations whose mistakes the page shows

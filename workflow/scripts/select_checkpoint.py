@@ -15,6 +15,7 @@ from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.model_card import write_card
+from snaketrain.runtime.rounding import rounded
 from snaketrain.tasks.metric_modes import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
@@ -122,13 +123,15 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
     best = "highest" if mode == "max" else "lowest"
     top = ranking[0]
     left = ranking if winner is top else [entry for entry in ranking if entry["kept"]]
-    why = f"step {winner['step']} has the {best} dev {metric} ({winner['value']:.4f}) of {len(left)} evaluated checkpoints"
+    why = f"step {winner['step']} has the {best} dev {metric} ({rounded(winner['value'], 4)}) of {len(left)} evaluated checkpoints"
     if winner is not top:
         why += " that are still there"
     if sum(entry["value"] == winner["value"] for entry in left) > 1:
         why += "; of equal ones the earlier"
     if winner["value"] != top["value"]:
-        why += f"; step {top['step']} ({top['value']:.4f}) was better but is not kept: raise compute.keep_checkpoints before training"
+        why += (
+            f"; step {top['step']} ({rounded(top['value'], 4)}) was better but is not kept: raise compute.keep_checkpoints before training"
+        )
     if select.average > 1:
         fewer = f", since no more of the {select.average} are left" if len(chosen) < select.average else ""
         why += f"; selected is the average of the weights of steps {', '.join(str(entry['step']) for entry in chosen)}{fewer}"

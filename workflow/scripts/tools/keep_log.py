@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.memory_kill import kill_since, memory_use
 
 LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
 # what a progress bar has drawn over; looked for at the beginnings of lines alone, since a line may have a million characters
@@ -26,13 +27,16 @@ def main() -> None:
     parser.add_argument("log", help="file to write to")
     parser.add_argument("-a", "--append", action="store_true", help="append to the log instead of overwriting it")
     parser.add_argument("--show", action="store_true", help="also copy everything to standard output, as `tee` does")
+    parser.add_argument(
+        "--ended", type=int, metavar="CODE", help="write how a stage with this exit code ended, where it did not say so itself"
+    )
     args = parser.parse_args()
     # it ends when its input does: a stage that is being stopped may still write messages
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     problem = None
-    with open(args.log, "ab" if args.append else "wb") as log:
-        for text in lines():
+    with open(args.log, "ab" if args.append or args.ended is not None else "wb") as log:
+        for text in lines() if args.ended is None else how_it_ended(args.ended):
             content = hidden(text).encode(errors="surrogateescape")
             if not problem and (problem := write(log.fileno(), content)):
                 report = f"{args.log}: cannot be written ({problem}); the stage continues, and its output follows here\n"
@@ -42,7 +46,14 @@ def main() -> None:
 
 
 def lines() -> Iterator[str]:
-    """Whole lines, as they arrive."""
+    """Whole lines, as they arrive; then what the kernel has killed meanwhile, as it may have been the stage."""
+    before = memory_use()
+    yield from lines_of_stage()
+    if kill := kill_since(before):
+        yield f"{kill}\n"
+
+
+def lines_of_stage() -> Iterator[str]:
     decode, waiting = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode, ""
     while read := os.read(0, 1 << 16):
         complete, newline, waiting = REDRAWN.sub("", waiting + decode(read)).rpartition("\n")
@@ -53,6 +64,16 @@ def lines() -> Iterator[str]:
             waiting = ""
     if waiting := waiting + decode(b"", True):
         yield waiting
+
+
+def how_it_ended(code: int) -> Iterator[str]:
+    """Of the codes of `exit_codes.py` and of an interrupt, the stage itself has given the reason."""
+    from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED, STOPPED_EARLY, WORTH_ANOTHER_START
+
+    if code > 128 and code - 128 in set(signal.Signals) - {signal.SIGINT}:
+        yield f"killed by {signal.Signals(code - 128).name}\n"
+    elif code not in (FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, SETUP_FAILED, 128 + signal.SIGINT):
+        yield f"ended with exit code {code}\n"
 
 
 def write(place: int, content: bytes) -> OSError | None:

@@ -24,6 +24,7 @@ from snaketrain.orchestration.inspection.task_metrics import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.rounding import rounded
 from snaketrain.tasks.metric_modes import mode_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def sample(searches: "list[SampledSearch]", command: list[str]) -> int:
     for search in searches:
         if best := search.best:
             given = ", ".join(f"{name}: {value}" for name, value in best.settings.items())
-            print(f"search {search.name}: the best of {len(search.study.get_trials())} runs is {best.run} ({best.value:.4g}; {given})")
+            print(f"search {search.name}: the best of {len(search.study.get_trials())} runs is {best.run} ({rounded(best.value)}; {given})")
         else:
             print(f"search {search.name}: none of its runs has a result", file=sys.stderr)
     return 0 if all(search.best for search in searches) else 1

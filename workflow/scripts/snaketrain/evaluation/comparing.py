@@ -10,10 +10,10 @@ from typing import TypedDict
 import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
-from snaketrain.evaluation.rounding import is_number
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.setting_strings import by_key
 
 Row = JsonObject  # of the table: settings and results of a run

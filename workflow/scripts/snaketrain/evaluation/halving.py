@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
-from snaketrain.evaluation.rounding import rounded, spoken
+from snaketrain.runtime.rounding import rounded, spoken
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from snaketrain.evaluation.colours import COLOURS
 from snaketrain.evaluation.comparing import Row, SeedGroup
 from snaketrain.evaluation.curves import Curves
 from snaketrain.evaluation.drawing import Axes, Line2D, in_both_themes, plt
-from snaketrain.evaluation.rounding import is_number, spoken
 from snaketrain.labels.base import drawable
+from snaketrain.runtime.rounding import is_number, spoken
 
 LINES = ("-", "--", ":", "-.")
 FEW = 30  # points that are marked one by one

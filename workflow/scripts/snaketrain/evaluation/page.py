@@ -11,7 +11,7 @@ from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
 from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpoint_rows, chosen_by, comparable, metrics_of, sets_of
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.mistakes import Mistakes
-from snaketrain.evaluation.rounding import rounded, spoken
+from snaketrain.runtime.rounding import rounded, spoken
 
 MOST_CHARACTERS = 60  # of a setting
 

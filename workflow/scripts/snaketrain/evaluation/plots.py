@@ -8,6 +8,7 @@ from snaketrain.evaluation.drawing import Figure, plt
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import drawable
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.rounding import rounded
 
 
 def draw(path: Path, results: JsonObject, labels: np.ndarray, rows: dict[str, np.ndarray]) -> None:
@@ -34,7 +35,8 @@ def draw_metrics(path: Path, results: JsonObject) -> None:
     """A figure that lists the metrics, or says why there are none: the workflow expects a file."""
     constant = results["baselines"].get("constant", {})
     lines = [
-        f"{drawable(name).replace('_', ' ')}: {value:.4g}" + (f" (a constant answer: {constant[name]:.4g})" if name in constant else "")
+        f"{drawable(name).replace('_', ' ')}: {rounded(value)}"
+        + (f" (a constant answer: {rounded(constant[name])})" if name in constant else "")
         for name, value in results["metrics"].items()
     ]
     if not results["examples"]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, comparable, dev_value
 from snaketrain.evaluation.paired import Contender, Difference, difference
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
-from snaketrain.evaluation.rounding import is_number, rounded, spoken
+from snaketrain.runtime.rounding import is_number, rounded, spoken
 
 Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
 MOST_NAMED = 5  # runs in a warning

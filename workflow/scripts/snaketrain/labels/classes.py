@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from snaketrain.labels.base import BLUE, GREY, Head, Label, Report, Tally
+from snaketrain.runtime.rounding import rounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +168,7 @@ class ClassReport(Report):
             ylim=(-0.02, 1.02),
             xlabel=cls.probability_of,
             ylabel=cls.share_that_is,
-            title=f"expected calibration error (ECE) {results['calibration_error']:.3f}",
+            title=f"expected calibration error (ECE) {rounded(results['calibration_error'])}",
         )
         axes.plot([], [], "o-", color=BLUE, label="predictions (larger: more of them)")
         axes.legend(loc="lower right")

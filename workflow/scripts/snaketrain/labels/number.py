@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import RARE
 from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
+from snaketrain.runtime.rounding import rounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,7 +191,7 @@ class NumberReport(Report):
         axes.axhline(predicted.mean(), color=GREY, linewidth=0.8, linestyle=":", label="mean prediction")
         axes.scatter(true, predicted, s=12, alpha=0.4, color=BLUE, edgecolors="none")
         first = f", the first {MOST_POINTS} examples" if len(labels) > MOST_POINTS else ""
-        axes.set(xlabel="true", ylabel="predicted", title=f"Pearson {results['metrics'].get('pearson', float('nan')):.3f}{first}")
+        axes.set(xlabel="true", ylabel="predicted", title=f"Pearson {rounded(results['metrics'].get('pearson'))}{first}")
         axes.legend(loc="upper left")
         axes.grid(alpha=0.3)
 
@@ -201,7 +202,7 @@ class NumberReport(Report):
         missed = rows["predicted"] - labels
         axes.hist(missed[np.isfinite(missed)], bins=min(40, max(5, len(missed) // 5)), color=BLUE)
         axes.axvline(0, color=GREY, linestyle="--")
-        axes.set(xlabel="predicted minus true", ylabel="examples", title=f"mean absolute error {np.abs(missed).mean():.4g}")
+        axes.set(xlabel="predicted minus true", ylabel="examples", title=f"mean absolute error {rounded(float(np.abs(missed).mean()))}")
         axes.grid(alpha=0.3)
 
 

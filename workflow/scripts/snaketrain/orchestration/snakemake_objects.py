@@ -35,6 +35,7 @@ class GroupJob(Protocol):
 
 class Dag(Protocol):
     dependencies: Mapping[Job, Iterable[Job]]
+    finished_jobs: Iterable[Job]
 
     def needrun_jobs(self) -> Iterable[Job]: ...
     def get_job_group(self, job: Job) -> GroupJob | None: ...

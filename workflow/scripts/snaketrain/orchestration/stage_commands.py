@@ -54,9 +54,13 @@ def fitting(command: str, settings: Path) -> str:
 def logged(command: str, show: bool) -> str:
     """Writes all output to a log, with passwords concealed; the caller appends the log's path. `set -x` prints the command, ready to be repeated.
 
-    `show`: also to the log of the job that a cluster runs.
+    `show`: also to the log of the job that a cluster runs. On a failure the trap adds the exit code, since a killed process writes nothing itself.
     """
-    return f"(PS4=; set -x; {command}) 2>&1 | {launching.keep_log(show)}"
+    keep = launching.keep_log(show)
+    on_exit = shlex.quote(f'code=$?; ((code == 0)) || {keep} --ended $code "${{log[@]}}"')
+    # without bash's own message about a killed process, which repeats the command
+    piped = f'{{ (PS4=; set -x; {command}) 2>&1 3>&- | {keep} "$@" 2>&3 3>&-; }} 3>&2 2> /dev/null'
+    return f'logged() {{ log=("$@"); trap {on_exit} EXIT; {piped}; }}; logged'
 
 
 def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> str:

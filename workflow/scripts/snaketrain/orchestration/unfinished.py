@@ -29,6 +29,11 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
             print(f"{name}: {why}", file=sys.stderr)
 
 
+def number_of_jobs(dag: Dag) -> int:
+    """Of the whole workflow as it is planned now, without the rule `all`, which runs nothing."""
+    return sum(job.rule.name != "all" for job in {*dag.needrun_jobs(), *dag.finished_jobs})
+
+
 def without_results(dag: Dag, scheduler: Scheduler) -> dict[str, str]:
     """The reason by run, `train_model failed: RuntimeError: ...`, or by `run/evaluation set` if the run itself has a result."""
     left = set(dag.needrun_jobs())

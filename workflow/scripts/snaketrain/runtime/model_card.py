@@ -15,6 +15,7 @@ import yaml
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
+from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.setting_strings import by_key
 
 # the settings that a reader asks for first, with those below them
@@ -138,15 +139,17 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
     columns = ("set", "metric", "value", "interval", "baseline")
     lines: list[tuple[Json, ...]] = []
     if not results:
-        lines += [("development", name, f"{value:.4f}", "", "") for name, value in chosen["winner"]["metrics"].items()]
+        lines += [("development", name, rounded(value, 4), "", "") for name, value in chosen["winner"]["metrics"].items()]
         whose = " of the best checkpoint alone, not of the average" if chosen.get("averaged") else ""
         return f"{table(columns, lines)}\n\nNot evaluated yet: these are of the training's own evaluation{whose}."
     for each in results:
-        interval = f"{each['interval'][0]:.4f} to {each['interval'][1]:.4f}" if each.get("interval") else ""
+        interval = f"{rounded(each['interval'][0], 4)} to {rounded(each['interval'][1], 4)}" if each.get("interval") else ""
         for name, value in each["metrics"].items():
-            constant = [f"{base[name]:.4f} ({base.get('answer', label)})" for label, base in each["baselines"].items() if name in base]
+            constant = [
+                f"{rounded(base[name], 4)} ({base.get('answer', label)})" for label, base in each["baselines"].items() if name in base
+            ]
             with_interval = interval if name == "accuracy" else ""
-            lines.append((SPLITS.get(each["split"], each["split"]), name, f"{value:.4f}", with_interval, "; ".join(constant)))
+            lines.append((SPLITS.get(each["split"], each["split"]), name, rounded(value, 4), with_interval, "; ".join(constant)))
     confidence = next((each["confidence"] for each in results if "confidence" in each), None)
     interval = f"The interval is the {confidence:.0%} one over the examples (Wilson). " if confidence else ""
     return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
@@ -183,9 +186,11 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
     for each in results:
         if each["split"] == "test" and (classes := each.get("classes")):
             name, worst = min(classes.items(), key=lambda item: item[1]["f1"])
-            found.append(f"The weakest class on the test set is {plain(name)}: F1 {worst['f1']:.4f} of {worst['examples']} examples.")
+            found.append(
+                f"The weakest class on the test set is {plain(name)}: F1 {rounded(worst['f1'], 4)} of {worst['examples']} examples."
+            )
         if each["split"] == "test" and each.get("calibration_error") is not None:
-            found.append(f"Its probabilities are off by {each['calibration_error']:.4f} on average (expected calibration error).")
+            found.append(f"Its probabilities are off by {rounded(each['calibration_error'], 4)} on average (expected calibration error).")
     return "\n".join(f"- {line}" for line in found)
 
 

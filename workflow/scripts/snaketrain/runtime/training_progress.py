@@ -1,7 +1,11 @@
 """The progress of a training in one line, from the events of its journal: for its own log and the console of the workflow."""
 
-from snaketrain.runtime.journal import Event
+import re
 
+from snaketrain.runtime.journal import Event
+from snaketrain.runtime.rounding import rounded, spoken
+
+LINE = re.compile(r"\S.*  \d+/(\d+|\?)(  |$)")  # of a progress in a log
 NEWEST = 0.3  # the weight of the newest steps in the moving average of the speed
 WORKING = ("steps", "data_wait")  # the activities of every step; the others occur now and then
 
@@ -19,14 +23,14 @@ class TrainingProgress:
             self._train(event)
         elif event["event"] == "eval":
             metrics = event["metrics"]
-            name = next((name for name in (self.metric, *metrics) if name in metrics and name != "loss"), "loss")
-            self.evaluated = f"dev {name.replace('_', ' ')} {metrics[name]:.3g}" if name in metrics else ""
+            named = self.metric if self.metric in metrics else next((name for name in metrics if name != "loss"), "loss")
+            self.evaluated = f"dev {spoken(named)} {rounded(metrics[named])}" if named in metrics else ""
 
     @property
     def figures(self) -> str:
-        """`60/126  48 %  loss 0.482  dev accuracy 0.79  eta 0:40`."""
-        share = f"{self.step / self.steps:.0%}".replace("%", " %") if self.steps else ""
-        loss = f"loss {self.loss:.3g}" if self.loss is not None else ""
+        """`60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40`."""
+        share = f"{min(round(100 * self.step / self.steps), 100 if self.step >= self.steps else 99)} %" if self.steps else ""
+        loss = f"loss {rounded(self.loss)}" if self.loss is not None else ""
         left = self.seconds_left
         eta = f"eta {duration(left)}" if left else ""
         return "  ".join(filter(None, (f"{self.step}/{self.steps or '?'}", share, loss, self.evaluated, eta)))

@@ -11,6 +11,7 @@ from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking.addresses import run_address
 
@@ -153,7 +154,7 @@ def by_step(prefix: str, checkpoints: list[JsonObject], time: float) -> list[Poi
 def interval(results: JsonObject) -> dict[str, str]:
     """The interval as one tag, which takes one column instead of two."""
     low, high = results.get("interval") or (None, None)
-    return {} if low is None else {INTERVAL: f"[{low:.3f}, {high:.3f}]"}
+    return {} if low is None else {INTERVAL: f"[{rounded(low)}, {rounded(high)}]"}
 
 
 def data_points(facts: JsonObject, time: float) -> list[Point]:

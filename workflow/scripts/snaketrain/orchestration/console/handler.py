@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -35,9 +36,11 @@ class Console(logging.Handler):
         self.display = Display(theirs.stream)
         self.running: dict[int, RunningJob] = {}
         self.of_failed_group: set[int] = set()  # jobs of a group that did not make it fail
+        self.unseen: set[int] = set()  # jobs without log and output, of rules that are not ours
         self.finished: set[int] = set()
-        self.failed: set[int] = set()
+        self.unfinished: dict[int, str] = {}  # what happened to a job, until another try finishes it
         self.total = 0
+        self.count_jobs: Callable[[], int] = lambda: self.total
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         for each in theirs.filters:
@@ -67,8 +70,9 @@ class Console(logging.Handler):
 
     # --- while jobs run
 
-    def start(self) -> None:
-        """Show what jobs are at, from now on."""
+    def start(self, count_jobs: Callable[[], int]) -> None:
+        """Show what jobs are at, from now on. `count_jobs`: of the whole workflow, which grows when a search has decided."""
+        self.count_jobs = count_jobs
         if self.display.is_live:
             sys.stderr = self.display  # what other threads print
         self._thread = threading.Thread(target=self._follow, name="console", daemon=True)
@@ -105,7 +109,8 @@ class Console(logging.Handler):
     def _job_info(self, fields: JsonObject) -> None:
         log, output = fields["log"], fields["output"]
         if not log and not output:
-            return  # the rule `all`
+            self.unseen |= {fields["jobid"]} if fields["rule_name"] != "all" else set()
+            return
         folder = folder_of_job(fields["rule_name"], output[0] if output else "")
         name = " ".join(map(str, fields["wildcards"].values()))
         job = RunningJob(fields["jobid"], fields["rule_name"], name, Path(log[0] if log else ""), folder)
@@ -119,9 +124,12 @@ class Console(logging.Handler):
         self.print(f"{title}  SLURM job {slurm_job}  {log.removeprefix(f'{os.getcwd()}/')}")
 
     def _job_finished(self, fields: JsonObject) -> None:
-        if job := self.running.pop(fields["job_id"], None):
-            self.finished.add(job.number)
-            self.failed.discard(job.number)
+        number = fields["job_id"]
+        if number in self.running or number in self.unseen:
+            self.finished.add(number)
+            self.unfinished.pop(number, None)
+            self.total = self.count_jobs()
+        if job := self.running.pop(number, None):
             self._look(job)
             reached = f"  {job.progress.figures}" if job.has_progress else ""
             self.print(f"{job.title}  done in {duration(job.seconds)}{reached}  ({len(self.finished)} of {self.total} jobs)")
@@ -134,25 +142,36 @@ class Console(logging.Handler):
 
     def _job_error(self, fields: JsonObject) -> None:
         job = self.running.pop(fields["jobid"], None)
+        self.unfinished[fields["jobid"]] = "failed"
         if job is None or job.number in self.of_failed_group:
             self.of_failed_group.discard(fields["jobid"])
             return
-        self.failed.add(job.number)
         self._look(job)
         said = str(fields["rule_msg"] or "").strip()  # by the executor
         error = last_error(job.log, job.folder) if job.has_written else said or "it left no log"
         traceback = last_traceback(job.log, error) if job.has_written else []
         also = [said] if said and said != error else []
-        how = error if error.startswith("stopped by ") else f"failed: {error}"
+        if error.startswith("stopped by "):
+            self.unfinished[job.number] = "stopped"
+        how = error if error.startswith(("stopped by ", "killed by ", "ended with ")) else f"failed: {error}"
         self.print(f"{job.title}  {how}", logging.ERROR)
         self.print("\n".join(f"  {line}" for line in [*traceback, *also, f"log: {', '.join(fields['log'])}"]))
 
     def _error(self, fields: JsonObject) -> None:
         text = messages.plain_error(str(fields["msg"]))
         if text == messages.FAILED:
-            text = f"{len(self.failed)} of {self.total} jobs did not finish. The same command tries again; what is finished is kept."
+            text = f"{self.left()} The same command tries again; what is finished is kept."
         if not messages.COMMAND_FAILED.fullmatch(text):
             self.print(text, logging.ERROR)
+
+    def left(self) -> str:
+        """`4 of 9 jobs did not finish: 1 failed, 3 were not started.`"""
+        total = self.count_jobs()
+        left = total - len(self.finished)
+        ended = Counter(self.unfinished.values())
+        counts = {"failed": ended["failed"], "stopped": ended["stopped"] + len(self.running)}
+        counts["not started"] = left - sum(counts.values())
+        return f"{left} of {total} jobs did not finish: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}."
 
 
 def install(logger: logging.Logger, executes: Callable[[], bool]) -> Console | None:

@@ -1,4 +1,4 @@
-"""How figures are written on the comparison's page, in its table and in the verdict."""
+"""How metrics are written for people: on progress lines, in tables and plots, on pages, in verdicts and model cards."""
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
