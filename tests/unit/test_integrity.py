@@ -1,7 +1,9 @@
 """Files that differ from their manifest are detected, and digests are computed once."""
 
+import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from snaketrain.config.schema import Source
 from snaketrain.orchestration import own_files
 from snaketrain.runtime import integrity, manifests, stages
-from snaketrain.runtime.integrity import damage, digests, verify
+from snaketrain.runtime.digest_cache import stamp
+from snaketrain.runtime.integrity import damage, digests, read_result, verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest, write_text
 from snaketrain.runtime.run_folder import move_damaged_checkpoints
 
@@ -72,6 +75,64 @@ def test_a_reader_exits_with_the_file_and_the_stage_to_rerun(tmp_path, harm, wha
     with pytest.raises(SystemExit, match=f"^{tmp_path}/a.arrow: {what}. .*prepare_data"):
         verify(manifest)
     verify(manifest, wanted=lambda name: name.startswith("b"))  # what it does not read may be damaged
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"examples": 500', '"examples": 501'),
+        ('"data": "1234"', '"data": "1235"'),
+        ("rate=0.001", "rate=0.002"),
+        ("null", "0"),
+        ("}\n", ""),
+    ],
+    ids=["facts", "inputs", "settings", "checkpoints", "truncated"],
+)
+def test_an_edited_manifest_is_refused(tmp_path, old, new):
+    facts = {"examples": 500, "checkpoints": {"7": None}}
+    write_manifest(tmp_path / "manifest.json", Manifest("train_model", "1", ["train.rate=0.001"], {"data": "1234"}, {}, facts))
+    assert read_manifest(tmp_path / "manifest.json").facts == facts
+    text = (tmp_path / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(text[: text.rindex(old)] + text[text.rindex(old) :].replace(old, new, 1))
+    with pytest.raises(SystemExit, match=rf"^{tmp_path}/manifest.json: not a readable manifest"):
+        read_manifest(tmp_path / "manifest.json")
+
+
+def test_a_manifest_without_a_checksum_is_refused(tmp_path):
+    made(tmp_path, "a.arrow")
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    del content["checksum"]
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match="it has no checksum"):
+        read_manifest(tmp_path / "manifest.json")
+
+
+def test_an_edited_cache_hides_no_damage(tmp_path, capsys):
+    """As if a file and its entry were changed together."""
+    manifest = made(tmp_path, "a.arrow")
+    overwrite(tmp_path / "a.arrow", "this is A.arrow")
+    cache = integrity.digest_cache(tmp_path)
+    before, after = (json.dumps(each) for each in (cache.found["a.arrow"][0], stamp((tmp_path / "a.arrow").stat())))
+    edited(tmp_path / ".digests.json", before, after)
+    assert damage(manifest) == {"a.arrow": "is not what was written"}
+    assert f"warning: {tmp_path}/.digests.json: cannot be used" in capsys.readouterr().err
+    assert damage(manifest) == {"a.arrow": "is not what was written"} and not capsys.readouterr().err, "it is written again"
+
+
+def test_a_result_is_read_only_as_it_was_written(tmp_path):
+    manifest = made(tmp_path, "a.json")
+    with pytest.raises(SystemExit, match=rf"^{tmp_path}/b.json: .*prepare_data"):
+        read_result(manifest, "b.json")
+    write_text(tmp_path / "a.json", '{"accuracy": 0.5}')
+    with pytest.raises(SystemExit, match=rf"^{tmp_path}/a.json: is not what was written"):
+        read_result(manifest, "a.json")
+    assert read_result(replace(manifest, files=digests(tmp_path, ["a.json"])), "a.json") == {"accuracy": 0.5}
 
 
 @pytest.fixture

@@ -105,6 +105,22 @@ def test_batches_of_tokens_are_counted_once(tmp_path):
     assert known.asked <= 512
 
 
+@pytest.mark.parametrize("harm", ["edited", "truncated", "another's"])
+def test_damaged_counts_are_counted_again(tmp_path, capsys, harm):
+    path, another = tmp_path / "counts.json", tmp_path / "another.json"
+    for lengths_of, counts in ((lengths(500), BatchCounts(path)), (lengths(100), BatchCounts(another))):
+        Batches(lengths_of, 42, 3, 400, counts=counts).count(0)
+        counts.save()
+    wanted, text = Batches(lengths(500), 42, 3, 400).count(0), path.read_text()
+    assert text.count(str(wanted)) == 1
+    path.write_text({"edited": text.replace(str(wanted), str(wanted // 2)), "truncated": text[:-9], "another's": another.read_text()}[harm])
+    counts = BatchCounts(path)
+    assert Batches(lengths(500), 42, 3, 400, counts=counts).count(0) == wanted
+    assert f"warning: {path}: " in capsys.readouterr().err
+    counts.save()
+    assert Batches(Asked(500), 42, 3, 400, counts=BatchCounts(path)).count(0) == wanted and not capsys.readouterr().err
+
+
 def test_counts_belong_to_the_data_and_to_all_that_makes_its_batches(tmp_path):
     data = Manifest("prepare_data", "", [], {}, {"train.arrow": "1"}, path=str(tmp_path / "manifest.json"))
 

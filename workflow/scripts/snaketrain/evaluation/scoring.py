@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Evaluate, Model, Train
-from snaketrain.runtime import strict_json
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import Json, JsonObject
-from snaketrain.runtime.manifests import Manifest, digest, write_json
+from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 
 if TYPE_CHECKING:
     from snaketrain.evaluation.results import Measured, Rows
@@ -64,7 +64,17 @@ class Scoring:
         return Path(self.args.output).parent / "scores" / key
 
     def is_done(self, weights: Mapping[str, str], each: ScoredSet) -> bool:
-        return (self.folder(weights, each) / f"{each.name}.json").is_file()
+        return self._stored(weights, each) is not None
+
+    def _stored(self, weights: Mapping[str, str], each: ScoredSet) -> JsonObject | None:
+        """The metrics, if they and the rows beside them are as they were written."""
+        file = self.folder(weights, each) / f"{each.name}.json"
+        instead = "the model is evaluated again"
+        found, rows = read_if_intact(file, instead, of=f"{file.parent.name}/{each.name}"), file.with_suffix(".npz")
+        if found and not (rows.is_file() and file_digest(rows) == found["rows"]):
+            print(f"warning: {rows}: is not what was written; {instead}", file=sys.stderr, flush=True)
+            return None
+        return found
 
     def keep_only(self, *wanted: tuple[Mapping[str, str], ScoredSet]) -> None:
         """Remove the scores of other weights and settings, which would pile up. Rank 0 calls it at the end of its stage."""
@@ -75,8 +85,11 @@ class Scoring:
     def read(self, weights: Mapping[str, str], each: ScoredSet) -> tuple["Measured", "Rows"]:
         import numpy as np
 
-        folder = self.folder(weights, each)
-        return strict_json.loads((folder / f"{each.name}.json").read_text()), dict(np.load(folder / f"{each.name}.npz"))
+        folder, found = self.folder(weights, each), self._stored(weights, each)
+        if found is None:
+            raise SystemExit(f"{folder}: the scores were changed since the evaluation began. Start snakemake again: it evaluates again.")
+        measured: Measured = {"examples": found["examples"], "metrics": found["metrics"], "baselines": found["baselines"]}
+        return measured, dict(np.load(folder / f"{each.name}.npz"))
 
     def write_results(self, weights: Mapping[str, str], each: ScoredSet) -> list[str]:
         """Write what the scores show, on rank 0 alone; returns the names of the files."""
@@ -147,7 +160,8 @@ class Scoring:
                 table = each.table(len(examples))
                 constant = baselines(task, rows, table, self.data.facts) if measured else {}
                 found = {"examples": len(examples), "metrics": metrics, "baselines": constant}
-                write_json(scores / f"{each.name}.json", found)  # written last: it marks both files as complete
+                made = {"of": f"{scores.name}/{each.name}", "rows": file_digest(scores / f"{each.name}.npz")}
+                write_checked(scores / f"{each.name}.json", found | made)  # written last: it marks both files as complete
             watch.beat()
 
     def close(self) -> None:

@@ -1,13 +1,12 @@
 """Caches digests and other results of reading files on disk, since reading takes long and files rarely change."""
 
-import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.runtime.json_types import Json
-from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.manifests import read_if_intact, write_checked
 
 OWN_FILES = Path(".snakemake/snaketrain-files.json")  # digests of the user's own files, which each start of the workflow compares
 SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within the resolution of its timestamp, and keep its size
@@ -19,11 +18,9 @@ class DigestCache:
     def __init__(self, store: Path, version: str):
         self.store, self.version, self.changed = store, version, False
         self.found: dict[str, list[Json]] = {}  # a file's stamp, and the result of reading it
-        try:
-            kept = json.loads(store.read_text(encoding="utf-8"))
-            self.found = kept["found"] if kept["version"] == version else {}
-        except (OSError, ValueError, LookupError, TypeError):  # missing or damaged
-            pass
+        kept = read_if_intact(store, "the files beside it are read again")
+        if kept and kept["version"] == version:
+            self.found = kept["found"]
 
     def known(self, path: Path, name: str | None = None) -> bool:
         """Whether the file need not be read again; its key is its path unless a name is given."""
@@ -45,7 +42,7 @@ class DigestCache:
     def save(self) -> None:
         if self.changed and self.store.parent.is_dir():
             try:
-                write_text(self.store, json.dumps({"version": self.version, "found": self.found}))
+                write_checked(self.store, {"version": self.version, "found": self.found}, indent=None)
             except OSError:  # a read-only folder or a full disk
                 return
             self.changed = False

@@ -4,10 +4,13 @@ A digest is computed once and cached beside the manifest, in `.digests.json`, un
 stage verifies what it reads; the workflow checks all results when it starts, and reruns stages whose files are missing or changed.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.digest_cache import OWN_FILES, DigestCache, stamp
+from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, file_digest
 
 MISSING, CHANGED = "is missing", "is not what was written"
@@ -24,6 +27,19 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     found = {name: str(cache.of(folder / name, read, name, ours=True)) for name in names}
     cache.found = {name: entry for name, entry in cache.found.items() if name in found}
     cache.save()
+    return found
+
+
+def read_result(manifest: Manifest, name: str) -> JsonObject:
+    """A JSON file of a stage's results, whose digest is checked as it is read."""
+    path = manifest.folder / name
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest.files.get(name):
+            raise ValueError(CHANGED)
+        found: JsonObject = strict_json.loads(content)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{path}: {error}. Start snakemake again: it reruns {manifest.stage} first, which restores it.") from None
     return found
 
 

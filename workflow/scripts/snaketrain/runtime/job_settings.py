@@ -4,7 +4,6 @@ So a repeated command means the same, and workflows with other settings do not i
 Snakemake's metadata: a job's own folder may be moved aside by a training that starts over.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_setting
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, write_text
@@ -38,7 +38,7 @@ class JobSettings:
         return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"
 
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
-        path, text = self.path(name, folder), json.dumps(self._content(), indent=2, ensure_ascii=False) + "\n"
+        path, text = self.path(name, folder), strict_json.with_checksum(self._content())
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             # passwords that are recognised only by the environment are in plain text here
             holds_password = any(hidden_setting(setting) != setting for setting in self.settings)
@@ -56,7 +56,7 @@ class JobSettings:
     def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
         """`stage`: refuse the settings of any other stage."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = strict_json.checked(Path(path).read_text(encoding="utf-8"))
             settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
             found = cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

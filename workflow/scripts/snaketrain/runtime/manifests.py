@@ -1,7 +1,6 @@
 """The interface between stages: every stage ends by writing one `manifest.json`, atomically."""
 
 import hashlib
-import json
 import os
 import sys
 import time
@@ -82,10 +81,36 @@ def write_json(path: str | Path, content: Json) -> None:
     write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_checked(path: str | Path, content: JsonObject, indent: int | None = 2) -> None:
+    """Write what is read back by `read_checked`, which notices if it was changed in between."""
+    write_text(path, strict_json.with_checksum(content, indent))
+
+
+def read_checked(path: str | Path) -> JsonObject:
+    """An OSError or a ValueError if it is missing or damaged."""
+    return strict_json.checked(Path(path).read_text(encoding="utf-8"), strict_json.loads)
+
+
+def read_if_intact(path: str | Path, instead: str, of: str | None = None) -> JsonObject | None:
+    """A file that can be made again; None if it is missing, damaged, or a copy of one that is about something else.
+
+    `of`: what it is about, as it says itself; `instead`: what happens without it, for the message.
+    """
+    try:
+        content = read_checked(path)
+        if content.get("of") != of:
+            raise ValueError("it is a copy of another one")
+        return content
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        print(f"warning: {path}: cannot be used ({error}); {instead}", file=sys.stderr, flush=True)
+        return None
+
+
 def read_manifest(path: str | Path) -> Manifest:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        return Manifest(**content, path=str(path))
+        return Manifest(**strict_json.checked(Path(path).read_text(encoding="utf-8")), path=str(path))
     except (OSError, ValueError, TypeError) as error:
         raise SystemExit(f"{path}: not a readable manifest ({error}). Run the stage that writes it again.") from None
 
@@ -93,4 +118,4 @@ def read_manifest(path: str | Path) -> Manifest:
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
     content = asdict(manifest) | {"settings": list(map(hidden_setting, manifest.settings)), "finished": time.time()}
     del content["path"]
-    write_json(path, content)
+    write_checked(path, content)

@@ -49,7 +49,11 @@ class Job:
 def previous_manifest(folder: Path) -> Manifest | None:
     """The previous manifest: a copy, since Snakemake deletes the manifest itself before it starts a stage."""
     path = folder / MADE_BEFORE
-    return read_manifest(path) if path.exists() else None
+    try:
+        return read_manifest(path) if path.exists() else None
+    except SystemExit as error:
+        print(f"warning: {error} What it says of the previous result is not used.", file=sys.stderr, flush=True)
+        return None
 
 
 def parser(stage: str, description: str | None) -> argparse.ArgumentParser:

@@ -2,13 +2,20 @@
 
 Null among `metrics` is read back as NaN, so that what computes with metrics never meets None. An infinity becomes NaN as well: whatever
 decides by a metric treats all that is not finite alike.
+
+What is written to be read back ends with a checksum of its text: bit rot, a partial copy or an edit by hand is noticed when it is read.
 """
 
+import hashlib
 import json
 import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 from snaketrain.runtime.json_types import Json, JsonObject
+
+CHECKSUM = re.compile(r',\s*"checksum": "([0-9a-f]{16})"\s*}\s*\Z')
 
 
 def dumps(content: Json, **options: Any) -> str:
@@ -18,6 +25,27 @@ def dumps(content: Json, **options: Any) -> str:
 
 def loads(text: str | bytes) -> Json:
     return json.loads(text, object_hook=_with_nan)
+
+
+def with_checksum(content: JsonObject, indent: int | None = 2) -> str:
+    """The text of a file that `checked` reads. `content` has at least one key."""
+    begins = dumps(content, indent=indent, ensure_ascii=False).removesuffix("}").rstrip()
+    return f'{begins},\n  "checksum": "{_checksum(begins)}"\n}}\n'
+
+
+def checked(text: str, parse: Callable[[str], Json] = json.loads) -> JsonObject:
+    """The content as it was written; a ValueError if the text was changed since."""
+    if not (end := CHECKSUM.search(text)):
+        raise ValueError("it has no checksum: it is incomplete, or was written by an earlier version")
+    if end[1] != _checksum(text[: end.start()]):
+        raise ValueError("it was changed after it was written: its checksum is another one")
+    content: JsonObject = parse(text)
+    del content["checksum"]
+    return content
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def metrics_of(found: dict[str, float | None]) -> dict[str, float]:

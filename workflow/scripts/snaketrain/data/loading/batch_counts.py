@@ -4,7 +4,6 @@ The table has a number for each million examples. It is beside the prepared data
 whose batches are the same.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from snaketrain.config.schema import Train
 from snaketrain.data.loading import order
-from snaketrain.runtime.manifests import Manifest, digest, file_digest, write_text
+from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 
 
 class BatchCounts:
@@ -23,8 +22,8 @@ class BatchCounts:
         self.path, self.changed = path, False
         self.ends: dict[str, list[int]] = {}  # by epoch: how many batches are made when each section ends
         if path:
-            with suppress(OSError, ValueError):  # there is none yet, or it was not written by us
-                self.ends = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_if_intact(path, "the batches are counted again", of=path.stem)
+            self.ends = kept["ends"] if kept else {}
 
     @classmethod
     def of(cls, data: Manifest, train: Train) -> "BatchCounts":
@@ -44,5 +43,5 @@ class BatchCounts:
     def save(self) -> None:
         if self.path and self.changed:
             with suppress(OSError):  # a folder that may only be read, or a full disk: the next training counts again
-                write_text(self.path, json.dumps(self.ends))
+                write_checked(self.path, {"of": self.path.stem, "ends": self.ends})
                 self.changed = False

@@ -31,7 +31,7 @@ from snaketrain.data.tokenization.tokenizer import Tokenizer
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.integrity import damage, digests
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
 
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows
 
@@ -62,7 +62,7 @@ def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: To
     files = digests(building, sorted(path.name for path in building.iterdir()))
     manifest = Manifest("prepare_shard", folder.name, [], {file.title: file.sha256}, files, facts)
     # without times: a part that is made again has the same bytes, so what reads it is not stale
-    write_json(building / "manifest.json", {name: value for name, value in asdict(manifest).items() if name != "path"})
+    write_checked(building / "manifest.json", {name: value for name, value in asdict(manifest).items() if name != "path"})
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(building, folder)
     return read_manifest(folder / "manifest.json")

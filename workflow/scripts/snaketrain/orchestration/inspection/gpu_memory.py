@@ -19,7 +19,7 @@ from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
 from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import digest, write_text
+from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
 
 STORE = Path(".snakemake/snaketrain-plans.json")
 SECONDS_A_RUN = 120
@@ -50,7 +50,7 @@ def memory_errors(runs: dict[str, Settings]) -> dict[str, str]:
         plans |= dict(zip(missing, _planned(list(missing.values())), strict=True))
         with contextlib.suppress(OSError):  # a read-only folder
             STORE.parent.mkdir(exist_ok=True)
-            write_text(STORE, json.dumps({key: plan for key, plan in plans.items() if "problem" not in plan}))
+            write_checked(STORE, {"plans": {key: plan for key, plan in plans.items() if "problem" not in plan}})
     for problem in sorted({plan["problem"] for key in {*keys.values()} if "problem" in (plan := plans[key])}):
         print(f"compute.memory_gb_of_gpu: not checked. {problem}", file=sys.stderr, flush=True)
     return {name: _error(plans[key]) for name, key in keys.items() if plans[key].get("cannot fit")}
@@ -87,10 +87,8 @@ def _relevant(run: Settings) -> JsonObject:
 
 
 def _stored() -> dict[str, JsonObject]:
-    try:
-        return dict(json.loads(STORE.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
+    stored = read_if_intact(STORE, "the memory is planned again")
+    return dict(stored["plans"]) if stored else {}
 
 
 def _planned(runs: list[Settings]) -> list[JsonObject]:

@@ -22,7 +22,7 @@ from snaketrain.config.schema.model import Adapters
 from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import digest, write_text
+from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
 
 TASKS = ("text_classification", "causal_lm", "seq2seq", "module")  # those that train the model named in the settings and nothing else
 STORE = Path(".snakemake/snaketrain-parameters.json")
@@ -113,16 +113,13 @@ def _parameter_names(requests: list[Request]) -> Names:
         names |= {key: found for key, found in zip(missing, _build_models(missing.values()), strict=True) if found}
         with contextlib.suppress(OSError):  # a read-only folder
             STORE.parent.mkdir(exist_ok=True)
-            write_text(STORE, json.dumps({"version": version, "names": names}))
+            write_checked(STORE, {"version": version, "names": names})
     return names
 
 
 def _stored(version: str) -> Names:
-    try:
-        stored = json.loads(STORE.read_text(encoding="utf-8"))
-        return dict(stored["names"]) if stored["version"] == version else {}
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
+    stored = read_if_intact(STORE, "the models are built again")
+    return dict(stored["names"]) if stored and stored["version"] == version else {}
 
 
 def _build_models(requests: Iterable[Request]) -> list[list[str] | None]:
