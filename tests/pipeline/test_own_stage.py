@@ -1,4 +1,4 @@
-"""A custom stage outside the repository: a Snakefile that includes ours and adds a rule."""
+"""A custom stage outside the repository: a Snakefile that includes ours, or uses it as a module, and adds a rule."""
 
 import shutil
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import limits
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RULE = """
@@ -19,8 +20,21 @@ rule count_journal_lines:
 """
 
 
-def test_a_custom_rule_runs_after_a_training(tmp_path):
-    (tmp_path / "own.smk").write_text(f'include: "{REPOSITORY}/Snakefile"\n\n{RULE}')
+MODULE = """
+module training:
+    snakefile: "{workflow}"
+
+use rule * from training
+"""
+WAYS = {
+    "include": f'include: "{REPOSITORY}/Snakefile"\n\n',
+    "module": MODULE.format(workflow=REPOSITORY / "workflow/Snakefile"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_custom_rule_runs_after_a_training(tmp_path, way):
+    (tmp_path / "own.smk").write_text(WAYS[way] + RULE)
     shutil.copytree(REPOSITORY / "config", tmp_path / "config")
     command = [Path(sys.executable).with_name("snakemake"), "--snakefile", "own.smk", "-n", "results/runs/from_scratch/lines.txt"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=limits.seconds(60))

@@ -56,7 +56,7 @@ def test_no_other_file_runs_slurms_programs():
 
 
 def test_rules_run_none_of_slurms_programs():
-    for path in [WORKFLOW.parent / "Snakefile", *(WORKFLOW / "rules").glob("*.smk")]:
+    for path in [WORKFLOW.parent / "Snakefile", WORKFLOW / "Snakefile", *(WORKFLOW / "rules").glob("*.smk")]:
         code = [line.partition("#")[0] for line in path.read_text().splitlines()]
         assert not [line for line in code if PROGRAMS - {"sbatch"} & set(line.replace('"', " ").split())], path
 
