@@ -14,6 +14,7 @@ FILES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "data.sources", "labels")  # and all below them
 GROUND = {
     "snaketrain",
+    "snaketrain.own",
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
     "snaketrain.training.schedules",

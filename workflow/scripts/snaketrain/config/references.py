@@ -10,13 +10,13 @@ import importlib.util
 import itertools
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from snaketrain.config.errors import near
+from snaketrain.own import import_file
+from snaketrain.runtime.loaded_code import watch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -28,13 +28,15 @@ class NotFound(Exception):
 def load(name: str, short_names_in: str | None = None) -> Any:  # only the caller knows what it is
     """The class or function behind `short_name`, `package.module.Class` or `path/to/file.py:Class`."""
     file, attribute = find(name, short_names_in)
-    if file is not None and PACKAGE not in file.parents:
-        return getattr(_module_from(file), attribute)
+    if ".py:" in name:
+        watch()
+        return getattr(import_file(Path(name.rpartition(":")[0])), attribute)
     if "." not in name:
         in_one_file = file is not None and file.stem == str(short_names_in).rpartition(".")[2]
         module = f"snaketrain.{short_names_in}" if in_one_file else f"snaketrain.{short_names_in}.{name}"
         return getattr(importlib.import_module(module), attribute)
     module, _, attribute = name.rpartition(".")
+    watch(module.partition(".")[0])
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -81,6 +83,10 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
 def _attribute_in(path: Path, attribute: str, name: str) -> tuple[Path, str]:
     if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         raise NotFound(f"`{name}`: there is no file {path} (from {Path.cwd()}). Correct the path")
+    if path.suffix != ".py" or "." in path.stem:
+        raise NotFound(f"`{name}`: Python cannot import a file of the name {path.name}. Rename it, such as to my_code.py")
+    if (path.with_suffix("") / "__init__.py").is_file():
+        raise NotFound(f"`{name}`: {path} and {path.with_suffix('')}/ are modules of one name. Rename one of them")
     try:
         names = _top_level_names(path.resolve())
     except SyntaxError as error:
@@ -165,19 +171,6 @@ def likely_files(folder: Path, wanted: str) -> Iterator[Path]:
     for below in folder.glob("*/*/"):
         if wanted.lower().startswith(below.name.replace("_", "")):
             yield from below.glob("*.py")
-
-
-def _module_from(file: Path) -> ModuleType:
-    """Import a user's own file, which can import the modules beside it."""
-    if str(file.parent.resolve()) not in sys.path:
-        sys.path.append(str(file.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise NotFound(f"{file}: is not a Python module. Name a file that ends with .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(file.stem, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _nearest(name: str, names: set[str] | list[str], otherwise: str = "") -> str:

@@ -6,19 +6,20 @@ them is digested without comments, docstrings and layout. Packages that cannot a
 
 import ast
 import functools
-import hashlib
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from snaketrain.runtime.digest_cache import DigestCache
+from snaketrain.runtime.loaded_code import digest_of_tree, without_type_checking
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 # they record, launch and report, or declare settings, whose values are compared one by one: none of it affects results
 WITHOUT_EFFECT_ON_RESULTS = (
     "snaketrain.runtime",
     "snaketrain.config",
+    "snaketrain.own",
     "snaketrain.orchestration",
     "snaketrain.slurm",
     "snaketrain.training.callbacks",
@@ -87,11 +88,8 @@ def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]  # never run
-    names = sorted(set(_imports(tree, path)))
-    for node in ast.walk(tree):
-        _drop_docstring(node)
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12], names
+    names = sorted(set(_imports(without_type_checking(tree), path)))
+    return digest_of_tree(tree), names
 
 
 def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
@@ -125,11 +123,3 @@ def _own_modules() -> dict[str, Path]:
 @functools.cache
 def _importable_from(folder: Path) -> set[str]:
     return {path.stem for path in folder.iterdir()}
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        node.body = node.body[1:] or [ast.Pass()]
