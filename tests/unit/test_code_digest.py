@@ -95,6 +95,24 @@ def test_a_users_own_file_and_the_module_beside_it_count(tmp_path):
     assert [name for name in before if before[name] != after[name]] == [f"code.{beside}"]
 
 
+def test_packages_and_relative_imports_beside_own_code_count(tmp_path):
+    own = {
+        "task.py": "from mylib.utils import g\nfrom . import rel",
+        "rel.py": "X = 1",
+        "mylib/__init__.py": "",
+        "mylib/utils.py": "def g():\n    from .deep import inner\n    from mylib import other",
+        "mylib/deep/__init__.py": "",
+        "mylib/deep/inner.py": "from .. import top",
+        "mylib/other.py": "",
+        "mylib/top.py": "",
+    }
+    for name, text in own.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "unused.py").touch()
+    assert {name for name in digests(tmp_path / "task.py") if name.startswith("/")} == {str(tmp_path / name) for name in own}
+
+
 def test_results_of_reading_are_cached_until_the_file_changes(tmp_path):
     reads, file, store = [], tmp_path / "a.py", tmp_path / "store.json"
 

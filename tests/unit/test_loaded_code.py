@@ -138,7 +138,10 @@ def test_files_and_variables_that_own_code_reads_are_recorded(tmp_path):
 def test_the_packages_that_own_code_imports_are_recorded_with_their_versions(tmp_path):
     from importlib.metadata import version
 
-    write(tmp_path, {"task.py": "import os\nfrom packaging import version as v\nfrom helper import t", "helper.py": "from yaml import safe_load as t"})
+    write(
+        tmp_path,
+        {"task.py": "import os\nfrom packaging import version as v\nfrom helper import t", "helper.py": "from yaml import safe_load as t"},
+    )
     program = 'load("task.py:v"), load("jinja2.Template")\nprint(json.dumps(imported_packages()))'
     assert python(tmp_path, program) == {name: version(name) for name in ("Jinja2", "PyYAML", "packaging")}
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
 
 __path__: list[str] = []  # this module is the parent package of all own files
 LIBRARY = Path(__file__).resolve().parents[1]
@@ -93,13 +92,10 @@ class OwnLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         sources[path] = self.get_data(path)
-        return self.source_to_code(sources[path], path)
-
-    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # as typeshed declares it
-        tree = ast.parse(data, filename=str(path))
+        tree = ast.parse(sources[path], filename=path)
         world = ".".join(self.name.split(".")[:3])
         rewritten = ast.fix_missing_locations(_Imports(world, _decoded(world.rpartition(".")[2])).visit(tree))
-        code: CodeType = compile(rewritten, str(path), "exec", dont_inherit=True, optimize=_optimize)
+        code: CodeType = compile(rewritten, path, "exec", dont_inherit=True)
         return code
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from snaketrain.own import is_beside
 from snaketrain.runtime.digest_cache import DigestCache
 from snaketrain.runtime.loaded_code import digest_of_tree, without_type_checking
 
@@ -46,13 +47,15 @@ LABEL_CLASSES_USED = {
 def code_strings(script: str | Path, *plugins: str | Path) -> list[str]:
     """`code.<module>=<digest>` for a stage's script, the user's own files, and every project module they import."""
     digests: dict[str, str] = {}
-    waiting = [Path(script), *map(Path, plugins)]
+    waiting = [(path, path.parent) for path in map(Path, (script, *plugins))]  # each with the folder that its imports are looked up in
+    done = set()
     while waiting:
-        path = waiting.pop()
+        path, world = waiting.pop()
         name = module_name(path)
-        if name not in digests and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
-            digests[name], imported = _cached_read(path.resolve(), Path(script).stem)
-            waiting += imported
+        if (name, world) not in done and not name.startswith(WITHOUT_EFFECT_ON_RESULTS):
+            done.add((name, world))
+            digests[name], imported = _cached_read(_in_its_folder(path), Path(script).stem)
+            waiting += [(file, world) for each in imported for file in _files_of(each, path, world)]
     _cached().save()
     return [f"code.{name}={digest}" for name, digest in sorted(digests.items())]
 
@@ -69,12 +72,17 @@ def module_name(path: Path) -> str:
 
 
 @functools.cache
-def _cached_read(path: Path, stage: str) -> tuple[str, list[Path]]:
-    """A file's digest and the project files it imports, without the classes that the stage does not use."""
+def _cached_read(path: Path, stage: str) -> tuple[str, list[str]]:
+    """A file's digest and the names that it imports, without the classes that the stage does not use."""
     used = LABEL_CLASSES_USED.get(stage, LABEL_CLASSES) if path.parent == LABELS else LABEL_CLASSES
     unused = tuple(ending for ending in LABEL_CLASSES if ending not in used)
     digest, names = _cached().of(path, partial(_read, unused=unused), name=f"{path} without {unused}" if unused else None)
-    return digest, [found for name in names if (found := project_file(name, path.parent))]
+    return digest, names
+
+
+def _in_its_folder(path: Path) -> Path:
+    """Of a link, the place of the link: that is where what it imports is looked up."""
+    return path.parent.resolve() / path.name
 
 
 @functools.cache
@@ -88,38 +96,47 @@ def _read(path: Path, unused: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     if unused:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.ClassDef) and node.name.endswith(unused))]
-    names = sorted(set(_imports(without_type_checking(tree), path)))
+    names = sorted(set(_imports(without_type_checking(tree))))
     return digest_of_tree(tree), names
 
 
-def _imports(tree: ast.AST, path: Path) -> Iterator[str]:
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Names of modules, and of what is taken from them, which may be modules too; relative ones begin with dots."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            package = module_name(path).split(".") if SCRIPTS in path.parents else []
-            start = ".".join([*package[: len(package) - node.level], node.module or ""]) if node.level else node.module or ""
-            if start.rstrip("."):
-                yield start.rstrip(".")
-            yield from (f"{start.rstrip('.')}.{alias.name}" for alias in node.names)
+            start = "." * node.level + (node.module or "")
+            if start.strip("."):
+                yield start
+            yield from (f"{start}{'.' if node.module else ''}{alias.name}" for alias in node.names)
+
+
+def _files_of(name: str, importing: Path, world: Path) -> list[Path]:
+    """The project files that an import executes: the module, and for own code also the packages that it is in."""
+    if not name.startswith("."):
+        return [own] if (own := _own_modules().get(name)) else _below(world, name.split(".")) if _is_beside(name, world) else []
+    above = len(name) - len(name.lstrip("."))
+    return _below(importing.resolve().parents[above - 1], name[above:].split("."))
+
+
+def _below(folder: Path, parts: list[str]) -> list[Path]:
+    modules = [folder.joinpath(*parts[:number]) for number in range(1, len(parts) + 1)]
+    files = [next((file for file in (each / "__init__.py", each.with_suffix(".py")) if file.is_file()), None) for each in modules]
+    return [file for file in files if file]
+
+
+def project_file(name: str, beside: Path) -> Path | None:
+    """The file of a module of the project, or of one beside a user's own file; None for a library's."""
+    files = _files_of(name, beside / "any.py", beside)
+    return files[-1] if files and files[-1].with_suffix("").parts[-1] in (name.rpartition(".")[2], "__init__") else None
 
 
 @functools.cache
-def project_file(name: str, beside: Path) -> Path | None:
-    """The file of a module of the project, or of one beside a user's own file; None for a library's."""
-    if own := _own_modules().get(name):
-        return own
-    if name.partition(".")[0] not in _importable_from(beside):
-        return None
-    module = beside.joinpath(*name.split("."))
-    return next((file for file in (module.with_suffix(".py"), module / "__init__.py") if file.is_file()), None)
+def _is_beside(name: str, world: Path) -> bool:
+    return is_beside(name.partition(".")[0], world)
 
 
 @functools.cache
 def _own_modules() -> dict[str, Path]:
     return {module_name(path): path for path in SCRIPTS.rglob("*.py")}
-
-
-@functools.cache
-def _importable_from(folder: Path) -> set[str]:
-    return {path.stem for path in folder.iterdir()}

@@ -160,9 +160,10 @@ def _plain_modules() -> Iterator[str]:
     """Own modules that were imported under their own names: found by PYTHONPATH, or installed in editable mode; not the script itself."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and name not in ("__main__", "__mp_main__") and file not in own.sources and is_own(file):
-            if not any(part.startswith(".") for part in Path(_named_here(file)).parts):  # such as a cache of downloaded code
-                yield file
+        if not isinstance(file, str) or name in ("__main__", "__mp_main__") or file in own.sources or not is_own(file):
+            continue
+        if not any(part.startswith(".") for part in Path(_named_here(file)).parts):  # such as a cache of downloaded code
+            yield file
 
 
 def _named_here(path: str) -> str:
