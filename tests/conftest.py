@@ -8,6 +8,9 @@ from filelock import FileLock
 
 # torch's threads, here and in processes of the tests: as many tests run at once as there are cores, and spinning threads would slow each other down
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault(
+    "SNAKETRAIN_CHECKS", "names"
+)  # trying takes seconds for each configuration; tests/unit/test_checks_by_effect.py tests it
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [

@@ -1,5 +1,7 @@
 """Fixtures of several unit tests: data prepared from a text."""
 
+from pathlib import Path
+
 import pyarrow
 import pytest
 
@@ -29,3 +31,24 @@ def prepared(tmp_path, tiny_tokenizer):
 
 def arrow(path):
     return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all().to_pylist()
+
+
+@pytest.fixture
+def by_effect(monkeypatch):
+    """Runs are also checked by effect, in this process, which has imported torch already."""
+    from snaketrain.checking.findings import Findings
+    from snaketrain.checking.runs import Checks
+    from snaketrain.orchestration import effects
+
+    checks = Checks(Findings(lambda _: None), Path("results"))
+
+    def asked(runs):
+        found = []
+        for name, run in runs.items():
+            before = len(checks.findings.problems)
+            checks.check(run)
+            found += [f"{problem} (run {name})" for problem in checks.findings.problems[before:]]
+        return found, []
+
+    monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
+    monkeypatch.setattr(effects, "asked", asked)

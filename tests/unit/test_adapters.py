@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
+from snaketrain.checking.parameters import pattern_problems
 from snaketrain.config.runs import read, strings
 from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weight_files import load_weights, read_weights, save_weights
-from snaketrain.orchestration.inspection import parameter_patterns
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.training.building import build
 from snaketrain.training.parameters import check_groups
@@ -38,13 +38,14 @@ def test_other_strategies_are_refused_with_one_line(strategy):
     assert f"model.adapters: was not tested with train.strategy `{strategy}`: use `single`, `ddp` or `fsdp`." in strategy_errors(run)
 
 
-def test_names_that_match_no_module_are_reported_before_any_job(monkeypatch):
+def test_names_that_match_no_module_are_reported_before_any_job():
     adapters = {"target_modules": ["query", "valeu"], "modules_to_save": ["self.query", "pooling"]}
-    run = read({"data": DATA, "model": {**ADAPTED, "adapters": adapters}, "train": {"groups": [{"match": "*.lora_B.*"}]}})
-    names = [name for name, _ in BertForSequenceClassification(BertConfig(**SIZE)).named_parameters()]
-    monkeypatch.setattr(parameter_patterns, "_request", lambda run: {"use": "bert"})
-    monkeypatch.setattr(parameter_patterns, "_parameter_names", lambda requests: {parameter_patterns.digest(requests[0]): names})
-    ((first, second),) = parameter_patterns.pattern_errors([run.runs["default"].settings])
+    run = (
+        read({"data": DATA, "model": {**ADAPTED, "adapters": adapters}, "train": {"groups": [{"match": "*.lora_B.*"}]}})
+        .runs["default"]
+        .settings
+    )
+    first, second = pattern_problems(run, {"model": BertForSequenceClassification(BertConfig(**SIZE))})
     assert first == "model.adapters.target_modules: the model has no module 'valeu'. Did you mean 'value'?"
     assert second.startswith("model.adapters.modules_to_save: the model has no module 'pooling'")
 

@@ -81,7 +81,10 @@ class ClassHead(Head):
                 raise SystemExit(
                     f"train.task.arguments.class_weights: there is no class {unknown!r}{nearest(unknown, names)} Classes: {', '.join(names)}."
                 )
-            return torch.tensor([given.get(name, 1.0) for name in names])
+            weights = [given.get(name, 1.0) for name in names]
+            if not any(weights):
+                raise SystemExit("train.task.arguments.class_weights: all are 0, so that nothing is learnt. Give a class another weight.")
+            return torch.tensor(weights)
         of_class, examples = counts()
         return torch.tensor([self.balanced(max(1, count), examples, len(names)) for count in of_class])
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from snaketrain.data.sources.fetching import describe, misnamed_digests, named_f
 from snaketrain.data.sources.formats import slices
 from snaketrain.data.sources.objects import address_problems
 from snaketrain.data.sources.reading import check, check_inputs
+from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
 from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
 from snaketrain.orchestration.inspection.gpu_memory import memory_errors
-from snaketrain.orchestration.inspection.parameter_patterns import pattern_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.inspection.streamed_data import stream_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
@@ -85,11 +86,11 @@ def examine(config: JsonObject) -> dict[str, Settings]:
         if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
             problems += [problem for problem in readable(data) if not follows_by_path(problem, wrong)]
     runs = settings_of(reading.runs)
-    with_model = {name: run for name, run in runs.items() if not follows("model", reading.runs[name].wrong)}
-    for name, errors in zip(with_model, pattern_errors(with_model.values()), strict=True):
-        problems += [f"{problem} (run {name})" for problem in errors if not follows_by_path(problem, reading.runs[name].wrong)]
     problems += same_in_queue(runs)
     problems += tracking(runs)
+    whole = {name: run for name, run in runs.items() if not follows("data", reading.runs[name].wrong)}
+    wrong = set().union(*(found.wrong for found in reading.runs.values()))
+    problems += [each for each in effect_problems(whole) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # with wrong settings, a plan would fail or mean nothing
         problems = [f"{problem} (run {name})" for name, problem in memory_errors(runs).items()]
     if problems:
@@ -100,6 +101,18 @@ def examine(config: JsonObject) -> dict[str, Settings]:
 def follows_by_path(problem: str, wrong: set[str]) -> bool:
     """Whether a problem, which begins with its place, is only a consequence of an error there or above."""
     return follows(problem.partition(":")[0], wrong)
+
+
+def is_known(found: str, problems: Iterable[str]) -> bool:
+    """Whether a problem was reported at its place, or above or below it."""
+    place = place_of(found)
+    return any(f"{place}.".startswith(f"{other}.") or f"{other}.".startswith(f"{place}.") for other in map(place_of, problems))
+
+
+def place_of(problem: str) -> str:
+    """Without the name of a run or dataset in front."""
+    place = re.split(r"[: ]", problem, maxsplit=1)[0].rstrip(".")
+    return re.sub(r"^(runs|sweeps|search|datasets)\.[^.]+\.", "", place).removesuffix(".use").removesuffix(".arguments")
 
 
 def sources(run: Settings) -> Iterator[str]:

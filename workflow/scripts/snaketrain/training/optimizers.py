@@ -54,7 +54,8 @@ def one_optimizer(
     for name in ARGUMENTS_WITH_SETTINGS:
         if name in given:
             raise SystemExit(f"{where}.arguments.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead.")
-    closure = inspect.signature(made.step).parameters.get("closure")
+    step = getattr(made, "step", None)  # a function that makes an optimizer has none
+    closure = inspect.signature(step).parameters.get("closure") if step else None
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise SystemExit(f"{where}.use: {setting.use} {NEEDS_CLOSURE}")
     arguments = {"lr": rate, **given}
@@ -64,6 +65,12 @@ def one_optimizer(
         optimizer: Optimizer = sharded(members, made, **arguments, **options) if sharded else made(members, **arguments)
     except ValueError as error:
         raise SystemExit(f"{where}: {setting.use}: {error}. Correct its arguments, or the parameters that it gets.") from error
+    if not isinstance(optimizer, Optimizer):
+        what = "nothing" if optimizer is None else f"a {type(optimizer).__name__}"
+        raise SystemExit(
+            f"{where}.use: `{setting.use}` returns {what}, not an optimizer. Name a class derived from torch.optim.Optimizer, or a function "
+            "that returns one."
+        )
     return optimizer
 
 

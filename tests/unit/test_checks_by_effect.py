@@ -1,0 +1,204 @@
+"""What a configuration does is tried before any job: names that exist and values of the right type may still be wrong."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.orchestration import effects
+from snaketrain.orchestration.preflight import examine
+
+SIZE = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+BASE = {
+    "data": {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}, "labels": {0: "bad", 1: "good"}},
+    "model": {"use": "transformers.BertForSequenceClassification", "arguments": SIZE},
+    "train": {"steps": 20},
+}
+LANGUAGE = {
+    "data": {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}, "label": None},
+    "model": {"use": "transformers.LlamaForCausalLM", "arguments": SIZE | {"max_position_embeddings": 64}},
+    "train": {"steps": 20, "task": "causal_lm", "block_length": 65},
+    "select": {"metric": "loss"},
+}
+MODULE = {
+    "data": {"train": {"use": "mine.py:Images"}},
+    "model": {"use": "mine.py:Net"},
+    "train": {"steps": 3, "task": {"use": "module", "arguments": {"losses": {"output": {"use": "torch.nn.MSELoss"}}}}},
+    "select": {"metric": "loss"},
+}
+MINE = """
+import os
+import sys
+import time
+
+import torch
+
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        return torch.ones(3), torch.ones(2)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 2):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, width)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+class Values(Net):
+    def forward(self, inputs):
+        if float(inputs.sum()) < 0:
+            raise ValueError("negative")
+        return self.layer(inputs.detach().numpy() @ torch.eye(3).numpy() if False else inputs)
+
+
+def adam(params, lr):
+    torch.optim.Adam(params, lr=lr)
+
+
+def stops(params, lr):
+    print("noise")
+    sys.exit(3)
+
+
+def leaves(params, lr):
+    print("noise")
+    os._exit(7)
+
+
+def crashes(params, lr):
+    os.kill(os.getpid(), 11)
+
+
+def hangs(params, lr):
+    time.sleep(3600)
+
+
+def loss_maker():
+    return lambda prediction, target: (prediction - target) ** 2
+
+
+def rising(done, steps):
+    return float("inf") if done == 7 else 1.0
+"""
+GROUPS = [{"match": "bert.*", "rate_scale": 0.5}, {"match": "bert.embeddings.*", "rate_scale": 0.1}]
+# the configuration, the changed setting, its value, the beginning of the problem, and why it is wrong
+WRONG = [
+    (BASE, "train.schedule", {"use": "cosine", "arguments": {"lowest": -1}}, "train.schedule: `cosine` with lowest -1 gives -", "negative rates maximise the loss"),
+    (BASE, "train.schedule", {"use": "warmup_stable_decay", "arguments": {"decay": 0}}, "train.schedule: `warmup_stable_decay`: ZeroDivisionError", "divides by it"),
+    (BASE, "train.schedule", {"use": "inverse_square_root", "arguments": {"stable": 0}}, "train.schedule: `inverse_square_root`: ZeroDivisionError", "divides by it"),
+    (BASE, "train.schedule", {"use": "cosine", "arguments": {"lowest": 5}}, "train.schedule: `cosine` with lowest 5 gives ", "exceeds the peak"),
+    (BASE, "train.schedule", {"use": "torch.optim.lr_scheduler.CosineAnnealingLR", "arguments": {"eta_min": -1}}, "train.schedule: `torch.optim.lr_scheduler.CosineAnnealingLR` with eta_min -1 gives -", "negative rates"),
+    (BASE, "train.schedule", {"use": "torch.optim.lr_scheduler.ReduceLROnPlateau", "arguments": {"min_lr": -1}}, "train.schedule.arguments.min_lr: is -1", "negative rates"),
+    (BASE, "train.schedule", "mine.py:rising", "train.schedule: `mine.py:rising` gives inf at step 8 of 20", "no rate"),
+    (BASE, "train.groups", [{"match": "bert.*", "schedule": {"use": "cosine", "arguments": {"lowest": -1}}}], "train.groups.0.schedule: `cosine` with lowest -1", "negative rates"),
+    (BASE, "data.max_length", 1000, "data.max_length: is 1000, but the model has 512 positions. Set data.max_length: 512, or raise", "no such positions"),
+    (LANGUAGE, "train.block_length", 65, "train.block_length: is 65, but the model has 64 positions", "no such positions"),
+    (BASE, "model.arguments", SIZE | {"vocab_size": 3}, "model.arguments.vocab_size: the tokenizer has ", "tokens without an embedding"),
+    (BASE, "model.arguments", SIZE | {"hidden_dropout_prob": 2}, "model.arguments: `transformers.BertForSequenceClassification`: ValueError: dropout", "no probability"),
+    (BASE, "train.task", {"use": "text_classification", "arguments": {"class_weights": {"bad": 0, "good": 0}}}, "train.task.arguments.class_weights: all are 0", "nothing is learnt"),
+    (BASE, "train.groups", GROUPS, "train.groups.1.match: \"bert.embeddings.*\" only matches parameters that train.groups.0 ('bert.*') takes first", "shadowed"),
+    (BASE, "train.optimizer", "mine.py:adam", "train.optimizer.use: `mine.py:adam` returns nothing, not an optimizer", "no optimizer"),
+    (BASE, "train.optimizer", "mine.py:stops", "train.optimizer: `mine.py:stops` ends the process by SystemExit(3)", "exits"),
+    (BASE, "train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": -1}}, "train.optimizer: torch.optim.AdamW: Invalid epsilon", "refused by torch"),
+    (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
+    (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
+    (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),
+]  # fmt: skip
+
+
+def changed(config, where, value):
+    key, _, rest = where.partition(".")
+    return config | {key: changed(config.get(key, {}), rest, value) if rest else value}
+
+
+def problems_of(config):
+    try:
+        examine(config)
+    except ConfigurationError as error:
+        return error.problems
+    return []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, tiny_tokenizer):
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"film {i},{i % 2}\n" for i in range(40)))
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "tokenizer").symlink_to(tiny_tokenizer)
+    (tmp_path / ".snakemake").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("config", "where", "value", "begins"), [each[:4] for each in WRONG], ids=[f"{each[1]}: {each[4]}" for each in WRONG]
+)
+def test_what_would_fail_or_learn_nothing_is_refused(folder, by_effect, config, where, value, begins):
+    found = problems_of(changed(config, where, value))
+    assert any(problem.startswith(begins) for problem in found), found
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "where", "value"),
+    [
+        (BASE, "train.steps", 20),
+        (LANGUAGE, "train.block_length", 64),
+        (MODULE, "train.steps", 3),
+        (MODULE, "model.use", "mine.py:Values"),  # which cannot run without values
+        (BASE, "train.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
+        (BASE, "train.groups", GROUPS[::-1]),
+    ],
+)
+def test_what_works_is_accepted(folder, by_effect, config, where, value):
+    assert problems_of(changed(config, where, value)) == []
+
+
+# --- the process
+
+
+@pytest.fixture
+def in_a_process(folder, monkeypatch):
+    monkeypatch.delenv("SNAKETRAIN_CHECKS", raising=False)
+    monkeypatch.setattr(effects, "SECONDS_AN_ATTEMPT", 20.0)
+
+
+def test_what_ends_or_holds_the_process_is_the_fault_of_that_object(in_a_process, capfd):
+    uses = {"leaves": "ends with exit code 7", "crashes": "is killed by SIGSEGV", "hangs": "has not returned after 20 seconds"}
+    runs = {use: {"train.optimizer": f"mine.py:{use}"} for use in uses}
+    found = problems_of(BASE | {"runs": runs | {"fine": {}, "other": {"train.schedule": {"use": "cosine", "arguments": {"lowest": -1}}}}})
+    for use, how in uses.items():
+        assert any(problem.startswith(f"train.optimizer: `mine.py:{use}` {how}") and f"(run {use})" in problem for problem in found), found
+    assert any("`cosine` with lowest -1" in problem for problem in found)  # nothing hides another problem
+    assert len(found) == 4
+    assert "noise" not in capfd.readouterr().out
+
+
+def test_an_unchanged_start_imports_nothing_and_a_changed_file_is_checked_again(in_a_process, folder, monkeypatch):
+    config = MODULE | {"runs": {"a": {}, "b": {"train.seed": 7}}}
+    assert problems_of(config) == []
+    started = []
+    process = effects._one_process
+    monkeypatch.setattr(effects, "_one_process", lambda *asked: started.append(asked) or process(*asked))
+    before = time.process_time()
+    assert problems_of(config | {"tracking": {"notes": "new"}}) == []
+    assert time.process_time() - before < 1 and not started
+    (folder / "mine.py").write_text(MINE.replace("torch.ones(2)", "torch.ones(5)"))
+    assert any("RuntimeError" in problem for problem in problems_of(config))
+    assert len(started) == 1
+
+
+def test_a_machine_without_torch_says_what_it_has_not_checked(in_a_process, folder, monkeypatch, capfd):
+    (folder / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.setattr(effects, "SCRIPTS", folder)
+    os.symlink(Path(effects.__file__).parents[1], folder / "snaketrain")
+    assert problems_of(BASE) == []
+    assert "not checked by trying: the process that tries ends with exit code 1 (ImportError: no torch here)" in capfd.readouterr().err

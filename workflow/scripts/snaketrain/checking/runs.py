@@ -1,0 +1,190 @@
+"""All checks of runs by effect. Runs share most settings: each combination is tried once."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snaketrain.checking.findings import Findings, Unknown
+from snaketrain.checking.parameters import pattern_problems
+from snaketrain.checking.rates import check_rates
+from snaketrain.checking.sizes import size_problems
+from snaketrain.checking.trying import Sample, built, sample_of, step, tried
+from snaketrain.config.references import load
+from snaketrain.config.schema import Settings, Use
+from snaketrain.data.sources.data_issues import BadData
+from snaketrain.planning.data import NotPlannable, fetched_or_local
+from snaketrain.planning.modules import PlannedModel, planned_model
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.tasks.base import Task
+from snaketrain.tasks.metrics import metrics_of_settings
+from snaketrain.training.building import add_metrics
+from snaketrain.training.callbacks.base import Callback
+from snaketrain.training.optimizers import one_optimizer
+
+OF_NAMED_LABELS = "class_weights"  # an argument that names classes
+
+
+def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results")) -> None:
+    """`results`: where prepared data and fetched models are looked for."""
+    checks = Checks(findings, results)
+    for name, run in runs.items():
+        findings.run = name
+        checks.check(run)
+
+
+class Checks:
+    def __init__(self, findings: Findings, results: Path):
+        self.findings, self.results = findings, results
+        self.done: dict[str, tuple[Any, list[str]]] = {}  # what was found out for a combination of settings, and its problems
+
+    def once(self, what: Callable[[Settings], Any], run: Settings, *given: object) -> Any:
+        key = what.__name__ + json.dumps(
+            [each.model_dump(mode="json") if hasattr(each, "model_dump") else each for each in given], default=str
+        )
+        if key not in self.done:
+            before = len(self.findings.problems)
+            self.done[key] = what(run), []
+            self.done[key][1].extend(self.findings.problems[before:])
+        else:
+            self.findings.problems.extend(self.done[key][1])  # of this run as well
+        return self.done[key][0]
+
+    def check(self, run: Settings) -> None:
+        train = run.train
+        for number, callback in enumerate(train.callbacks):
+            self.once(partial_named(self.callback, number), run, number, callback)
+        sample: Sample | None = self.once(self.sample, run, run.data, train.task, train.block_length, train.packing)
+        rates = train.model_dump(
+            mode="json", include={"schedule", "groups", "learning_rate", "warmup", "steps", "epochs", "batch_size", "batch_tokens"}
+        )
+        self.once(lambda run: check_rates(run, sample.steps if sample else None, self.findings), run, rates)
+        optimizers = {"train.optimizer": train.optimizer} | {
+            f"train.groups.{n}.optimizer": g.optimizer for n, g in enumerate(train.groups) if g.optimizer
+        }
+        made = [self.once(partial_named(self.optimizer, where), run, where, setting) for where, setting in optimizers.items()]
+        if sample is None:
+            return
+        model: tuple[Task, PlannedModel, dict[str, nn.Module]] | None = self.once(
+            self.model, run, run.data, run.model, train.task, train.metrics
+        )
+        if model is None:
+            return
+        fits = self.once(partial_named(self.patterns, model[2]), run, run.model, train.task, train.freeze, *train.groups)
+        if all(made) and fits and train.steps != 0:
+            relevant = train.model_copy(update={"learning_rate": 1.0, "seed": 0, "callbacks": [], "schedule": Use(use="linear")})
+            self.once(partial_named(self.step, sample, model), run, run.data, run.model, relevant)
+
+    def callback(self, number: int, run: Settings) -> None:
+        """It is not made, since it may write files."""
+        where, given = f"train.callbacks.{number}", run.train.callbacks[number]
+        found = self.findings.attempt(f"{where}.use", given.use, lambda: load(given.use))
+        if (
+            found is not None
+            and self.findings.bind(where, given.use, found, given.arguments)
+            and isinstance(found, type)
+            and not issubclass(found, Callback)
+        ):
+            self.findings.report(f"{where}.use: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
+
+    def optimizer(self, where: str, run: Settings) -> bool:
+        """Made for one matrix, and stepped."""
+        number = int(where.split(".")[2]) if ".groups." in where else None
+        setting = run.train.optimizer if number is None else run.train.groups[number].optimizer
+        assert setting
+
+        def make() -> bool:
+            matrix = nn.Parameter(torch.ones(2, 2))
+            members = [{"params": [matrix], "weight_decay": run.train.weight_decay}]
+            optimizer = one_optimizer(setting, where, members, run.train.learning_rate, None, {})
+            matrix.grad = torch.ones(2, 2)
+            optimizer.step()
+            return True
+
+        return bool(self.findings.attempt(where, setting.use, make, "Correct it, or its arguments"))
+
+    def sample(self, run: Settings) -> Sample | None:
+        use = (run.data.train.use if run.data.train else None) or "the data"
+
+        def take() -> Sample | None:
+            try:
+                return sample_of(run, self.results)
+            except BadData as error:
+                raise SystemExit(str(error)) from None
+
+        return self.findings.attempt("data.train", use, take, "Correct the dataset class")
+
+    def model(self, run: Settings) -> tuple[Task, PlannedModel, dict[str, nn.Module]] | None:
+        sample = self.once(self.sample, run, run.data, run.train.task, run.train.block_length, run.train.packing)
+        arguments = {name: value for name, value in run.train.task.arguments.items() if name != OF_NAMED_LABELS or run.data.labels}
+        task = self.findings.attempt("train.task", run.train.task.use, lambda: make_task(run, arguments), "Correct it, or its arguments")
+        if task is None:
+            return None
+        where = "model.arguments" if run.model.arguments else "model.use"
+        if run.data.labels or ("label_names" in sample.facts and not run.data.label):
+            self.findings.attempt("train.metrics", "metrics", lambda: self.metrics(run, task, sample.facts))
+
+        def make() -> tuple[PlannedModel, dict[str, nn.Module]]:
+            source = run.model.source
+            try:
+                planned = planned_model(run, fetched_or_local(source, self.results, "model.source") if source else None)
+            except NotPlannable:
+                raise Unknown from None
+            return planned, tried(lambda: built(run, task, planned, sample.facts), is_users(run))
+
+        found = self.findings.attempt(where, run.model.use, make, "Correct the model, or its arguments")
+        if found is None:
+            return None
+        planned, modules = found
+        problems = [problem for module in modules.values() for problem in size_problems(run, module, sample.facts)]
+        for problem in problems:
+            self.findings.report(problem)
+        return None if problems else (task, planned, modules)
+
+    def metrics(self, run: Settings, task: Task, facts: JsonObject) -> None:
+        add_metrics(task, run.train.metrics, facts, run.train.task.use, "train.metrics")
+        metrics_of_settings(run.evaluate.metrics, facts, "evaluate.metrics")
+
+    def patterns(self, modules: dict[str, nn.Module], run: Settings) -> bool:
+        problems = list(pattern_problems(run, modules))
+        for problem in problems:
+            self.findings.report(problem)
+        return not problems
+
+    def step(self, sample: Sample, model: tuple[Task, PlannedModel, dict[str, nn.Module]], run: Settings) -> None:
+        task, planned, _ = model
+        self.findings.attempt(
+            "train.task", run.train.task.use, lambda: tried(lambda: step(run, task, planned, sample), is_users(run)),
+            "A step of the training on two examples fails: correct the task, the model or the data",
+        )  # fmt: skip
+
+
+def make_task(run: Settings, arguments: JsonObject) -> Task:
+    task = load(run.train.task.use, "tasks")(**arguments)
+    if not isinstance(task, Task):
+        raise SystemExit(
+            f"train.task.use: `{run.train.task.use}` makes a {type(task).__name__}, which is no task. Derive it from snaketrain.Task."
+        )
+    return task
+
+
+def is_users(run: Settings) -> bool:
+    """Whether code that a user wrote takes part in a step."""
+    named = [
+        run.train.task.use,
+        run.model.use,
+        run.train.optimizer.use,
+        *(group.optimizer.use for group in run.train.groups if group.optimizer),
+    ]
+    inside = run.train.task.arguments
+    return any(":" in use for use in named) or ".py:" in json.dumps(inside)
+
+
+def partial_named(function: Callable[..., Any], *first: Any) -> Callable[[Settings], Any]:
+    bound = partial(function, *first)
+    bound.__name__ = function.__name__  # type: ignore[attr-defined]
+    return bound

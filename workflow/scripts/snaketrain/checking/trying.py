@@ -1,0 +1,161 @@
+"""Builds what a run trains and takes one step, on tensors without memory: nothing is computed, and a large model takes no more than a small one."""
+
+import contextlib
+import logging
+import resource
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from snaketrain.checking.findings import Unknown
+from snaketrain.config.schema import Settings
+from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.data.loading.item_splits import own_facts
+from snaketrain.data.loading.items import Items, make, numbered
+from snaketrain.data.loading.streams import is_stream
+from snaketrain.data.loading.training_data import Batch
+from snaketrain.planning.data import NotPlannable, planned_data
+from snaketrain.planning.fake_world import without_moving, without_values
+from snaketrain.planning.modules import PlannedModel, adapt
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.strategies.base import Strategy
+from snaketrain.tasks.base import Task
+from snaketrain.tasks.causal_lm import CausalLm
+from snaketrain.training.building import DataInfo, build, make_train_state
+from snaketrain.training.plan import Plan
+from snaketrain.training.step import take_step
+
+Made = TypeVar("Made")
+EXAMPLES = 2  # of a batch
+LONGEST = 16_384  # tokens of an assumed text
+MOST_GIB = 4  # that trying with memory may take
+BEYOND = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException, NotImplementedError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A batch of what a run trains on, and what is known of its data. `steps`: of the training, where the data is prepared."""
+
+    batch: Batch | None
+    facts: JsonObject
+    steps: int | None = None
+
+
+def sample_of(run: Settings, results: Path) -> Sample:
+    """Of prepared data, of a dataset class, or of texts as long as the settings allow."""
+    data = run.data
+    few = {"batch_size": EXAMPLES, "batch_tokens": None, "accumulate": 1}
+    small = run.model_copy(update={"train": run.train.model_copy(update=few)})
+    if max(data.max_length or 0, run.train.block_length or 0, data.max_target_length or 0) > LONGEST:
+        raise Unknown
+    try:
+        with tempfile.TemporaryDirectory(prefix="check-") as scratch:
+            found = planned_data(small, results, Path(scratch))
+            batch = (
+                found.train.batch(list(range(EXAMPLES)), 0) if found.train.lengths is not None and len(found.train) >= EXAMPLES else None
+            )
+            steps = None if found.assumed or found.train.lengths is None else Plan.of(run.train, found.train.lengths).steps
+            return Sample(batch and {name: tensor.clone() for name, tensor in batch.items()}, found.facts, steps)
+    except NotPlannable:
+        return _of_class(run)
+
+
+def _of_class(run: Settings) -> Sample:
+    """The first items of a dataset class; nothing of a stream, which is read once, and of files that are not fetched yet."""
+    source = run.data.train
+    if source is None or source.use is None:
+        raise Unknown
+    dataset = make(source.use, source.arguments, "data.train")
+    facts = own_facts(dataset) | {"name": run.data.name, "label_kind": run.data.label_kind}
+    if is_stream(dataset):
+        return Sample(None, facts)
+    items = numbered(dataset, source.use, "data.train")
+    chosen = range(min(EXAMPLES, len(items)))
+    return Sample(Items(items, source.use, chosen, run.data.fields, 0).batch(chosen) if chosen else None, facts)
+
+
+# --- without memory, or where that is impossible, with little
+
+
+def tried(make: Callable[[], Made], own: bool) -> Made:
+    """What `make` returns without memory. Code that a user wrote may need values: its failure counts if it fails with them too."""
+    try:
+        with without_memory():
+            return make()
+    except (SystemExit, Unknown):
+        raise
+    except BEYOND:
+        if not own:
+            raise Unknown from None
+    except Exception:
+        if not own:
+            raise
+    with little_memory():
+        return make()
+
+
+@contextlib.contextmanager
+def without_memory() -> Iterator[None]:
+    """The probe of what a model attends to compares values."""
+    logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it prints what is raised anyway
+    probes = patch.object(CausalLm, "probe", lambda *_: None)
+    with probes, without_values(), without_moving(), FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """What does not fit is not known, and no fault."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() if Path("/proc/self/statm").exists() else 0
+    limit = used + MOST_GIB * 2**30
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if soft == resource.RLIM_INFINITY else min(soft, limit), hard))
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise Unknown from None
+        raise
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+# --- what is tried
+
+
+def built(run: Settings, task: Task, model: PlannedModel, facts: JsonObject) -> dict[str, nn.Module]:
+    return build(task, run.train, model.settings, None, DataInfo(facts))
+
+
+def step(run: Settings, task: Task, model: PlannedModel, sample: Sample) -> None:
+    """One step of the training, and a batch of an evaluation."""
+    train = run.train.model_copy(update={"compile": False})
+    modules = {name: adapt(module, run, model) for name, module in built(run, task, model, sample.facts).items()}
+    strategy = Strategy("cpu", "fp32")
+    state = make_train_state(task, train, modules, strategy)
+    if sample.batch is None:
+        return
+    batch = {name: _here(tensor) for name, tensor in sample.batch.items()}
+    take_step(state, [(MicroBatch(tuple(range(EXAMPLES))), batch)], 1.0, 0.0)
+    with torch.no_grad(), strategy.autocast():
+        for module in state.modules.values():
+            module.eval()
+        task.evaluation_step(task.outputs(state.plain_modules(), batch), batch)
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """In the current mode: without memory where modules are."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode.from_tensor(tensor) if isinstance(mode, FakeTensorMode) else tensor.clone()
