@@ -41,7 +41,7 @@ def write_one(folder, classes: int, seed: int = 0) -> tuple[JsonObject, Predicti
     guesses = probabilities.argmax(1)
     metrics = {
         "accuracy": float((guesses == labels).mean()),
-        "macro_f1": f1_score(labels, guesses, labels=range(classes), average="macro", zero_division=0),
+        "macro_f1": f1_score(labels, guesses, average="macro", zero_division=0),
         "loss": log_loss(labels, probabilities, labels=range(classes)),
     }
     return write(folder, "class", classes, metrics, probabilities, labels.tolist())

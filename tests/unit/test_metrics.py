@@ -182,7 +182,10 @@ def test_custom_metrics_and_classes_of_torchmetrics_know_the_number_of_classes(c
     [
         ({"f1": {"use": "f1"}}, "train.metrics.f1: is the metric of the second of two classes, and there are 6"),
         ({"x": {"use": "torchmetrics.classification.BinaryAUROC"}}, "train.metrics.x: BinaryAUROC is for two classes, and there are 6"),
-        ({"x": {"use": "top_k_accuracy", "arguments": {"top_k": 9}}}, "train.metrics.x: torchmetrics.*cannot be made with the arguments"),
+        (
+            {"x": {"use": "top_k_accuracy", "arguments": {"top_k": 9}}},
+            "train.metrics.x: snaketrain.*cannot be made with the arguments.*top_k is 9, but there are 6 classes",
+        ),
         ({"accuracy": {"use": "cohen_kappa"}}, "train.metrics.accuracy: the task logs a metric of this name by itself"),
     ],
 )

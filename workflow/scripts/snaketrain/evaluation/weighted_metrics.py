@@ -1,6 +1,7 @@
 """Metrics of saved predictions as functions of the examples' weights, so that a bootstrap can resample the examples."""
 
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -65,16 +66,16 @@ def macro_f1(predictions: Predictions) -> Metric:
     hits = right(predictions)
 
     def metric(weights: np.ndarray) -> float:
-        counts = (
+        hit, predicted, true = (
             np.bincount(column, found, len(number)) for column, found in ((label, weights * hits), (guess, weights), (label, weights))
         )
-        return float(f1(*counts).mean())
+        return float(f1(hit, predicted, true)[predicted + true > 0].mean())  # of the classes that occur or are predicted
 
     return metric
 
 
 def f1(hits: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """A class that neither occurs nor is predicted counts as 0, as in the evaluation."""
+    """0 for a class that neither occurs nor is predicted."""
     scores: np.ndarray = 2 * hits / np.maximum(predicted + true, 1)
     return scores
 
@@ -85,9 +86,24 @@ def by_scikit(score: Callable[..., float], **options: object) -> Callable[[Predi
     def make(predictions: Predictions) -> Metric:
         number = {name: index for index, name in enumerate(predictions.classes)}
         label, guess = (predictions.table[column].map(number).to_numpy(int) for column in ("label", "predicted"))
-        return lambda weights: float(score(label, guess, sample_weight=weights, **options))
+
+        def metric(weights: np.ndarray) -> float:
+            with warnings.catch_warnings():  # of classes that a resample lacks
+                warnings.simplefilter("ignore")
+                return float(score(label, guess, sample_weight=weights, **options))
+
+        return metric
 
     return make
+
+
+def quadratic_weighted_kappa(predictions: Predictions) -> Metric:
+    """With a class that neither occurs nor is predicted, those beside it are still two apart."""
+    return by_scikit(scikit.cohen_kappa_score, weights="quadratic", labels=range(len(predictions.classes)))(predictions)
+
+
+def f1_of_the_second_class(predictions: Predictions) -> Metric | None:
+    return by_scikit(scikit.f1_score, zero_division=0)(predictions) if len(predictions.classes) == 2 else None
 
 
 def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], Metric | None]:
@@ -98,7 +114,14 @@ def of_the_second_class(score: Callable[..., float]) -> Callable[[Predictions], 
             return None
         second = predictions.classes[1]
         label, guess = (predictions.table["label"] == second).to_numpy(int), predictions.numbers(f"p_{second}").to_numpy(float)
-        return lambda weights: float(score(label, guess, sample_weight=weights)) if 0 < weights @ label < weights.sum() else math.nan
+
+        def metric(weights: np.ndarray) -> float:
+            drawn = weights > 0
+            with warnings.catch_warnings():  # of a resample of one class
+                warnings.simplefilter("ignore")
+                return float(score(label[drawn], guess[drawn], sample_weight=weights[drawn]))
+
+        return metric
 
     return make
 
@@ -133,7 +156,15 @@ def squared_error(predictions: Predictions) -> Metric:
 
 
 def errors(predictions: Predictions) -> np.ndarray:
-    return (predictions.numbers("predicted") - predictions.numbers("label")).to_numpy(float)
+    labels, guesses = labels_and_guesses(predictions)
+    missed: np.ndarray = guesses - labels
+    return missed
+
+
+def labels_and_guesses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """The nine digits that were saved name one number of single precision, as which the evaluation measured it."""
+    labels, guesses = (predictions.numbers(column).to_numpy(np.float32).astype(float) for column in ("label", "predicted"))
+    return labels, guesses
 
 
 def root_of_squared_error(predictions: Predictions) -> Metric:
@@ -142,7 +173,7 @@ def root_of_squared_error(predictions: Predictions) -> Metric:
 
 
 def spearman(predictions: Predictions) -> Metric:
-    labels, guesses = (predictions.numbers(column).to_numpy(float) for column in ("label", "predicted"))
+    labels, guesses = labels_and_guesses(predictions)
 
     def metric(weights: np.ndarray) -> float:
         rows = np.repeat(np.arange(len(labels)), weights.astype(int))  # ranks have no weighted form
@@ -152,7 +183,7 @@ def spearman(predictions: Predictions) -> Metric:
 
 
 def pearson(predictions: Predictions) -> Metric:
-    values = predictions.table[["label", "predicted"]].to_numpy(float).T
+    values = np.stack(labels_and_guesses(predictions))
 
     def metric(weights: np.ndarray) -> float:
         (x, xy), (_, y) = np.cov(values, aweights=weights, ddof=0)
@@ -162,13 +193,8 @@ def pearson(predictions: Predictions) -> Metric:
 
 
 def r2(predictions: Predictions) -> Metric:
-    labels, squares = predictions.numbers("label").to_numpy(float), np.square(errors(predictions))
-
-    def metric(weights: np.ndarray) -> float:
-        spread = weights @ np.square(labels - np.average(labels, weights=weights))
-        return float(1 - weights @ squares / spread) if spread > 0 else math.nan
-
-    return metric
+    labels, guesses = labels_and_guesses(predictions)
+    return lambda weights: float(scikit.r2_score(labels - labels[0], guesses - labels[0], sample_weight=weights))
 
 
 # by the form of the predictions and the name of the metric
@@ -178,10 +204,10 @@ METRICS: dict[tuple[str | None, str], Callable[[Predictions], Metric | None]] = 
     ("class", "loss"): class_loss,
     ("class", "balanced_accuracy"): by_scikit(scikit.balanced_accuracy_score),
     ("class", "matthews_correlation"): by_scikit(scikit.matthews_corrcoef),
-    ("class", "f1"): by_scikit(scikit.f1_score, zero_division=0),
+    ("class", "f1"): f1_of_the_second_class,
     ("class", "weighted_f1"): by_scikit(scikit.f1_score, average="weighted", zero_division=0),
     ("class", "cohen_kappa"): by_scikit(scikit.cohen_kappa_score),
-    ("class", "quadratic_weighted_kappa"): by_scikit(scikit.cohen_kappa_score, weights="quadratic"),
+    ("class", "quadratic_weighted_kappa"): quadratic_weighted_kappa,
     ("class", "auroc"): of_the_second_class(scikit.roc_auc_score),
     ("class", "average_precision"): of_the_second_class(scikit.average_precision_score),
     ("classes", "exact_match"): accuracy,

@@ -142,6 +142,7 @@ class Head(ABC):
 
     problem_type: str  # as transformers calls it
     metrics: Mapping[str, str]  # with `min` or `max`
+    of_rows: Mapping[str, str] = {}  # of these, classes of metrics that are computed from all rows instead of from sums
 
     @abstractmethod
     def model_fields(self, label_names: list[str]) -> JsonObject:

@@ -90,7 +90,7 @@ class ClassHead(Head):
 
     @staticmethod
     def f1(right: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
-        """A class that neither occurs nor is predicted counts as 0, as in scikit-learn with zero_division=0."""
+        """0 for a class that neither occurs nor is predicted, as in scikit-learn with zero_division=0."""
         return 2 * right / (predicted + true).clamp(min=1)
 
 

@@ -117,6 +117,7 @@ class NumberHead(Head):
 
     problem_type = "regression"
     metrics: Mapping[str, str] = {"loss": "min", "mae": "min", "pearson": "max", "r2": "max"}
+    of_rows: Mapping[str, str] = {"pearson": "snaketrain.tasks.number_metrics.Pearson", "r2": "snaketrain.tasks.number_metrics.R2"}
 
     def model_fields(self, label_names: list[str]) -> JsonObject:
         return {"num_labels": 1, "problem_type": self.problem_type}
@@ -125,19 +126,10 @@ class NumberHead(Head):
         return (logits.squeeze(-1) - labels).square()
 
     def sums(self, logits: Tensor, labels: Tensor) -> Sums:
-        x, y = logits.squeeze(-1).double(), labels.double()
-        products = {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y, "absolute": (x - y).abs()}
-        return {name: rows.sum() for name, rows in products.items()}
+        return {"absolute": (logits.squeeze(-1).double() - labels.double()).abs().sum()}
 
     def measure(self, sums: Sums) -> dict[str, float]:
-        n, x, y, xx, yy, xy = (float(sums[name]) for name in ("count", "x", "y", "xx", "yy", "xy"))
-        of_x, of_y, of_both = xx - x * x / n, yy - y * y / n, xy - x * y / n  # n times the variances and the covariance
-        varied = [spread > 1e-13 * squares for spread, squares in ((of_x, xx), (of_y, yy))]  # anything less is rounding error
-        return {
-            "mae": float(sums["absolute"]) / n,
-            "pearson": of_both / math.sqrt(of_x * of_y) if all(varied) else math.nan,
-            "r2": 1 - (xx - 2 * xy + yy) / of_y if varied[1] else math.nan,
-        }
+        return {"mae": float(sums["absolute"] / sums["count"])}
 
     def predict(self, logits: Tensor) -> dict[str, Tensor]:
         return {"predicted": logits.squeeze(-1)}

@@ -102,8 +102,9 @@ class OneClassHead(ClassHead):
         return {"right": (true & predicted).sum(0), "predicted": predicted.sum(0), "true": true.sum(0)}
 
     def measure(self, sums: Sums) -> dict[str, float]:
-        f1 = self.f1(sums["right"], sums["predicted"], sums["true"])
-        return {"accuracy": float(sums["right"].sum() / sums["count"]), "macro_f1": float(f1.mean())}
+        right, predicted, true = sums["right"], sums["predicted"], sums["true"]
+        f1 = self.f1(right, predicted, true)[predicted + true > 0]  # as in scikit-learn, of the classes that occur or are predicted
+        return {"accuracy": float(right.sum() / sums["count"]), "macro_f1": float(f1.mean())}
 
     def predict(self, logits: Tensor) -> dict[str, Tensor]:
         return {"probabilities": logits.softmax(-1)}
@@ -139,7 +140,7 @@ class OneClassReport(ClassReport):
             "accuracy": float(right.mean()),
             "interval": [float(end) for end in interval],
             "confidence": confidence,
-            "macro_f1": float(f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)),
+            "macro_f1": float(f1_score(labels, predicted, average="macro", zero_division=0)),
             "majority_accuracy": float(counts.max() / len(labels)),
             "majority_class": self.names[int(counts.argmax())],
             **self.calibration(probabilities.max(axis=1), right, bins),
@@ -170,8 +171,8 @@ class OneClassReport(ClassReport):
         from sklearn.metrics import accuracy_score, f1_score
 
         most = np.bincount(labels, minlength=len(self.names)).argmax()
-        constant, classes = np.full_like(labels, most), range(len(self.names))
-        accuracy, f1 = accuracy_score(labels, constant), f1_score(labels, constant, labels=classes, average="macro", zero_division=0)
+        constant = np.full_like(labels, most)
+        accuracy, f1 = accuracy_score(labels, constant), f1_score(labels, constant, average="macro", zero_division=0)
         return {"majority": {"answer": f"always {self.names[most]}", "accuracy": float(accuracy), "macro_f1": float(f1)}}
 
     def constants(self, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Short names of metrics, by what is predicted: the classes of torchmetrics behind them, and which direction is better.
+"""Short names of metrics, by what is predicted: the classes behind them, and which direction is better.
 
 Imports no torch: the names are checked before any job starts.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from snaketrain.config.errors import nearest
 from snaketrain.runtime.json_types import JsonObject
 
-CLASSIFICATION, REGRESSION = "torchmetrics.classification", "torchmetrics.regression"
+CLASSIFICATION, OURS, NUMBERS = "torchmetrics.classification", "snaketrain.tasks.classification_metrics", "snaketrain.tasks.number_metrics"
 
 
 class Known(NamedTuple):
@@ -37,38 +37,38 @@ def _multilabel(name: str, mode: str = "max", required: tuple[str, ...] = (), **
 
 KNOWN: dict[str, dict[str, Known]] = {  # by `problem_type` of the label kind
     "single_label_classification": {
-        "matthews_correlation": Known("snaketrain.tasks.matthews.MulticlassMatthews"),
+        "matthews_correlation": Known(f"{OURS}.MulticlassMatthews"),
         "f1": Known("", of_two_classes=f"{CLASSIFICATION}.BinaryF1Score"),
         "weighted_f1": _multiclass("F1Score", average="weighted"),
         "f_beta": _multiclass("FBetaScore", of_two="FBetaScore", required=("beta",)),
         "precision": _multiclass("Precision", of_two="Precision"),
         "recall": _multiclass("Recall", of_two="Recall"),
-        "balanced_accuracy": _multiclass("Recall", average="macro"),
-        "top_k_accuracy": _multiclass("Accuracy", average="micro", top_k=5),
-        "auroc": _multiclass("AUROC", of_two="AUROC"),
-        "average_precision": _multiclass("AveragePrecision", of_two="AveragePrecision"),
+        "balanced_accuracy": Known(f"{OURS}.BalancedAccuracy"),
+        "top_k_accuracy": Known(f"{OURS}.TopKAccuracy"),
+        "auroc": Known(f"{OURS}.MulticlassAuroc", of_two_classes=f"{OURS}.BinaryAuroc"),
+        "average_precision": Known(f"{OURS}.AveragePrecisionOfClasses", of_two_classes=f"{CLASSIFICATION}.BinaryAveragePrecision"),
         "cohen_kappa": _multiclass("CohenKappa"),
         "quadratic_weighted_kappa": _multiclass("CohenKappa", weights="quadratic"),
         "calibration_error": _multiclass("CalibrationError", "min"),
     },
     "multi_label_classification": {
-        "matthews_correlation": Known("snaketrain.tasks.matthews.MultilabelMatthews"),
+        "matthews_correlation": Known(f"{OURS}.MultilabelMatthews"),
         "weighted_f1": _multilabel("F1Score", average="weighted"),
         "f_beta": _multilabel("FBetaScore", required=("beta",)),
         "precision": _multilabel("Precision"),
         "recall": _multilabel("Recall"),
-        "auroc": _multilabel("AUROC"),
+        "auroc": Known(f"{OURS}.MultilabelAuroc"),
         "average_precision": _multilabel("AveragePrecision"),
         "ranking_average_precision": _multilabel("RankingAveragePrecision"),
         "hamming_distance": _multilabel("HammingDistance", "min"),
     },
     "regression": {
-        "spearman": Known(f"{REGRESSION}.SpearmanCorrCoef"),
-        "kendall": Known(f"{REGRESSION}.KendallRankCorrCoef"),
-        "concordance": Known(f"{REGRESSION}.ConcordanceCorrCoef"),
-        "explained_variance": Known(f"{REGRESSION}.ExplainedVariance"),
-        "rmse": Known(f"{REGRESSION}.MeanSquaredError", "min", {"squared": False}),
-        "mape": Known(f"{REGRESSION}.MeanAbsolutePercentageError", "min"),
+        "spearman": Known(f"{NUMBERS}.Spearman"),
+        "kendall": Known(f"{NUMBERS}.Kendall"),
+        "concordance": Known(f"{NUMBERS}.Concordance"),
+        "explained_variance": Known(f"{NUMBERS}.ExplainedVariance"),
+        "rmse": Known(f"{NUMBERS}.Rmse", "min"),
+        "mape": Known(f"{NUMBERS}.Mape", "min"),
     },
 }
 

@@ -11,7 +11,9 @@ from snaketrain.config.schema.text_task import TextClassificationSettings
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.tasks import number_metrics as number_metrics  # named by a label kind
 from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.metrics import make_metric
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -25,6 +27,8 @@ class TextClassification(Task):
 
     def build(self, model: JsonObject, folder: Path | None, data: JsonObject) -> Modules:
         self.head = label_kind(data["label_kind"]).head
+        of_rows = {name: make_metric(f"data.label_kind ({name})", use, {}) for name, use in self.head.of_rows.items()}
+        self.measured = {**of_rows, **self.measured}
         labels = self.head.model_fields(data["label_names"])
         if not labels["num_labels"]:
             raise SystemExit("data.label: is null: there is nothing to classify. Name the column of the label, or another train.task.")
