@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from snaketrain.models.call_types import Args, Kwargs, Value
 from snaketrain.strategies.gradients import Objective
 from snaketrain.strategies.pipeline_stages import INPUT
-from snaketrain.tasks.base import Batch, Losses
+from snaketrain.tasks.base import Batch, Returned
 
 Output = Value  # of a model: any type that its task knows
 
@@ -72,7 +72,7 @@ def record(objective: Objective, batch: Batch) -> Call:
     raise SystemExit("train.task.use: computes a loss without calling its model, which a pipeline cannot train. Use `fsdp`.")
 
 
-def answer(objective: Objective, batch: Batch, outputs: Output) -> Losses:
+def answer(objective: Objective, batch: Batch, outputs: Output) -> Returned:
     """The task's losses, of the outputs of the recorded call."""
     ((name, model),) = objective.modules.items()
     try:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from snaketrain.models.call_types import ParameterGroups
 from snaketrain.strategies.base import PRECISIONS, Keep, MakeOptimizer
-from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up, nan_if_infinite, parts_of, total
+from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up, losses_and_figures, nan_if_infinite, total
 from snaketrain.strategies.mesh_base import MeshBase
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, named_groups, named_state
 from snaketrain.strategies.pipeline_calls import answer, record
@@ -79,9 +79,9 @@ class Pipelining(MeshBase):
         def compute(model: nn.Module, number: int) -> object:
             with self.autocast():
                 outputs = model(*calls[number].arguments, **calls[number].named)  # ends here in all stages but the last
-                parts = parts_of(self.drawing(seed, number, answer, objective, batches[number], outputs))
+                parts, figures = losses_and_figures(self.drawing(seed, number, answer, objective, batches[number], outputs))
             loss, filler = total(parts), microbatches[number][0].filler
-            add_up(sums, {part: torch.zeros_like(each) if filler else each.detach() for part, each in parts.items()})
+            add_up(sums, {name: torch.zeros_like(each) if filler else each.detach() for name, each in (parts | figures).items()})
             weight = nan_if_infinite(0.0 if filler else 1.0 / denominator, loss)
             return loss * scale * weight * self.data_parallel_size  # FSDP averages gradients over ranks; ours are sums
 

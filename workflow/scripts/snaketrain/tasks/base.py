@@ -13,9 +13,11 @@ from snaketrain.tasks.metrics import Metric
 
 Modules = dict[str, nn.Module]
 Losses = Tensor | dict[str, Tensor]
+Figures: TypeAlias = dict[str, Tensor | tuple[Tensor, Tensor]]  # sums that are logged as train/<name>, optionally with a count of their own
+Returned: TypeAlias = Losses | tuple[Losses, Figures]
 Outputs: TypeAlias = Any  # of the modules: any type that the methods of a task agree on
 Columns: TypeAlias = Mapping[str, Tensor | list[str]]  # numbers or texts; a row for each example
-Objective = tuple[Callable[[Modules, Batch], Losses], list[str]]  # a loss, and the modules that learn from it
+Objective = tuple[Callable[[Modules, Batch], Returned], list[str]]  # a loss, and the modules that learn from it
 
 
 class Task:
@@ -39,8 +41,9 @@ class Task:
 
     # --- each batch of the training
 
-    def training_step(self, modules: Modules, batch: Batch) -> Losses:
-        """The loss summed over what `count` counts; or several losses by name, which are added up.
+    def training_step(self, modules: Modules, batch: Batch) -> Returned:
+        """The loss summed over what `count` counts; or several losses by name, which are added up. And beside it, as the second of two
+        values, figures by name that are only logged: sums, divided like the loss, or each `(sum, count)`.
 
         Called again with the same examples after running out of memory. Buffers of the modules are restored before that, attributes
         of the task are not: change those in `train_epoch`.

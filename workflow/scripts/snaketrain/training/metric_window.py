@@ -1,6 +1,7 @@
-"""Losses and speed since the last line of the journal; losses stay on the device until they are logged."""
+"""Losses, figures and speed since the last line of the journal; losses stay on the device until they are logged."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
+from snaketrain.strategies.gradients import FIGURE, FIGURE_COUNT
 from snaketrain.training.names import check_names
 from snaketrain.training.state import StateDict, StepOutcome
 
@@ -40,19 +42,26 @@ class MetricWindow:
             self.losses[name] = self.losses.get(name, 0.0) + loss
 
     def close(self, counts: str) -> dict[str, float]:
-        """The mean loss over all ranks, its parts if it has several, and the speed."""
+        """Over all ranks the mean loss, its parts if it has several, the figures that the task returns beside it, and the speed."""
         check_names(self.strategy, [*self.losses], "training_step")
         totals = {
             name: total if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float64) for name, total in self.losses.items()
         }
-        means = {name: float(self.strategy.sum(total)) / max(1.0, self.count) for name, total in totals.items()}
+        sums = {name: float(self.strategy.sum(total)) for name, total in totals.items()}
+        means = {name: sums[name] / max(1.0, self.count) for name in sums if is_loss(name)}
         figures = {"loss": sum(means.values())} | {f"loss_{name}": mean for name, mean in means.items() if name}
+        for name in (name.removeprefix(FIGURE) for name in sums if name.startswith(FIGURE)):
+            count = sums.get(f"{FIGURE_COUNT}{name}", max(1.0, self.count))
+            figures[name] = sums[f"{FIGURE}{name}"] / count if count else math.nan  # such as of a class that no example had
         seconds = self.seconds + time.perf_counter() - self.began
         return figures | {f"{counts}_per_second": self.count / seconds, "examples_per_second": self.examples / seconds}
 
     def of_this_rank(self, counts: str) -> dict[str, float]:
         """The mean loss of this rank alone, and how much it computed."""
-        return {"loss": float(sum(self.losses.values())) / max(1.0, self.counted_here), counts: self.counted_here}
+        return {
+            "loss": float(sum(loss for name, loss in self.losses.items() if is_loss(name))) / max(1.0, self.counted_here),
+            counts: self.counted_here,
+        }
 
     def state_dict(self) -> dict[str, object]:
         """Sums of all ranks, since a training may stop between two lines of the journal."""
@@ -72,3 +81,7 @@ class MetricWindow:
             for name, loss in part["losses"].items():
                 self.losses[name] += float(loss)  # older checkpoints hold tensors
         self.count, self.examples, self.seconds = (ranks[0][key] for key in ("counted", "examples", "seconds"))
+
+
+def is_loss(name: str) -> bool:
+    return not name.startswith((FIGURE, FIGURE_COUNT))

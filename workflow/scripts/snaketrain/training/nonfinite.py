@@ -1,6 +1,7 @@
 """Steps whose loss or gradient is not finite: they are skipped and recorded, and after too many in a row the training rolls back."""
 
 from snaketrain.strategies.base import Strategy
+from snaketrain.training.metric_window import is_loss
 from snaketrain.training.state import StateDict, StepOutcome
 
 
@@ -46,7 +47,7 @@ class NonfiniteSteps:
 
 def nonfinite_ranks(strategy: Strategy, outcome: StepOutcome) -> list[int] | None:
     """The ranks whose losses are not finite; None where nothing is wrong, and only the loss scale was too high for fp16."""
-    mine = (strategy.rank, all(bool(loss.isfinite()) for loss in outcome.losses.values()))
+    mine = (strategy.rank, all(bool(loss.isfinite()) for name, loss in outcome.losses.items() if is_loss(name)))
     found = strategy.all_gather_object(mine)  # of each group of ranks that share a batch, one
     if all(finite for _, finite in found) and strategy.scaler.is_enabled() and strategy.scaler.get_scale() >= 1.0:
         return None  # the scaler has lowered its scale; below 1 the scale is not the reason
