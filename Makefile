@@ -77,6 +77,7 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow/Snakefile workflow/rules
 	$(BIN)/python tests/lint_workflow.py
+	$(BIN)/python tests/measure_structure.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/overhead.py
