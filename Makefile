@@ -29,6 +29,7 @@ help:
 	touch $@
 
 demo: .venv/installed
+	@test "$$CONFIG" = config/config.yaml || { echo "make demo runs config/config.yaml. For another configuration: make run CONFIG=$$CONFIG"; exit 1; }
 	$(BIN)/snakemake --profile profiles/local
 	@test report.html -nt results/comparison/manifest.json || \
 		$(BIN)/snakemake --profile profiles/local --report report.html > logs/report.log 2>&1 || { cat logs/report.log; exit 1; }

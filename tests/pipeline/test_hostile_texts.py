@@ -94,7 +94,11 @@ def test_one_failed_run_does_not_prevent_the_comparison(workspace_of_two):
     printed = failed.stdout + failed.stderr
     assert f"wrong: train_model failed: {said}" in printed and f"train_model        wrong  failed: {said}" in printed
     assert printed.count("Traceback (most recent call last)") == 1 and "  log: logs/train_model/wrong.log\n" in printed
-    assert "1 of 10 jobs did not finish." in printed.splitlines()[-1] and "code." not in printed and "shell:" not in printed
+    assert (
+        "4 of 10 jobs did not finish: 1 failed, 3 not started." in printed.splitlines()[-1]
+        and "code." not in printed
+        and "shell:" not in printed
+    )
     assert f"wrong: train_model failed: {said}" in (folder / "logs/compare_runs.log").read_text(encoding="utf-8")
     # which run ended with which metrics, though nothing in the text was executed
     assert (folder / "told-wrong").read_text(encoding="utf-8").startswith(f"failed|failed: RuntimeError: {TEXT}|{{}}|")

@@ -13,6 +13,8 @@ def test_plan_and_refusal(workspace, tmp_path):
     printed = snakemake(folder, "plan").stdout
     assert "small: " in printed and "other: " in printed
     assert "the data is not prepared yet" not in printed
+    steps = json.loads((folder / "results/runs/small/training/journal.jsonl").read_text().splitlines()[0])["steps"]
+    assert printed.count(f"  {steps} steps, ") == 2, "as many as were taken"
     assert "measured in other, small" in printed  # their rates, from the journals of the finished trainings
 
     config = configuration()

@@ -299,6 +299,15 @@ def test_no_change_is_proposed_where_none_fits(llama):
     assert proposal(planned(llama()), refuses, lambda _words: None) is None
 
 
+def test_the_number_of_steps_is_unknown_before_the_data_is_prepared(llama):
+    """A plan is made nevertheless, also if there are more steps of warm-up than the texts that stand for the data would give."""
+    estimate = planned(llama({"train.steps": None, "train.epochs": 2, "train.warmup": 100}))
+    assert estimate.steps is None and page.figures(estimate)["flops"] is None
+    (line,) = (line for line in page.lines("small", estimate, None) if "steps" in line)
+    assert "steps and time are unknown until the data is prepared" in line
+    assert any("3 steps, at most" in line for line in page.lines("small", planned(llama()), None)), "where the settings say it"
+
+
 def test_the_page_shows_sizes_and_assumptions(llama, tmp_path):
     run = llama({"compute.device": "auto", "compute.memory_gb_of_gpu": 0.001})
     estimate = planned(run)

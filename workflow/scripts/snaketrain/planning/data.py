@@ -19,7 +19,7 @@ from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
 from snaketrain.training.batch_limits import BatchLimits
-from snaketrain.training.plan import Plan
+from snaketrain.training.plan import Plan, batches_of
 
 UNKNOWN_LENGTH = 1024  # tokens, where nothing is truncated
 MOST_BATCHES = 20_000  # that are looked at
@@ -45,7 +45,7 @@ class Shares:
     training: list[tuple[MicroBatch, Batch]]
     evaluation: Batch | None
     examples: int  # of the whole batch
-    steps: int  # of the whole training
+    steps: int | None  # of the whole training; unknown before the data is prepared, unless the settings say it
     mean_size: float  # of the batches of an epoch, of that of the largest
 
 
@@ -127,11 +127,17 @@ def _write(data: Data, names: list[str], texts: int, longest: int, path: Path) -
 
 def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) -> Shares:
     """Of the batches of the first epoch."""
-    train, plan = run.train, Plan.of(run.train, data.train.lengths)
+    train = run.train
+    if data.assumed:  # how many batches an epoch has is not known
+        planned, steps = batches_of(train, data.train.lengths), train.steps
+    else:
+        plan = Plan.of(train, data.train.lengths)
+        planned, steps = plan.batches, plan.steps
     # a stream shows no lengths: its first batch stands for all
     lengths = np.ones(train.batch_size, int) if data.train.lengths is None else np.maximum(data.train.lengths[:], 1)
     looked_at = 1 if data.train.lengths is None else MOST_BATCHES
-    batches = [plan.batches.batch(0, number) for number in range(min(plan.batches.count(0), plan.steps, looked_at))]
+    number_of_batches = min(planned.count(0), looked_at, *([steps] if steps is not None else []))
+    batches = [planned.batch(0, number) for number in range(number_of_batches)]
     sizes = [_size(batch, lengths, train.packing) for batch in batches]
     largest = batches[int(np.argmax(sizes))]
     # ranks take turns in order of length, so that the last has the longest examples, and the first may have one more
@@ -139,7 +145,7 @@ def largest_shares(run: Settings, data: PlannedData, data_parallel_size: int) ->
     share = max(ranks, key=lambda microbatches: sum(_size(np.array(each.ids), lengths, train.packing) for each in microbatches))
     return Shares(
         [(microbatch, data.train.batch(microbatch.ids, 0)) for microbatch in share], _evaluated(run, data, data_parallel_size),
-        len(largest), plan.steps, float(np.mean(sizes) / max(sizes)),
+        len(largest), steps, float(np.mean(sizes) / max(sizes)),
     )  # fmt: skip
 
 

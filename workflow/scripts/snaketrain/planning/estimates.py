@@ -26,7 +26,7 @@ class Estimate:
     precision: str
     footprint: Footprint
     examples: int  # of the largest batch
-    steps: int
+    steps: int | None  # of the whole training; unknown before the data is prepared, unless the settings say it
     mean_size: float  # of a batch, of that of the largest
     sharded: bool  # the checkpoints
     builders: int  # processes of one node that build the whole model; none: they read slices of pretrained weights
@@ -85,13 +85,13 @@ class Estimate:
         return max(self.footprint.built * self.builders, self.offloaded * processes + copies)
 
     @property
-    def flops(self) -> float:
-        """Of the whole training, over all processes."""
-        return self.footprint.flops * self.processes * self.steps * self.mean_size
+    def flops(self) -> float | None:
+        """Of the whole training, over all processes; at most, if texts have an assumed length."""
+        return None if self.steps is None else self.footprint.flops * self.processes * self.steps * self.mean_size
 
-    def hours(self, flops_per_second: float) -> float:
-        """At this rate of each process."""
-        return self.flops / self.processes / flops_per_second / 3600
+    def hours(self, flops: float, flops_per_second: float) -> float:
+        """Of the whole training, at this rate of each process."""
+        return flops / self.processes / flops_per_second / 3600
 
 
 def runs_on_gpu(compute: Compute) -> bool:

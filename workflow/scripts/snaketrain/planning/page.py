@@ -36,7 +36,7 @@ def lines(name: str, estimate: Estimate, rate: Rate | None) -> Iterator[str]:
     yield f"  host         {host}" + (f", MORE than compute.memory_mb asks for ({size(asked)})" if estimate.host_memory > asked else "")
     yield f"  a step       {amount(footprint.flops)}FLOP per process" + exchanged(estimate)
     yield f"  checkpoints  {size(estimate.checkpoint)} in {estimate.checkpoint_files} files; {compute.keep_checkpoints + 1} are kept: {size(estimate.stored)}"
-    yield f"  training     {estimate.steps:,} steps, {amount(estimate.flops)}FLOP" + duration(estimate, rate)
+    yield f"  training     {training(estimate, rate)}"
 
 
 def verdict(estimate: Estimate) -> str:
@@ -50,10 +50,17 @@ def exchanged(estimate: Estimate) -> str:
     return "".join(f"; {name} {size(of_name)}" for name, of_name in sorted(found.items(), key=lambda item: -item[1]))
 
 
-def duration(estimate: Estimate, rate: Rate | None) -> str:
+def training(estimate: Estimate, rate: Rate | None) -> str:
+    if estimate.steps is None or estimate.flops is None:
+        return "steps and time are unknown until the data is prepared: use the target `plan`, which prepares it"
+    most = "at most " if estimate.assumed else ""
+    return f"{estimate.steps:,} steps, {most}{amount(estimate.flops)}FLOP{duration(estimate, estimate.flops, rate)}"
+
+
+def duration(estimate: Estimate, flops: float, rate: Rate | None) -> str:
     if rate is None:
         return "; --gpu-tflops gives a time"
-    shortest, longest = estimate.hours(rate.high), estimate.hours(rate.low)
+    shortest, longest = estimate.hours(flops, rate.high), estimate.hours(flops, rate.low)
     what = "GPU" if estimate.on_gpu else "process"
     cost = (
         f", {hours(shortest * estimate.processes)} to {hours(longest * estimate.processes)} of {what} time"

@@ -44,9 +44,13 @@ def rate_of(estimates: dict[str, Estimate], results: Path, tflops: float | None)
 
 
 def measured_rate(estimate: Estimate, training: Path) -> float | None:
-    """Of a training under the same settings, from its journal; the first lines include warm-up."""
+    """Of a training under the same settings, from its journal; the first lines include warm-up. Not by texts of an assumed length."""
     about = training / "run.json"
-    if not about.is_file() or json.loads(about.read_text(encoding="utf-8")).get("environment", {}).get("processes") != estimate.processes:
+    if (
+        estimate.assumed
+        or not about.is_file()
+        or json.loads(about.read_text(encoding="utf-8")).get("environment", {}).get("processes") != estimate.processes
+    ):
         return None
     events, _ = read_events(training / "journal.jsonl")
     rates = [event["metrics"].get("examples_per_second", 0.0) for event in events if event["event"] == "train"]

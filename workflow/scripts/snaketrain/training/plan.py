@@ -124,7 +124,7 @@ class Plan:
         return (self.epoch_ends[epoch - 1] if epoch else 0), self.epoch_ends[epoch]
 
 
-def batches_of(train: Train, lengths: Lengths | None, counts: BatchCounts | None) -> Batches | StreamBatches:
+def batches_of(train: Train, lengths: Lengths | None, counts: BatchCounts | None = None) -> Batches | StreamBatches:
     if lengths is None:
         return StreamBatches.of(train)
     return Batches(lengths, train.seed, train.batch_size, train.batch_tokens, padded=not train.packing, counts=counts)
