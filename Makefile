@@ -28,6 +28,11 @@ help:
 	$(BIN)/pip install --progress-bar off --no-deps -r requirements-no-deps.lock
 	touch $@
 
+# Without dependencies: the lock has all of them, but for a browser's driver, of whose package only a file is needed.
+.venv/installed-dev: .venv/installed requirements-dev.lock
+	$(BIN)/pip install --progress-bar off --no-deps -r requirements-dev.lock
+	touch $@
+
 demo: .venv/installed
 	@test "$$CONFIG" = config/config.yaml || { echo "make demo runs config/config.yaml. For another configuration: make run CONFIG=$$CONFIG"; exit 1; }
 	$(BIN)/snakemake --profile profiles/local
@@ -50,29 +55,29 @@ ui: .venv/installed
 
 # Run the second suite even if the first one fails, so that all failures are seen at once. Two, since the planner's tests make a fake
 # process group, and modules of torch that are imported meanwhile keep it.
-test: .venv/installed
+test: .venv/installed-dev
 	@failed=0; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit --durations=5 || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
-test-fast: .venv/installed
+test-fast: .venv/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit
 
-test-slow: .venv/installed
+test-slow: .venv/installed-dev
 	@failed=0; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/distributed tests/pipeline tests/slow --durations=5 || failed=1; \
 	exit $$failed
 
 # On two clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
-test-slurm: .venv/installed
+test-slurm: .venv/installed-dev
 	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
-mutations: .venv/installed
+mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py
 
-check: .venv/installed
+check: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -83,7 +88,7 @@ check: .venv/installed
 bench: .venv/installed
 	$(BIN)/python benchmarks/overhead.py
 
-docs: .venv/installed
+docs: .venv/installed-dev
 	$(BIN)/python docs/write_docs.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: $(CURDIR)/site/index.html"

@@ -1,6 +1,7 @@
 """Generated answers against transformers on each example by itself, and their metrics against sacrebleu, rouge-score and SQuAD's."""
 
 import logging
+import random
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from snaketrain.tasks.causal_lm import CausalLm
 from snaketrain.tasks.generation import split_answer
 from snaketrain.tasks.predicting_tokens import TokenPrediction
 from snaketrain.tasks.seq2seq import Seq2seq
-from snaketrain.tasks.text_metrics import text_metrics, text_sums, token_f1
+from snaketrain.tasks.text_metrics import rouge, text_metrics, text_sums, token_f1
 from snaketrain.training.state import TrainState
 
 END = PAD = 0
@@ -164,6 +165,16 @@ def test_metrics_are_those_of_the_libraries_however_the_texts_are_batched():
     assert found["exact_match"] == pytest.approx(1 / 5)
     assert found["token_f1"] == pytest.approx(sum(map(token_f1, GENERATED, REFERENCES)) / 5)
     assert list(found) == list(TEXT_METRICS) and TEXT_METRICS.items() <= TokenPrediction.metrics.items()
+
+
+def test_rouge_is_that_of_rouge_score():
+    """On random texts of few words, so that they have much in common, with other letters, signs and none."""
+    draw, scorer = random.Random(0), RougeScorer(["rouge1", "rouge2", "rougeL"])
+    vocabulary = ["a", "b", "C", "d7", "e-f", "caf\u00e9", "\u0130x", ".", "_", "\n"]
+    for _ in range(500):
+        text, reference = (" ".join(draw.choices(vocabulary, k=draw.randint(0, 12))) for _ in range(2))
+        expected = {name: score.fmeasure for name, score in scorer.score(reference, text).items()}
+        assert rouge(text, reference) == pytest.approx(expected), (text, reference)
 
 
 @pytest.mark.parametrize(

