@@ -97,7 +97,7 @@ def test_a_log_has_a_line_every_ten_seconds_and_for_each_evaluation(journal, mon
         monkeypatch.setattr("time.monotonic", lambda now=began + seconds: now)
         journal.write("train", step=int(seconds), metrics={"loss": 0.25})
     journal.write("eval", step=15, metrics={"accuracy": 0.9})
-    assert lines() == ["a run  11/100  11 %  loss 0.25", "a run  15/100  15 %  loss 0.25  dev accuracy 0.9"]
+    assert lines() == ["a run  11/100  11 %  loss 0.250", "a run  15/100  15 %  loss 0.250  dev accuracy 0.900"]
 
 
 def test_a_terminal_has_one_line_cut_to_its_width(journal, monkeypatch, capsys):
