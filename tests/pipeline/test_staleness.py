@@ -120,6 +120,13 @@ def test_compute_and_tracking_rerun_nothing(finished, changes):
     assert planned(finished) == set()
 
 
+def test_another_spelling_of_the_same_path_reruns_nothing(finished):
+    path = yaml.safe_load((finished / "config/config.yaml").read_text())["data"]["train"]["path"]
+    for same in (f"./{path}", f"{finished}/{path}", f"config/../{path}"):
+        configure(finished, data__train__path=same)
+        assert planned(finished) == set(), same
+
+
 def test_evaluate_reruns_evaluation(finished):
     configure(finished, evaluate__bins=5)
     assert planned(finished) == of({"evaluate_model"}, *BOTH)
@@ -328,6 +335,48 @@ def test_a_users_own_task_makes_its_stages_stale(finished):
     assert planned(finished) == set()
     (finished / "my_task.py").write_text((finished / "my_task.py").read_text().replace("1 - found", "1.0 - found") + "\n# a remark\n")
     assert planned(finished) == of(TRAINS, "small")
+
+
+def test_what_own_code_loads_and_reads_makes_its_stages_stale(finished, monkeypatch):
+    """Each is only known after the stage has run."""
+    own = {
+        "mine/my_task.py": "import importlib, os\nfrom pathlib import Path\nfrom mylib.utils import size\n"
+        "from snaketrain.tasks.text_classification import TextClassification\n\n\nclass MyTask(TextClassification):\n"
+        "    hidden = importlib.import_module('.found', __package__)\n\n    def __init__(self, *given, **named):\n"
+        "        super().__init__(*given, **named)\n        self.words = Path('mine/words.txt').read_text(), os.environ.get('MY_SIZE'), size()\n",
+        "mine/mylib/__init__.py": "",
+        "mine/mylib/utils.py": "def size():\n    return 1\n",
+        "mine/found.py": "X = 1\n",
+        "mine/words.txt": "good",
+    }
+    for name, text in own.items():
+        (finished / name).parent.mkdir(parents=True, exist_ok=True)
+        (finished / name).write_text(text)
+    configure(finished, train__task={"use": "mine/my_task.py:MyTask"}, train__epochs=1, runs={"small": {}})
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert planned(finished) == set()
+    training = finished / "results/runs/small/training"
+    assert set(own) | {"$MY_SIZE"} == set(json.loads((training / "manifest.json").read_text())["loaded"])
+    with (finished / "mine/found.py").open("a") as file:
+        file.write("# a remark\n")
+    assert planned(finished) == set()
+    for name, text in {"mine/mylib/utils.py": "def size():\n    return 2\n", "mine/found.py": "X = 2\n", "mine/words.txt": "bad"}.items():
+        (finished / name).write_text(text)
+        printed = dry_run(finished)
+        assert jobs_in(printed) == of(TRAINS, "small")
+        assert f"{name} has changed since train_model/small ran. train_model runs again." in printed
+        (finished / name).write_text(own[name])
+    for same in ("./mine/my_task.py:MyTask", f"{finished}/mine/my_task.py:MyTask"):
+        configure(finished, train__task={"use": same})
+        assert planned(finished) == set(), same
+    with monkeypatch.context() as patch:
+        patch.setenv("MY_SIZE", "3")
+        assert "$MY_SIZE is new since train_model/small ran" in dry_run(finished)
+    (finished / "mine/words.txt").write_text("bad")
+    journal = (training / "journal.jsonl").stat().st_ino
+    snakemake(finished, snakefile=finished / "Snakefile")
+    assert (training / "journal.jsonl").stat().st_ino != journal, "the training began anew"
+    assert planned(finished) == set()
 
 
 def test_the_same_selection_is_not_scored_again(finished):

@@ -139,16 +139,16 @@ def test_a_result_is_read_only_as_it_was_written(tmp_path):
 def raw(tmp_path, monkeypatch):
     """A file so large that Snakemake does not digest it."""
     monkeypatch.chdir(tmp_path)
-    own_files._digests.cache_clear()
+    own_files.own_digests.cache_clear()
     Path("raw.txt").write_bytes(b"a" * 1_500_000)
     os.utime("raw.txt", (LONG_AGO, LONG_AGO))
     yield Path("raw.txt")
-    own_files._digests.cache_clear()
+    own_files.own_digests.cache_clear()
 
 
 def content() -> str:
     """As another start finds it."""
-    own_files._digests.cache_clear()
+    own_files.own_digests.cache_clear()
     return own_files.content(Source(path="raw.txt"))
 
 

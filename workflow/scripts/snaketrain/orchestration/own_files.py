@@ -50,7 +50,7 @@ def content(source: Source) -> str:
 
 def file_digests(source: Source) -> dict[str, str]:
     """The digest of each file of a source; a file is read again only if it has changed."""
-    cached, files = _digests(), named_files(source)
+    cached, files = own_digests(), named_files(source)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             found = list(threads.map(lambda file: cached.of(file, file_digest), files.values()))
@@ -63,7 +63,7 @@ def file_digests(source: Source) -> dict[str, str]:
 
 
 @functools.cache
-def _digests() -> DigestCache:
+def own_digests() -> DigestCache:
     store = OWN_FILES.absolute()
     store.parent.mkdir(exist_ok=True)  # Snakemake has not created it yet at the first start
     return DigestCache(store, "sha256")

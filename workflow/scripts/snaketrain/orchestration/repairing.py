@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from snaketrain.config.schema import Source
-from snaketrain.orchestration.own_files import file_digests
+from snaketrain.orchestration.own_files import file_digests, own_digests
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
+from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
 
 PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
@@ -41,6 +42,11 @@ class Repairs:
         if path in self.written_unseen and not self.current(stage, name):
             self.report(f"{path}: was written while no workflow ran, with other settings, code or inputs than now. {stage} runs again.")
             return True
+        if changed := self._changed(manifest):
+            file, how = next(iter(changed.items()))
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            self.report(f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran. {stage} runs again.")
+            return True
         found = damage(manifest)
         if not found or self._source_changed(stage, name, manifest):
             return False
@@ -49,6 +55,13 @@ class Repairs:
             return False
         self.report(f"{described(manifest, found)} {stage} runs again.")
         return True
+
+    def _changed(self, manifest: Manifest) -> dict[str, str]:
+        """What has happened to the own code that the stage loaded, and to the files and variables that it read."""
+        cache = own_digests()
+        found = changed_files(manifest.loaded, cache)
+        cache.save()
+        return found
 
     def is_done(self, stage: str, name: str) -> bool:
         """Whether the results are up to date and intact, whether or not Snakemake considers them so."""
@@ -83,9 +96,10 @@ class Repairs:
         if stage == "train_trunk":  # its name says its settings; its manifest has those of a run, which may be another one now
             same = self.pipeline.trunks.trunk_has_begun(name)
         else:
-            same = manifest.identity == digest(stage, settings, code, manifest.inputs)
+            same = manifest.identity == digest(stage, settings, sorted([*code, *manifest.recorded]), manifest.inputs)
         return (
             same
+            and not self._changed(manifest)
             and (not stage.startswith("fetch") or self._same_files(stage, name, manifest))
             and all(self.current(*each) for each in above.values())
             and manifest.inputs == {role: read_manifest(self.pipeline.manifest(*each)).content for role, each in above.items()}

@@ -27,6 +27,8 @@ class Manifest:
     facts: JsonObject = field(default_factory=dict)
     started: float = 0.0
     finished: float = 0.0
+    loaded: dict[str, str] = field(default_factory=dict)  # own code, the files and the variables that it read -> digest; see loaded_code.py
+    recorded: list[str] = field(default_factory=list)  # part of the identity: what had changed of it since the result before
     path: str = field(default="", compare=False)  # where it was read from; not written
 
     @property

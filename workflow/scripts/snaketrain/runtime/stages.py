@@ -13,6 +13,7 @@ from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.loaded_code import RECORDED, loaded_files
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_manifest, write_text
 
 LOADER_WORKERS = "processes that load batches ahead, or `auto:N`: up to N where data is waited for (default: %(default)s)"
@@ -37,9 +38,12 @@ class Job:
     def finish(self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float) -> None:
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read."""
         stage, settings = self.given.stage, self.given.settings
-        made = Manifest(stage, self.identity(inputs), settings, inputs, digests(self.folder, files), facts, started)
+        loaded, recorded = loaded_files(), [each for each in self.given.code if each.startswith(RECORDED)]
+        made = Manifest(
+            stage, self.identity(inputs), settings, inputs, digests(self.folder, files), facts, started, loaded=loaded, recorded=recorded
+        )
         earlier = previous_manifest(self.folder)
-        if not earlier or (earlier.identity, earlier.content) != (made.identity, made.content):
+        if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):
             write_manifest(self.folder / MADE_BEFORE, made)
         # if the result is the same as before, the manifest is too, byte for byte with its times, so that later stages are not stale
         write_text(self.output, (self.folder / MADE_BEFORE).read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """The base class of all sections of the configuration, and types that they share."""
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Self
@@ -33,6 +34,24 @@ def with_numbers(value: Json) -> Json:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value) else value
 
 
+def from_here(path: str) -> str:
+    """The one spelling of a path: `./a`, `b/../a` and an absolute one below the working directory are `a`."""
+    if path.startswith("~") or not path:
+        return path
+    path, here = os.path.normpath(path), os.getcwd()
+    return os.path.relpath(path, here) if path.startswith(here + os.sep) else path
+
+
+def with_own_files_from_here(value: Json) -> Json:
+    """The same for each `path/to/file.py:Name` in it."""
+    if isinstance(value, dict):
+        return {key: with_own_files_from_here(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_own_files_from_here(inner) for inner in value]
+    named = re.fullmatch(r"([^:\n]+\.py)(:[^\W\d]\w*)", value) if isinstance(value, str) else None
+    return from_here(named[1]) + named[2] if named else value
+
+
 Arguments = Annotated[JsonObject, BeforeValidator(with_numbers)]
 
 
@@ -50,7 +69,7 @@ class Section(BaseModel):
             raise ValueError(
                 f"{str(value).lower()} is not what this setting takes: correct it, and put a word that YAML reads as true or false, such as yes or no, into quotes"
             )
-        return value
+        return with_own_files_from_here(value)  # spelt otherwise, it is the same, and nothing runs again
 
     def contradictions(self) -> Iterator[str]:
         """Settings that contradict each other, each with what to do about it."""

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from snaketrain.config.schema.base import Arguments, Section, is_null
+from snaketrain.config.schema.base import Arguments, Section, from_here, is_null
+from snaketrain.runtime.json_types import Json
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # of an object store
 HUB_DEFAULTS = {"revision": None, "hub_type": "model", "config": None, "split": None}
@@ -35,6 +36,14 @@ class Source(Section):
         description="of a hub dataset: the split whose files are fetched, such as `validation`; null: the files that `path` names, or all",
     )
     sha256: dict[str, str] = Field({}, description="expected digests by file name; a file with another digest stops the run")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_from_here(cls, value: Json) -> Json:
+        if not isinstance(value, dict) or value.get("package") or value.get("hub"):
+            return value
+        path = value.get("path")
+        return value if not isinstance(path, str) or ADDRESS.match(path) else value | {"path": from_here(path)}
 
     @property
     def is_local(self) -> bool:

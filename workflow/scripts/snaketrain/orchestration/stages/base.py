@@ -12,6 +12,8 @@ from snaketrain.orchestration.names import source_name
 from snaketrain.orchestration.own_files import content
 from snaketrain.orchestration.script_options import Option, option_words
 from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.loaded_code import changed_files, with_recorded
+from snaketrain.runtime.stages import previous_manifest
 
 if TYPE_CHECKING:
     from snaketrain.orchestration.pipeline import Pipeline
@@ -81,7 +83,15 @@ class Stage:
         return {}
 
     def job_settings(self, job: str) -> JobSettings:
-        return JobSettings.of(self.name, self.pipeline.strings(self.name, job))
+        strings = self.pipeline.strings(self.name, job)
+        return JobSettings.of(self.name, [*strings, *self._recorded_code(job, {each.rpartition("=")[0] for each in strings})])
+
+    def _recorded_code(self, job: str, planned: set[str]) -> list[str]:
+        """Digests of what own code loaded or read when the stage ran before and has changed since, besides what is `planned` with."""
+        before = previous_manifest(Path(self.pipeline.manifest(self.name, job)).parent)
+        if not before:
+            return []
+        return with_recorded(before.recorded, [name for name in changed_files(before.loaded) if f"code.{name}" not in planned])
 
     def store_settings(self, job: str) -> None:
         """In the file that the script reads."""
