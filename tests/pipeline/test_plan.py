@@ -27,4 +27,4 @@ def test_plan_and_refusal(workspace, tmp_path):
         assert "compute.memory_gb_of_gpu: is 0.5, but each of 1 processes needs" in refused.stderr + refused.stdout
         assert "(run large)" in refused.stderr + refused.stdout and "(run small)" not in refused.stderr + refused.stdout
         assert ("planning the memory of" in refused.stderr) == (attempt == "planned")
-    assert len(json.loads((folder / ".snakemake/snaketrain-plans.json").read_text())) == 1, "a run that was trained is not planned"
+    assert len(json.loads((folder / ".snakemake/snaketrain-plans.json").read_text())["plans"]) == 1, "a run that was trained is not planned"
