@@ -10,16 +10,19 @@ from pathlib import Path
 
 import limits
 import pytest
-from pydantic import ValidationError
 from workspace import make_workspace
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Tracking
-from snaketrain.runtime.credentials import CONCEALED, CannotTellApart, Concealing, conceal, hidden, hidden_setting
+from snaketrain.config.runs import read
+from snaketrain.config.secrets import environment_problems, literal_secrets
+from snaketrain.runtime.credentials import Concealing, hidden
+from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
+from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
-from snaketrain.runtime.provenance import copy_of
+from snaketrain.runtime.manifests import write_json, write_text
+from snaketrain.runtime.provenance import copy_of, write_provenance
+from snaketrain.runtime.rank_logs import log_to
+from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import folder_name
 from snaketrain.tracking.mlflow_store import Store
@@ -61,12 +64,6 @@ def test_passwords_are_nowhere_in_mlflow(planted):
     assert len(held) > 10 and any(b"https://***@data.example" in path.read_bytes() for path in held)
     for secret in (IN_ADDRESS, IN_ENVIRONMENT, TOKEN):
         assert [path for path in held if secret.encode() in path.read_bytes() or secret in path.name] == []
-
-
-def test_passwords_are_refused_in_the_settings():
-    with pytest.raises(ValidationError, match="MLFLOW_TRACKING_PASSWORD"):
-        Tracking(uri=f"https://anna:{IN_ADDRESS}@tracking.example")
-    assert Tracking(uri="https://tracking.example:8080/mlflow").uri
 
 
 def test_secrets_are_hidden_and_ordinary_text_is_not(monkeypatch):
@@ -164,36 +161,108 @@ def test_long_texts_are_searched_quickly():
         assert time.process_time() - began < limits.seconds(3)
 
 
-# --- settings, with which stages compute
+# --- settings: secrets come in as ${NAME}, and never as literals
+
+ARGUMENTS = "train.task.arguments"
 
 
-def test_a_setting_is_shown_without_and_used_with_its_password(monkeypatch):
-    monkeypatch.delenv(CONCEALED, raising=False)
-    arguments = {"address": ADDRESS, "password": 4711, "rate": 0.5, "stars": "***", "layers": [1, 2]}
-    shown = [conceal(f"train.task.arguments.{name}", value) for name, value in arguments.items()]
-    assert IN_ADDRESS not in str(shown) and "4711" not in str(shown) and shown[2] == "train.task.arguments.rate=0.5"
-    assert from_strings(shown)["train"]["task"]["arguments"] == arguments
-    assert IN_ADDRESS in os.environ[CONCEALED] and hidden(f"failed with {IN_ADDRESS}") == "failed with ***"
-    monkeypatch.delenv(CONCEALED)
-    with pytest.raises(SystemExit, match="Start this through snakemake"):
-        from_strings(shown)
+def problems(**change) -> list[str]:
+    return [*read({"train": {"task": {"use": "own.Task", "arguments": change}}}).problems]
 
 
-def test_the_environment_does_not_change_settings(monkeypatch):
-    """What is recorded hides it, and a stage that reads the record computes with it."""
-    monkeypatch.delenv(CONCEALED, raising=False)
-    before = conceal("model.arguments.name", IN_ENVIRONMENT)
-    monkeypatch.setenv("SOME_PASSWORD", IN_ENVIRONMENT)
-    assert conceal("model.arguments.name", IN_ENVIRONMENT) == before
-    recorded = hidden_setting(before)
-    assert recorded == 'model.arguments.name="***"' and from_strings([recorded])["model"]["arguments"]["name"] == IN_ENVIRONMENT
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": ADDRESS},
+        {"query": "https://data.example/x?page=2&token=abc&format=csv"},
+        {"words": "host=data.example user=anna password=geheim"},
+        {"header": "Authorization: Bearer geheim-4711"},
+        {"command": "mysql -u anna -pgeheim"},
+        {"hook": "https://hooks.slack.com/services/T1/B2/x"},
+        {"github": f"ghp_{'a1' * 18}"},
+        {"password": "geheim"},
+        {"password": 4711},
+        {"token": "geheim"},
+        {"service": {"api_key": "geheim"}},
+        {"clients": [{"client_secret": "geheim"}]},
+        {"key": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_literal_secret_is_refused_with_its_place_and_remedy(change):
+    found = [problem for problem in problems(**change) if "holds a secret" in problem]
+    assert len(found) == 1 and found[0].startswith(f"{ARGUMENTS}.{next(iter(change))}")
+    assert "Put it into an environment variable, and write ${NAME} here." in found[0]
+    assert not any(secret in str(ConfigurationError(found)) for secret in ("geheim", "4711", IN_ADDRESS))
 
 
-def test_two_runs_that_differ_only_in_a_password_are_refused(monkeypatch):
-    monkeypatch.delenv(CONCEALED, raising=False)
-    conceal("train.task.arguments.address", ADDRESS)
-    with pytest.raises(CannotTellApart):
-        conceal("train.task.arguments.address", ADDRESS.replace(IN_ADDRESS, "another"))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": "https://${LOGIN}:${PASSWORD_OF_DATA}@data.example/x"},
+        {"password": "${DB_PASS}", "token": "${HF_TOKEN}", "header": "Authorization: Bearer ${API}", "command": "mysql -p${PW} reviews"},
+        {"pad_token": "[PAD]", "token": "<s>", "class_weights": {"password": 2.0, "token": 1}, "sort_key": "accuracy", "password": None},
+        {"pattern": r"^encoder\.layer\.(\d+)$", "credentials": "/home/anna/.credentials.json", "auth": "basic", "key": "text"},
+    ],
+)
+def test_what_is_no_literal_secret(change):
+    assert [problem for problem in problems(**change) if "secret" in problem] == []
+
+
+def test_secrets_in_runs_sweeps_and_shell_texts_are_refused_where_they_stand():
+    config = {
+        "runs": {"a": {"train.task.arguments.password": "geheim"}},
+        "sweeps": {"s": {"train.task.arguments": [{"token": "geheim"}]}},
+        "tracking": {
+            "uri": f"https://anna:{IN_ADDRESS}@tracking.example",
+            "on_end": "curl -u anna:geheim https://x",
+            "notes": "password=geheim",
+        },
+        "compute": {"setup": 'export DB_PASS=geheim; mysql -p"$PW"'},
+    }
+    found = dict(problem.split(": ", 1) for problem in literal_secrets(config))
+    assert set(found) == {
+        "runs.a.train.task.arguments.password", "sweeps.s.train.task.arguments.0.token",
+        "tracking.uri", "tracking.on_end", "tracking.notes", "compute.setup",
+    }  # fmt: skip
+    assert '"$NAME"' in found["tracking.on_end"] and "Remove it" in found["tracking.notes"] and "${NAME}" in found["tracking.uri"]
+    assert (
+        list(literal_secrets({"tracking": {"on_end": 'curl -u "anna:$PW" "$HOOK"'}, "compute": {"setup": "export DB_PASS=$(pass db)"}}))
+        == []
+    )
+
+
+def test_variables_that_are_not_set_are_named_with_the_setting():
+    config = {
+        "data": {"train": {"path": "s3://${BUCKET}/x.csv"}},
+        "train": {"task": {"arguments": {"a": ["${SET}", "$${TEXT}"], "b": "${UNSET}"}}},
+        "model": {"arguments": {"token": "${SET}"}},
+        "tracking": {"notes": "costs ${NOTHING}"},
+        "compute": {"sbatch": "--export=NONE"},
+    }
+    found = list(environment_problems(config, {"SET": "value"}))
+    assert [problem.partition(":")[0] for problem in found] == [
+        "data.train.path", "train.task.arguments.b", "model.arguments.token", "compute.sbatch",
+    ]  # fmt: skip
+    assert "UNSET is not set" in found[1] and "saved with its weights" in found[2] and "SET, UNSET" in found[3]
+
+
+def test_a_setting_with_the_value_of_a_secret_variable_is_refused():
+    config = {"train": {"task": {"arguments": {"login": f"x {IN_ENVIRONMENT}"}}}}
+    (found,) = environment_problems(config, {"SOME_PASSWORD": IN_ENVIRONMENT})
+    assert "has the value of the environment variable SOME_PASSWORD. Write ${SOME_PASSWORD} here." in found and IN_ENVIRONMENT not in found
+
+
+def test_variables_are_replaced_where_they_are_used_and_hidden_from_then_on(monkeypatch):
+    monkeypatch.setenv(USED_AS_SECRETS, "")
+    monkeypatch.setenv("SESAME", "geheim")
+    assert hidden("geheim") == "geheim"
+    given = {"a": ["${SESAME}@x", {"b": "$${SESAME} $5"}], "c": 1}
+    assert resolved(given) == {"a": ["geheim@x", {"b": "${SESAME} $5"}], "c": 1} and given["c"] == 1
+    assert hidden("it is geheim") == "it is ***"
+    monkeypatch.delenv("SESAME")
+    with pytest.raises(SystemExit, match="SESAME"):
+        resolved("${SESAME}")
 
 
 # --- what is written
@@ -247,14 +316,30 @@ def test_a_wrong_configuration_is_reported_without_passwords():
     assert IN_ADDRESS not in str(ConfigurationError([f"data.train.path: no file at {ADDRESS}"]))
 
 
-def test_journals_and_manifests(tmp_path):
+def test_journals(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl", about={"warning": ADDRESS})
     journal.begin(0)
     journal.write("end", error=f"no {ADDRESS}", metrics={"loss": 0.5})
-    made = Manifest("train_model", "0", [f'train.task.arguments.a="{ADDRESS}"'], {}, {}, {"label_names": ["a@b"]}, 0.0)
-    write_manifest(tmp_path / "manifest.json", made)
-    assert IN_ADDRESS not in (tmp_path / "journal.jsonl").read_text() + (tmp_path / "manifest.json").read_text()
-    assert read_manifest(tmp_path / "manifest.json").facts == made.facts
+    assert IN_ADDRESS not in (tmp_path / "journal.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o077, 0o600)])
+def test_records_are_for_the_owner_and_its_group(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        Journal(tmp_path / "journal.jsonl").begin(0)
+        JobSettings.of("train_model", ["a.b=1"]).store(folder=tmp_path / "settings")
+        log_to(tmp_path / "logs/rank-0.log")
+        write_provenance(tmp_path, None, [])
+        write_text(tmp_path / "manifest.json", "{}")
+    finally:
+        os.umask(before)
+        logging.basicConfig(force=True)
+    (settings,) = (tmp_path / "settings").rglob("*.json")
+    for path in (tmp_path / "journal.jsonl", settings, tmp_path / "logs/rank-0.log", tmp_path / "packages.txt"):
+        assert path.stat().st_mode & 0o777 == mode, path
+    assert (tmp_path / "logs").stat().st_mode & 0o027 == 0
+    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/abs", "a/b", "..", ".hidden", "", "name\nof lines", "x" * 400, "snaketrain"])

@@ -6,11 +6,13 @@ from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs
 from snaketrain.runtime.job_settings import remove_unused
+from snaketrain.runtime.private_files import make_private_folder
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 
 
 onstart:
+    make_private_folder("logs")
     check_cluster()
     remove_unused()
     note_reasons(workflow.dag.needrun_jobs(), workflow.dag.reason, Path("results"))

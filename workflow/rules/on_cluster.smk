@@ -3,6 +3,7 @@
 from snaketrain.orchestration.cluster_jobs import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.surroundings import surroundings_problems
+from snaketrain.runtime.private_files import make_private_folder
 from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -75,6 +76,7 @@ def check_cluster():
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")
+            make_private_folder(logs)
             monitor.JobMonitor(slurm, logs, print_to_stderr, *ranges_and_folders(pipeline)).start()
     except (CannotStage, ConfigurationError, SlurmError, StillFollowed) as error:
         raise WorkflowError(str(error)) from None

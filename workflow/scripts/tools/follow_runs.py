@@ -14,10 +14,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.orchestration.follower import NOTE
-from snaketrain.runtime.credentials import has_password
+from snaketrain.runtime.credentials import hide_in_tracebacks
 from snaketrain.runtime.exit_codes import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.lease import STILL_SECONDS, Lease, LeaseLost
 from snaketrain.runtime.processes import Process
+from snaketrain.runtime.secret_forms import without_secrets
 from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.loop import Loop, Options, warn
 
@@ -47,13 +48,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.interval <= 0:
         parser.error("--interval must be more than 0 seconds")
-    if args.uri and has_password(args.uri):
+    hide_in_tracebacks()
+    if args.uri and without_secrets(args.uri) != args.uri:
         parser.error(
-            "--uri holds a password: remove it from the address, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+            "--uri holds a password, which process lists show: write '${NAME}' for a variable of the environment, or set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD instead"
         )
     results = args.results.resolve()
     uri = args.uri or f"{SQLITE}{results.parent / 'mlflow.db'}"
-    if args.local_store and not uri.startswith(SQLITE):
+    options = Options(results, uri, args.local_store, not args.no_models, args.once, args.interval)
+    if args.local_store and not options.uri.startswith(SQLITE):
         parser.error("--local-store has no effect with a server, which has its own database")
     # Ctrl-C reaches the workflow too, which then waits for its jobs: what they still write must reach MLflow
     signal.signal(signal.SIGINT, signal.SIG_IGN if args.while_pid else lambda number, _: stopping.append(number))
@@ -61,7 +65,6 @@ def main() -> None:
         signal.signal(number, lambda number, _: stopping.append(number))
     watched = Process(args.while_pid) if args.while_pid else None
     lease = Lease(results / LEASE)
-    options = Options(results, uri, args.local_store, not args.no_models, args.once, args.interval)
     try:
         results.mkdir(parents=True, exist_ok=True)
         other = lease.acquire(*waiting(args, watched, results))

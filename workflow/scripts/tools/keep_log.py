@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's fo
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.memory_kill import kill_since, memory_use
+from snaketrain.runtime.private_files import private
 
 LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
 # what a progress bar has drawn over; looked for at the beginnings of lines alone, since a line may have a million characters
@@ -35,7 +36,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     problem = None
-    with open(args.log, "ab" if args.append or args.ended is not None else "wb") as log:
+    with open(args.log, "ab" if args.append or args.ended is not None else "wb", opener=private) as log:
         for text in lines() if args.ended is None else how_it_ended(args.ended):
             content = hidden(text).encode(errors="surrogateescape")
             if not problem and (problem := write(log.fileno(), content)):

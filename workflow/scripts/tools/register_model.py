@@ -3,12 +3,12 @@
 import argparse
 import os
 import sys
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
-from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.credentials import hidden, hide_in_tracebacks
+from snaketrain.runtime.variables import resolved
 
 
 def main() -> None:
@@ -17,12 +17,12 @@ def main() -> None:
     parser.add_argument("--uri", required=True, help="MLflow server or database")
     args = parser.parse_args()
     os.nice(10)  # trainings may be running on this machine
-    sys.excepthook = lambda *about: print(hidden("".join(traceback.format_exception(*about))), file=sys.stderr)
+    hide_in_tracebacks()
 
     from snaketrain.tracking.mlflow_store import Store
     from snaketrain.tracking.registering import is_servable, register_best
 
-    for name, reason in register_best(list(filter(is_servable, args.runs)), Store(args.uri)).items():
+    for name, reason in register_best(list(filter(is_servable, args.runs)), Store(resolved(args.uri))).items():
         print(hidden(f"{name}: {reason}"))
 
 

@@ -20,13 +20,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.orchestration.launching import torchrun
-from snaketrain.runtime.credentials import concealed, hidden
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.private_files import private
 from snaketrain.runtime.provenance import code_at, copy_of, git_state, own_files
 from snaketrain.runtime.secret_forms import HIDDEN
+from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.local_database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
@@ -45,12 +47,12 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="KEY=JSON",
-        help="settings that contain a password, in full, since MLflow does not have them",
+        help="settings whose value is hidden in MLflow, in full",
     )
     parser.add_argument("--steps", type=int, default=20, help="how many steps to repeat (default: %(default)s)")
     args = parser.parse_args()
     root = args.results.resolve().parent
-    uri = args.uri or f"{SQLITE}{root / 'mlflow.db'}"
+    uri = resolved(args.uri) if args.uri else f"{SQLITE}{root / 'mlflow.db'}"
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder, readable(uri) as store:
         recorded = Recorded(store, args.run_id, Path(folder))
         run, expected = recorded.run, recorded.losses(args.steps)
@@ -71,13 +73,11 @@ def main() -> int:
 
 
 def written_out(settings: list[str], given: list[str]) -> list[str]:
-    """The settings, with those that contain a password replaced by the given ones."""
+    """The settings, with those whose value MLflow does not have replaced by the given ones."""
     by_key = {item.partition("=")[0]: item for item in given}
-    missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key and item not in concealed()]
+    missing = [item for item in settings if HIDDEN in item and item.partition("=")[0] not in by_key]
     if missing:
-        raise SystemExit(
-            f"MLflow does not have the password in {', '.join(missing)}. Give it in full: --settings {shlex.quote(missing[0])}"
-        )
+        raise SystemExit(f"MLflow does not have the value of {', '.join(missing)}. Give it in full: --settings {shlex.quote(missing[0])}")
     return [by_key.get(item.partition("=")[0], item) for item in settings]
 
 
@@ -192,7 +192,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
     ]
     environment = {"OMP_NUM_THREADS": str(run["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     log = folder / "training.log"
-    with open(log, "w", encoding="utf-8") as output:
+    with open(log, "w", encoding="utf-8", opener=private) as output:
         command = [*start, project / TRAIN, *paths, *options, *given_to(project, folder, settings)]
         process = subprocess.Popen(list(map(str, command)), cwd=root, env=os.environ | environment, stdout=output, stderr=output)
         while process.poll() is None and max(losses(folder), default=0) < last:

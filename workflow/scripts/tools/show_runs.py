@@ -20,6 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
+from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.local_database import SQLITE, readable
 
 HOST = "127.0.0.1"
@@ -37,7 +38,7 @@ def main() -> None:
     )
     parser.add_argument("--no-browser", action="store_true", help="print the addresses without opening a browser")
     args = parser.parse_args()
-    uri = args.uri or f"{SQLITE}{Path('mlflow.db').resolve()}"
+    uri = resolved(args.uri) if args.uri else f"{SQLITE}{Path('mlflow.db').resolve()}"
     if uri.startswith(SQLITE) and not (database := Path(uri.removeprefix(SQLITE))).is_file():
         raise SystemExit(f"{database}: there are no results yet. Run `make demo` first, or snakemake in this folder.")
     with readable(uri) as store:

@@ -14,10 +14,10 @@ from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alte
 from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.searches import search_problems
+from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.validating import Validated, validated
-from snaketrain.runtime.credentials import conceal, reveal
 from snaketrain.runtime.json_types import Json, JsonObject
-from snaketrain.runtime.setting_strings import flattened, nested
+from snaketrain.runtime.setting_strings import flattened, join, nested
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "search", "max_runs")
@@ -55,6 +55,7 @@ def read(config: JsonObject) -> Reading:
     problems += [
         f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
     ]
+    problems += literal_secrets(config)
     datasets, dataset_errors = _datasets(config)
     changes, found = changes_by_run(config)
     common = _with_named_data({key: config[key] for key in SECTIONS if config.get(key) is not None}, datasets)
@@ -93,18 +94,18 @@ def _conflicting_alternatives(raw: JsonObject) -> list[str]:
 
 
 def strings(name: str, section: Section) -> list[str]:
-    """A section as one `name.key=json` string per setting, without passwords: Snakemake compares them, stages receive them, MLflow records them."""
+    """A section as one `name.key=json` string per setting: Snakemake compares them, stages receive them, MLflow records them."""
     return list(_strings(name, json.dumps(section.model_dump(mode="json"))))
 
 
 @functools.cache  # most runs of a sweep share most sections
 def _strings(name: str, section: str) -> tuple[str, ...]:
-    return tuple(conceal(key, value) for key, value in flattened(name, json.loads(section)))
+    return tuple(join(key, value) for key, value in flattened(name, json.loads(section)))
 
 
 def from_strings(items: list[str]) -> JsonObject:
-    """The nested sections, from their `name.key=json` strings, with passwords."""
-    return nested(map(reveal, items))
+    """The nested sections, from their `name.key=json` strings."""
+    return nested(items)
 
 
 def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]) -> tuple[JsonObject, list[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from snaketrain.config.schema import Tracking
 from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.private_files import private
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"
 NOTE = ".follower.doing"  # in the results: what it is doing
@@ -40,7 +41,7 @@ class FollowerLog:
         """In its own session: Ctrl-C must reach only the workflow, and the follower's children can be ended with it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path, "ab")  # noqa: SIM115 - closed below
+            file = open(self.path, "ab", opener=private)  # noqa: SIM115 - closed below
         except OSError:  # results that cannot be written to, which the follower itself reports
             return subprocess.Popen(process, env=self.environment, start_new_session=True)
         with file:

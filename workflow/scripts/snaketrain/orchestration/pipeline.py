@@ -3,15 +3,16 @@
 Every job parses the Snakefile again, so this imports nothing heavy.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.runs import read_runs, strings
+from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.searches import read_searches
+from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
@@ -22,7 +23,7 @@ from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stage_strings import StageStrings
 from snaketrain.orchestration.stages import STAGES, ModelStage, stages_of
 from snaketrain.orchestration.trunks import Trunks
-from snaketrain.runtime.credentials import CannotTellApart
+from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
 from snaketrain.runtime.json_types import JsonObject
 
 T = TypeVar("T")
@@ -50,23 +51,7 @@ class Pipeline:
         self.trunks = Trunks(self.runs, self.searches.of_runs, self.data_names, lambda run: self.strings("train_model", run), Path(RESULTS))
         self.stages = stages_of(self)
         self._strings = StageStrings(self.stages, reads_files)
-        self._conceal()
-
-    def _conceal(self) -> None:
-        """Conceal passwords before anything is printed; stages get them through an environment variable."""
-        for name, run in self.runs.items():
-            try:
-                for section in ("data", "model", "train", "select", "evaluate"):
-                    strings(section, getattr(run, section))
-                for inputs in run.predict.values():
-                    strings("predict", inputs)
-                for each in run.evaluation_sets.values():
-                    strings("evaluation_sets", each)
-            except CannotTellApart as error:
-                raise ConfigurationError(
-                    [f"runs.{name}: {error} differs from that of another run in a password alone, and nothing that is recorded tells the two apart. "
-                     "Give both the same, or have your code take it from the environment."]
-                ) from None  # fmt: skip
+        os.environ[USED_AS_SECRETS] = ",".join(sorted(variables_in(config)))  # what is printed must not have their values
 
     # --- what there is
 

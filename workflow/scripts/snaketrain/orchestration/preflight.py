@@ -12,6 +12,7 @@ from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation_sets import placed
 from snaketrain.config.schema.predict import Inputs
 from snaketrain.config.schema.reading import placed_in
+from snaketrain.config.secrets import environment_problems
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
@@ -27,8 +28,8 @@ from snaketrain.orchestration.inspection.strategy_declarations import strategy_e
 from snaketrain.orchestration.inspection.streamed_data import stream_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
-from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.variables import all_set, resolved
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
@@ -39,7 +40,7 @@ TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "
 def examine(config: JsonObject) -> dict[str, Settings]:
     """The runs of a configuration, or one error that lists all problems."""
     reading = read(config)
-    problems = list(reading.problems)
+    problems = [*reading.problems, *environment_problems(config)]
     seen: set[str] = set()  # runs of a sweep share most settings: each combination is checked once
     datasets: dict[str, tuple[Data, set[str]]] = {}
     for name, found in reading.runs.items():
@@ -79,8 +80,7 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             if (key := f"{check_settings.__name__} {relevant!r} {sorted(found.wrong)}") not in seen:
                 seen.add(key)
                 problems += [f"{problem} (run {name})" for problem in check_settings(run) if not is_consequence(problem, found.wrong)]
-        with contextlib.suppress(CannotTellApart):  # the pipeline reports it
-            datasets.setdefault(data_name(data), (data, found.wrong))
+        datasets.setdefault(data_name(data), (data, found.wrong))
     for name, (data, wrong) in datasets.items():
         # prepared data was checked as a whole already, and missing files were reported above
         if not wrong & HOW_TO_READ and not Path(f"results/data/{name}/manifest.json").exists():
@@ -224,8 +224,8 @@ def _local_files(data: Data) -> dict[str, list[Path]]:
 
 def files(setting: str, source: Source) -> Iterator[str]:
     """Problems with the files of one source."""
-    if source.path and source.has_address:
-        yield from (f"{describe(source)}: {problem}" for problem in address_problems(source.path))
+    if source.path and source.has_address and all_set(source.path):
+        yield from (f"{describe(source)}: {problem}" for problem in address_problems(resolved(source.path)))
     if source.is_remote:  # checked once they are here
         return
     try:
@@ -267,14 +267,15 @@ def tracking(runs: dict[str, Settings]) -> Iterator[str]:
         if len(given) > 1:
             values = ", ".join(f"{value if value is not None else 'none'} (run {run})" for value, run in given.items())
             yield f"tracking.{name}: must be the same for all runs, but they set several: {values}. Set it in the common section `tracking`."
-    for uri in {run.tracking.uri for run in runs.values() if run.tracking.uri is not None}:
+    for written in {run.tracking.uri for run in runs.values() if run.tracking.uri is not None and all_set(run.tracking.uri)}:
+        uri = resolved(written)
         if uri.partition(":")[0].partition("+")[0].lower() not in TRACKING_SCHEMES or ("://" not in uri and uri != "databricks"):
             yield (
-                f"tracking.uri: {uri!r} is not the address of a server or database. Write one such as http://host:5000 or "
+                f"tracking.uri: {written!r} is not the address of a server or database. Write one such as http://host:5000 or "
                 "sqlite:////absolute/path/mlflow.db, or leave it out."
             )
         elif uri.startswith("sqlite:") and "?" in uri:
-            yield f"tracking.uri: {uri!r} has a question mark, which MLflow takes for the end of the path. Name a database without one."
+            yield f"tracking.uri: {written!r} has a question mark, which MLflow takes for the end of the path. Name a database without one."
 
 
 def _once(problems: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.private_files import PRIVATE_FILE
 
 
 def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:
@@ -22,7 +23,7 @@ def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], result
             noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
     for run, reasons in by_run.items():
         path = results / "runs" / run / "reasons.json"
-        write_json(path, read_reasons(path) | hidden_in(reasons))
+        write_json(path, read_reasons(path) | hidden_in(reasons), PRIVATE_FILE)
 
 
 def read_reasons(path: Path) -> JsonObject:

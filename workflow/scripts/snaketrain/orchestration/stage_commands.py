@@ -14,8 +14,8 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.rule_values import job_name
 from snaketrain.orchestration.script_options import Option
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
-from snaketrain.runtime.job_settings import ONLY_FOR_ITS_OWNER
 from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.private_files import PRIVATE_FILE
 
 LONGEST = 120_000  # bytes: Linux passes a program, such as the shell, no longer word than 128 KiB
 
@@ -47,7 +47,7 @@ def fitting(command: str, settings: Path) -> str:
     if len(command.encode()) <= LONGEST:
         return command
     file = settings.with_suffix(".sh")
-    write_text(file, f"{command}\n", ONLY_FOR_ITS_OWNER)
+    write_text(file, f"{command}\n", PRIVATE_FILE)
     return f". {shlex.quote(str(file))}"
 
 

@@ -20,7 +20,6 @@ from snaketrain.orchestration.trunk_planning import (
     training_of,
     trunk_of,
 )
-from snaketrain.runtime.credentials import hidden_setting
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, TRUNK
@@ -128,7 +127,7 @@ class Trunks:
         if not (about := read(self._folder("runs", run) / "run.json")):
             return False
         given, recorded = self._given(run), set(about["settings"])
-        same_settings = all(each in recorded or hidden_setting(each) in recorded for each in given.settings)
+        same_settings = all(each in recorded for each in given.settings)
         return same_settings and (not self._is_finished("runs", run) or same_code(given, about))
 
     def _trunk_has_begun(self, name: str) -> bool:

@@ -12,21 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.credentials import hidden_setting
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, write_text
+from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.setting_strings import flattened, join, nested
 
 FOLDER = Path(".snakemake/snaketrain-settings")
 CODE = "code."
 UNUSED_DAYS = 30  # after which a file is removed
-ONLY_FOR_ITS_OWNER, AS_USUAL = 0o600, 0o666
 
 
 @dataclass(frozen=True)
 class JobSettings:
     stage: str
-    settings: list[str]  # `key=json`; passwords are concealed
+    settings: list[str]  # `key=json`
     code: list[str]  # `code.module=digest`
 
     @classmethod
@@ -40,9 +39,7 @@ class JobSettings:
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
         path, text = self.path(name, folder), strict_json.with_checksum(self._content())
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            # passwords that are recognised only by the environment are in plain text here
-            holds_password = any(hidden_setting(setting) != setting for setting in self.settings)
-            write_text(path, text, ONLY_FOR_ITS_OWNER if holds_password else AS_USUAL)
+            write_text(path, text, PRIVATE_FILE)
         else:
             with suppress(OSError):
                 os.utime(path)  # it is used

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.private_files import private
 
 Event = JsonObject
 ATTEMPT = b'{"event": "attempt"'  # how `Journal.write` begins such a line
@@ -33,7 +34,7 @@ class Journal:
         if path.exists():
             self.attempt = _repair(path) + 1
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
-        self.file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open as long as the training
+        self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
 
     def begin(self, resume_step: int, **about: Json) -> None:
         """Write the first line of an attempt."""

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.credentials import hidden_setting
 from snaketrain.runtime.json_types import Json, JsonObject
 
 BLOCK = 1 << 20
@@ -79,8 +78,8 @@ def write_text(path: str | Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
-def write_json(path: str | Path, content: Json) -> None:
-    write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: str | Path, content: Json, mode: int = 0o666) -> None:
+    write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n", mode)
 
 
 def write_checked(path: str | Path, content: JsonObject, indent: int | None = 2) -> None:
@@ -118,6 +117,6 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
-    content = asdict(manifest) | {"settings": list(map(hidden_setting, manifest.settings)), "finished": time.time()}
+    content = asdict(manifest) | {"finished": time.time()}
     del content["path"]
     write_checked(path, content)

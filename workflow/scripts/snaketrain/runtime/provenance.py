@@ -13,6 +13,7 @@ from pathlib import Path
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.slurm.client import Slurm, SlurmError
 
@@ -37,14 +38,15 @@ def write_provenance(folder: Path, dirty: bool | None, code: list[str]) -> None:
     write_text(
         folder / "packages.txt",
         "".join(f"{hidden(name)}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()})),
+        PRIVATE_FILE,
     )
     (folder / "code.diff").unlink(missing_ok=True)  # from the previous attempt
     shutil.rmtree(folder / "code", ignore_errors=True)
     # hidden, since a file may contain a password
     if dirty:
-        write_text(folder / "code.diff", hidden(uncommitted_changes()))
+        write_text(folder / "code.diff", hidden(uncommitted_changes()), PRIVATE_FILE)
     for name in own_files(code):
-        write_text(folder / copy_of(name), hidden(Path(name).read_text(encoding="utf-8")))
+        write_text(folder / copy_of(name), hidden(Path(name).read_text(encoding="utf-8")), PRIVATE_FILE)
 
 
 def uncommitted_changes() -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.private_files import make_private_folder, private
 from snaketrain.runtime.rank_logs import last_lines
 from snaketrain.runtime.ranks import Ranks
 
@@ -85,8 +86,8 @@ def _message(what: str, error: BaseException) -> str:
 def _first(folder: Path, mine: Failure) -> Failure:
     """The first failure of this start, which is `mine` if there was none before."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "first.json", "x", encoding="utf-8") as file:
+        make_private_folder(folder)
+        with open(folder / "first.json", "x", encoding="utf-8", opener=private) as file:
             file.write(json.dumps(asdict(mine)))
         return mine
     except FileExistsError:
@@ -102,7 +103,8 @@ def _first(folder: Path, mine: Failure) -> Failure:
 def _write_report(folder: Path, message: str) -> None:
     with suppress(OSError):
         text = "\n".join([*last_lines(), hidden(message)])
-        (folder / _file(Ranks.of_environment().rank)).write_text(f"{text}\n", encoding="utf-8")
+        with open(folder / _file(Ranks.of_environment().rank), "w", encoding="utf-8", opener=private) as file:
+            file.write(f"{text}\n")
 
 
 def _file(rank: int) -> str:

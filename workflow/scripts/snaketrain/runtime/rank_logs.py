@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snaketrain.runtime.binding import bind
 from snaketrain.runtime.credentials import ConcealingFormatter
+from snaketrain.runtime.private_files import make_private_folder, private
 from snaketrain.runtime.ranks import Ranks
 
 WARNING = "warning: "  # begins a line of a log, or follows its time
@@ -50,7 +51,8 @@ def log_to(file: Path | None) -> None:
     logging.raiseExceptions = False  # a line that does not fit on a full disk is not worth a traceback
     handlers: list[logging.Handler] = [LastLines()]
     if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(file.parent)
+        os.close(private(str(file), os.O_CREAT | os.O_WRONLY))
         handlers.append(logging.FileHandler(file))
     for handler in handlers:
         handler.setFormatter(LineFormatter("%(asctime)s %(message)s"))

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from snaketrain.runtime.credentials import hidden, hidden_in, hidden_setting
+from snaketrain.runtime.credentials import hidden, hidden_in
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import as_line, read_events
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
+from snaketrain.runtime.private_files import PRIVATE_FILE, private
 from snaketrain.runtime.provenance import git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.stages import Job, previous_manifest
@@ -170,7 +171,7 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
             "run": description.run,
             "identity": job.identity(inputs),
             "started": started,
-            "settings": [hidden_setting(item) for item in (*job.given.settings, *data.settings)],
+            "settings": [*job.given.settings, *data.settings],
             "inputs": inputs,
             "paths": description.paths,
             "log_every": description.log_every,
@@ -194,6 +195,7 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
             "experiment": hidden(description.experiment),
             "notes": hidden(description.notes),
         },
+        PRIVATE_FILE,
     )
 
 
@@ -206,5 +208,5 @@ def record_failure(folder: Path, cause: str) -> None:
             "error": cause[:2000],
         }
         attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
-        with open(folder / "journal.jsonl", "a", encoding="utf-8") as journal:
+        with open(folder / "journal.jsonl", "a", encoding="utf-8", opener=private) as journal:
             journal.write(as_line(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}))

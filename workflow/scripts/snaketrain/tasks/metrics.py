@@ -16,6 +16,7 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Metric as Setting
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.metric_modes import MODES, Modes, declared_mode
 from snaketrain.tasks.metric_names import is_short, known_metric
 
@@ -174,7 +175,7 @@ def metrics_of_settings(given: Mapping[str, Setting], facts: JsonObject, where: 
     modes: Modes = {}
     classes = len(facts.get("label_names") or ()) or None
     for name, setting in given.items():
-        place, use, arguments, mode = f"{where}.{name}", setting.use, setting.arguments, None
+        place, use, arguments, mode = f"{where}.{name}", setting.use, resolved(setting.arguments), None
         if is_short(use):
             known = known_metric(use, problem_type_of(facts), place)
             use, mode, arguments = known.use_for(classes, arguments, place), known.mode, {**known.arguments, **arguments}

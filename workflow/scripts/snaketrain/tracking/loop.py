@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.orchestration.follower import NOTE, command
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.lease import Lease, LeaseLost
+from snaketrain.runtime.private_files import private
+from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
 from snaketrain.tracking.on_end import OnEnd
 from snaketrain.tracking.problems import Problem, problem_with
@@ -30,16 +33,21 @@ SHOW_RUNS = Path(__file__).resolve().parents[2] / "tools/show_runs.py"
 @dataclass(frozen=True)
 class Options:
     results: Path
-    uri: str
+    given_uri: str  # as in tracking.uri
     local_store: Path | None
     models: bool  # whether the best one is registered
     once: bool
     interval: float  # seconds between two passes
 
+    @cached_property
+    def uri(self) -> str:
+        """With the values of the variables in it."""
+        return resolved(self.given_uri)
+
     @property
     def to_repeat(self) -> str:
         """The command that brings MLflow up to date by hand."""
-        return shlex.join(command(self.results, self.uri, self.local_store, self.models, "--once"))
+        return shlex.join(command(self.results, self.given_uri, self.local_store, self.models, "--once"))
 
     @property
     def ui(self) -> str:
@@ -52,7 +60,7 @@ class Loop:
         self.follower: Follower | None = None
         self.local: LocalDatabase | None = None
         self.postponed: Postponed | None = None  # made with the follower, as it needs MLflow
-        self.registrar = Registrar(options.uri, options.results / ".register_model.log")
+        self.registrar = Registrar(options.given_uri, options.results / ".register_model.log")
         self.on_end = OnEnd.of_environment(options.results)
         self.local_folder, warning = self._local_folder()
         if warning:
@@ -148,8 +156,8 @@ class Loop:
 
     def _note(self, text: str) -> None:
         """Note what the follower is doing, so that a waiting workflow can print it."""
-        with contextlib.suppress(OSError):
-            (self.options.results / NOTE).write_text(text, encoding="utf-8")
+        with contextlib.suppress(OSError), open(self.options.results / NOTE, "w", encoding="utf-8", opener=private) as note:
+            note.write(hidden(text))
 
     def _print_addresses(self, follower: "Follower") -> None:
         uri = self.options.uri

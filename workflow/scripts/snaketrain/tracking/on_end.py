@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import write_json
 from snaketrain.tracking.tracked import read_json
 
+KEEP_LOG = Path(__file__).resolve().parents[2] / "tools/keep_log.py"
 TOLD, LOG = ".on_end.json", ".on_end.log"
 LONGEST_SECONDS = 60.0  # for the command
+LOG_SECONDS = 5.0  # after its end, until all that it has said is written
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class OnEnd:
         """`since`: when the workflow started; runs that ended before are not announced."""
         self.command, self.since, self.log = command, since, results / LOG
         self.running: list[tuple[str, float, subprocess.Popen[bytes]]] = []
+        self.logging: list[subprocess.Popen[bytes]] = []  # which write what the commands say
 
     @classmethod
     def of_environment(cls, results: Path) -> "OnEnd":
@@ -63,16 +67,25 @@ class OnEnd:
         if (read_json(end.training / TOLD) or {}).get("told") == end.token:
             return
         write_json(end.training / TOLD, {"told": end.token})
-        with open(self.log, "ab") as log:
+        keep = subprocess.Popen(
+            [sys.executable, KEEP_LOG, "-a", self.log], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        assert keep.stdin
+        with keep.stdin as log:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self.command], env=os.environ | end.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 cwd=self.log.parent.parent, start_new_session=True,
             )  # fmt: skip
         self.running.append((end.run, time.monotonic(), process))
+        self.logging.append(keep)
 
     def finish(self) -> list[str]:
         """Wait for the commands, each for a minute at most; returns warnings about those that failed."""
-        return [warning for each in self.running if (warning := self._outcome(*each))]
+        warnings = [warning for each in self.running if (warning := self._outcome(*each))]
+        for keep in self.logging:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # something that the command left running may still write
+                keep.wait(LOG_SECONDS)
+        return warnings
 
     def _outcome(self, run: str, began: float, process: subprocess.Popen[bytes]) -> str | None:
         try:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from snaketrain.runtime.private_files import private
+
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/register_model.py"
 
 
@@ -28,7 +30,7 @@ class Registrar:
             self.asked |= set(new)
             self.registering = new
             command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
-            with open(self.log, "w", encoding="utf-8") as log:
+            with open(self.log, "w", encoding="utf-8", opener=private) as log:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
     def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:

@@ -22,6 +22,7 @@ from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.variables import resolved
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
@@ -65,13 +66,13 @@ def start_strategy(train: Train, device: str = "auto", precision: str | None = N
     if train.deterministic:  # calling it with False would make torch load its compiler
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
         torch.use_deterministic_algorithms(True)
-    strategy = make_strategy(train.strategy.use, train.strategy.arguments, device=device, precision=precision or train.precision)
+    strategy = make_strategy(train.strategy.use, resolved(train.strategy.arguments), device=device, precision=precision or train.precision)
     strategy.start()
     return strategy
 
 
 def load_callbacks(train: Train) -> list[Callback]:
-    callbacks = [load(each.use)(**each.arguments) for each in train.callbacks]
+    callbacks = [load(each.use)(**resolved(each.arguments)) for each in train.callbacks]
     for number, callback in enumerate(callbacks):
         if not isinstance(callback, Callback):
             raise SystemExit(
@@ -109,7 +110,7 @@ def evaluations_count(train: Train, task: Task) -> bool:
 
 def make_task(train: Train, facts: JsonObject | None = None) -> Task:
     """With the `facts` of the data, the task also measures `train.metrics`."""
-    task: Task = load(train.task.use, "tasks")(**train.task.arguments)
+    task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
     if facts is not None:
         add_metrics(task, train.metrics, facts, train.task.use, "train.metrics")
     return task

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from snaketrain.runtime import journal
+from snaketrain.runtime.private_files import make_private_folder
 from snaketrain.runtime.rank_logs import keeps_files
 from snaketrain.strategies.base import Strategy
 
@@ -31,6 +32,6 @@ def open_journals(
 
     `own_journal`: whether this rank writes one; by default the first rank of each node does.
     """
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder / "logs")
     whole = journal.Journal(folder / "journal.jsonl", strategy.rank == 0, check, about)
     return whole, journal.Journal(folder / f"logs/rank-{strategy.rank}.jsonl", keeps_files() if own_journal is None else own_journal)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train, Use
 from snaketrain.config.schema.train import NEEDS_CLOSURE
+from snaketrain.runtime.variables import resolved
 from snaketrain.training.combined_optimizer import CombinedOptimizer
 from snaketrain.training.parameters import NamedGroup
 
@@ -50,7 +51,7 @@ def named(train: Train, number: int | None) -> tuple[Use, str]:
 def one_optimizer(
     setting: Use, where: str, members: list[Group], rate: float, sharded: Sharded | None, options: dict[str, object]
 ) -> Optimizer:
-    made, given = load(setting.use), setting.arguments
+    made, given = load(setting.use), resolved(setting.arguments)
     for name in ARGUMENTS_WITH_SETTINGS:
         if name in given:
             raise SystemExit(f"{where}.arguments.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead.")

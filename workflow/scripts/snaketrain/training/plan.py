@@ -16,6 +16,7 @@ from snaketrain.data.loading.batches import Batches
 from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.variables import resolved
 from snaketrain.training.torch_schedules import TorchSchedule
 
 Schedule = Callable[[int, int], float]
@@ -140,8 +141,8 @@ def schedule_of(setting: Use, learning_rate: float) -> Schedule:
         return lambda done, steps: 1.0  # which the evaluations lower, see plateau.py
     found = load(setting.use, "training.schedules")
     if isinstance(found, type) and issubclass(found, LRScheduler):
-        return TorchSchedule(found, setting.arguments, learning_rate)
-    return make_schedule(found, setting.arguments)
+        return TorchSchedule(found, resolved(setting.arguments), learning_rate)
+    return make_schedule(found, resolved(setting.arguments))
 
 
 def make_schedule(found: type[Schedule] | Callable[..., float], arguments: JsonObject) -> Schedule:

@@ -18,6 +18,7 @@ from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json, write_text
+from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping
@@ -203,7 +204,7 @@ def copy_journal(source: Path, target: Path, reused: Reused) -> None:
     found = (event | {"attempt": -abs(event.get("attempt", 0))} for event in valid(all_events(source), reused.step, known))
     lines = [as_line({key: value for key, value in event.items() if key != "spent"}) for event in found]  # not this training's time
     last: JsonObject = {"event": "reused", "step": reused.step, "training": reused.training, "unknown": reused.unknown}
-    write_text(target, "".join([*lines, as_line(last | {"time": round(time.time(), 3), "attempt": 0})]))
+    write_text(target, "".join([*lines, as_line(last | {"time": round(time.time(), 3), "attempt": 0})]), PRIVATE_FILE)
 
 
 def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema.base import LARGEST, NotNegative, Positive, Section
 from snaketrain.config.schema.surroundings import Container, environment_problems
-from snaketrain.runtime.credentials import has_password
 
 SBATCH_SETTINGS = {
     **dict.fromkeys(("--nodes", "-N"), "compute.nodes"),
@@ -204,8 +203,6 @@ class Compute(Section):
             )
 
     def _contradictions_of_surroundings(self) -> Iterator[str]:
-        if has_password(self.setup):
-            yield "`setup` holds a secret: remove it here, and export it in the shell that starts snakemake; jobs inherit it"
         if self.stage_environment is not None and not self.stage_environment.startswith(("/", "$")):
             yield f"`stage_environment` is {self.stage_environment!r}: write an absolute path on the nodes' own disks, or a variable such as $TMPDIR"
         if self.container and self.stage_environment:

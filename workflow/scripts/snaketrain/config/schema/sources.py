@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from snaketrain.config.schema.base import Arguments, Section, from_here, is_null
 from snaketrain.runtime.json_types import Json
 
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")  # of an object store
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|\$\{")  # of an object store, or a variable with one
 HUB_DEFAULTS = {"revision": None, "hub_type": "model", "config": None, "split": None}
 
 
@@ -19,7 +19,7 @@ class Source(Section):
     path: str | None = Field(
         None,
         description="a file, a folder or a glob such as `raw/*.jsonl`; relative to the package or hub repository if one is named; or an address "
-        "in an object store such as `s3://bucket/raw/*.jsonl`, whose files are copied once",
+        "in an object store such as `s3://bucket/raw/*.jsonl`, whose files are copied once; `${NAME}` in an address stands for an environment variable",
     )
     package: str | None = Field(None, description="an installed Python package that contains the files")
     hub: str | None = Field(None, description="a repository of the Hugging Face hub, `owner/name`")

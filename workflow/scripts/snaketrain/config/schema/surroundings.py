@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from snaketrain.config.schema.base import Section
-from snaketrain.runtime.credentials import SECRET, has_password
+from snaketrain.runtime.environment_secrets import is_sure_name
 from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.secret_forms import without_secrets
 
 # variables that are set here, with what to do instead
 OURS = {
@@ -30,7 +31,7 @@ def environment_problems(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"`environment`: {name!r} cannot be the name of a variable: use letters, digits and _, not beginning with a digit"
         elif ours := next((why for mine, why in OURS.items() if name == mine or (mine.endswith("_") and name.startswith(mine))), None):
             yield f"`environment.{name}` cannot be set: {ours}"
-        elif SECRET.search(name) or has_password(value):
+        elif is_sure_name(name) or without_secrets(value) != value:
             yield (
                 f"`environment.{name}` holds a secret, which everybody on the node could read in the list of processes: remove it here, and export it "
                 "in the shell that starts snakemake; jobs inherit it"

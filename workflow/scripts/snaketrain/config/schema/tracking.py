@@ -6,13 +6,15 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import LARGEST, Positive, Section
-from snaketrain.runtime.credentials import has_password
 
 
 class Tracking(Section):
     """What MLflow and the progress bar show, and where. Changing it makes nothing stale."""
 
-    uri: str | None = Field(None, description="an MLflow server or database; null: `mlflow.db` beside the results")
+    uri: str | None = Field(
+        None,
+        description="an MLflow server or database, in which `${NAME}` stands for an environment variable; null: `mlflow.db` beside the results",
+    )
     local_store: str | None = Field(
         None,
         description="if MLflow's database is on Lustre, NFS and the like: a folder on a local disk of the machine where snakemake runs; the database is "
@@ -37,16 +39,6 @@ class Tracking(Section):
         description="how long a finished workflow waits at most for MLflow to be up to date; after that, it prints the command that completes the update",
     )
     log_every_steps: Positive = Field(10, description="steps between two records of the training metrics")
-
-    @field_validator("uri")
-    @classmethod
-    def _holds_no_password(cls, uri: str | None) -> str | None:
-        if uri and has_password(uri):
-            raise ValueError(
-                "contains a password, which would be visible in logs and process lists: remove user and password from the address, and set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
-            )
-        return uri
 
     @field_validator("local_store")
     @classmethod

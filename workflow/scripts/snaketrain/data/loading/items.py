@@ -12,6 +12,7 @@ from snaketrain.data.loading.randomness import one_thread, preserved_randomness,
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.variables import resolved
 
 
 @runtime_checkable
@@ -70,7 +71,7 @@ def make_dataset(use: str, arguments: JsonObject, setting: str) -> Dataset:
 
 def make(use: str, arguments: JsonObject, setting: str) -> object:
     try:
-        dataset: object = load(use)(**arguments)
+        dataset: object = load(use)(**resolved(arguments))
     except NotFound as error:
         raise SystemExit(f"{setting}.use: {error}") from None
     except TypeError as error:

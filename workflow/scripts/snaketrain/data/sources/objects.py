@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from snaketrain.config.errors import nearest
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.variables import resolved
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -40,7 +41,10 @@ def address_problems(address: str) -> Iterator[str]:
     """What is wrong with the scheme of an address; nothing is connected to."""
     from fsspec.registry import known_implementations
 
-    scheme = address.partition("://")[0]
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        yield "the variable holds no address such as s3://bucket/folder. Write a path of files on this machine out: it is no secret"
+        return
     if scheme not in known_implementations:
         yield f"`{scheme}://` is unknown{nearest(scheme, sorted(known_implementations))}"
         return
@@ -63,7 +67,7 @@ def open_store(address: str) -> "tuple[AbstractFileSystem, str]":
     """The file system, and the path in it. Made again in each process, since connections do not survive a fork."""
     import fsspec
 
-    files, root = fsspec.core.url_to_fs(address)
+    files, root = fsspec.core.url_to_fs(resolved(address))
     return files, str(root).rstrip("/")
 
 

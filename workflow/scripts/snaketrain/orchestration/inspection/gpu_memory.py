@@ -17,7 +17,6 @@ from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
-from snaketrain.runtime.credentials import CannotTellApart
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
 
@@ -73,7 +72,7 @@ def _key(run: Settings) -> str | None:
         own = [*class_files(named), *strategy_files(run.train.strategy.use)]
         code = code_strings(SCRIPTS / "snaketrain/planning/checking.py", *own)
         manifest = Path(f"results/data/{data_name(run.data)}/manifest.json")
-    except (NotFound, CannotTellApart, OSError, SyntaxError):
+    except (NotFound, OSError, SyntaxError):
         return None
     prepared = manifest.read_text(encoding="utf-8") if manifest.is_file() else ""
     version = importlib.metadata.version("transformers") + importlib.metadata.version("torch")

@@ -8,7 +8,10 @@ import time
 import traceback
 from pathlib import Path
 
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.private_files import PRIVATE_FILE, make_private_folder
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import StepOutcome, TrainState
 
@@ -66,8 +69,8 @@ class StallWatchdog(Callback):
 
     def _report(self) -> None:
         stack = traceback.extract_stack(sys._current_frames()[self.main])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / f"rank-{self.rank}.txt").write_text("".join(traceback.format_list(stack)), encoding="utf-8")
+        make_private_folder(self.folder)
+        write_text(self.folder / f"rank-{self.rank}.txt", hidden("".join(traceback.format_list(stack))), PRIVATE_FILE)
         logging.error(
             "nothing has moved for %.0f seconds (compute.stall_seconds); rank %d is here:\n%s",
             self.limit, self.rank, "".join(traceback.format_list(stack[-12:])),

@@ -10,6 +10,7 @@ from snaketrain.config.schema import Model, Train
 from snaketrain.models.adapters import to_peft
 from snaketrain.models.weight_files import read_weights, save_weights
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.base import Task
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -19,7 +20,7 @@ def merge_adapters(train: Train, model: Model, facts: JsonObject, pretrained: Pa
     """`merged` has the trained weights, which the whole model's replace; the folder `adapter` is created."""
     from peft import PeftModel, get_peft_model_state_dict
 
-    task: Task = load(train.task.use, "tasks")(**train.task.arguments)
+    task: Task = load(train.task.use, "tasks")(**resolved(train.task.arguments))
     ((name, module),) = task.build(model.model_dump(exclude={"adapters"}), pretrained, facts).items()
     trained = read_weights(merged, name)
     own, parameters = module.state_dict(), dict(module.named_parameters())
