@@ -11,9 +11,11 @@ from typing import get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from snaketrain.config.names_from_elsewhere import VALUES, from_elsewhere
 from snaketrain.config.schema import Name, Section, Settings
 from snaketrain.runtime.credentials import hidden
 
+MOST_NAMES = 8  # that a message lists
 LONGEST = 900  # characters of a problem
 PLAINER = {
     "a valid dictionary": "names with their values",
@@ -47,15 +49,15 @@ def problem(item: ErrorDetails) -> str:
     given = item["input"]
     kind, context = item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
-        known = fields_at(item["loc"][:-1])
-        return f"{path}: no such setting{nearest(item['loc'][-1], known)} Known here: {', '.join(known)}."
+        return f"{path}: {no_such('setting', item['loc'][-1], fields_at(item['loc'][:-1]))}"
     if kind == "missing":
         return f"{path}: is missing, and has no default. See config/README.md for what it means."
     if kind == "value_error":
         return f"{path}: {context['error']}." if path else f"{context['error']}."
     if kind == "literal_error":
         known = re.findall(r"'(.*?)'", context["expected"])
-        return f"{path}: {shown(given)} is not one of {context['expected']}{nearest(given, known)}"
+        ours = f". Here it is {VALUES[str(given)]}." if str(given) in VALUES and path.endswith("precision") else ""
+        return f"{path}: {shown(given)} is not one of {context['expected']}{ours or nearest(given, known)}"
     if kind == "model_type" and path == "data" and isinstance(given, str):
         return f"data: there is no {given!r} among the `datasets`. Name one of them, or write the section here."
     if kind in ("model_type", "dict_type"):
@@ -108,6 +110,23 @@ def _short(value: object) -> object:
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of some {int(value.bit_length() * 0.301)} digits"
     return value[:100].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def no_such(what: str, key: object, known: Sequence[str]) -> str:
+    """That a name is unknown, what it is called here, or which names are the nearest."""
+    if ours := from_elsewhere(key):
+        return f"no such {what}.{ours}"
+    some = f" Known here: {listed(key, known)}." if known else ""
+    return f"no such {what}{nearest(key, known)}{some}"
+
+
+def listed(key: object, known: Sequence[str]) -> str:
+    """All names if they are few, otherwise the nearest."""
+    if len(known) <= MOST_NAMES:
+        return ", ".join(known)
+    likeness = {name: difflib.SequenceMatcher(None, str(key)[:100].lower(), name.lower()).ratio() for name in known}
+    chosen = sorted(known, key=lambda name: -likeness[name])[:MOST_NAMES]
+    return f"{', '.join(chosen)} and {len(known) - MOST_NAMES} more, see config/README.md"
 
 
 def nearest(key: object, known: Iterable[object]) -> str:

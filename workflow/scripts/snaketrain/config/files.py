@@ -39,10 +39,17 @@ def read_configuration(files: Iterable[str | Path], command_line: Iterable[str] 
         name, _, text = str(entry).partition("=")
         found, more = _parsed(f"{name}: {text}" if "\n" not in text else f"{name}:\n{text}", f"--config {name}")
         problems += more
+        found = {key: value for given, inner in (found or {}).items() for key, value in _undotted(str(given), inner).items()}
         config = overridden(config, found)
     if problems:
         raise ConfigurationError(problems)
     return config
+
+
+def _undotted(key: str, value: Json) -> JsonObject:
+    """`train.seed=1` on the command line, like `train={seed: 1}`."""
+    first, dot, rest = key.partition(".")
+    return {first: _undotted(rest, value)} if dot and first and rest else {key: value}
 
 
 def overridden(old: JsonObject, new: JsonObject) -> JsonObject:
@@ -85,7 +92,8 @@ def _read(file: Path, where: str) -> tuple[str | None, list[str]]:
         raw = file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        return None, [f"{where}: cannot be read ({reason}). Name a readable file: config/config.yaml, or another by --configfile."]
+        target = " If it is a target, write it before --configfile, which takes all names after it." if "." not in file.name else ""
+        return None, [f"{where}: cannot be read ({reason}). Name a readable file: config/config.yaml, or another by --configfile.{target}"]
     try:
         return raw.decode("utf-8-sig"), []
     except UnicodeDecodeError as error:

@@ -21,6 +21,13 @@ from snaketrain.runtime.loaded_code import watch
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
+# files of these folders that share code, and are no task or strategy by themselves
+HELPERS = (
+    "answering", "context_attention", "cut_logits", "distributed", "generation", "measuring", "mesh_base", "optimizer_state", "pipelining",
+    "sequence",
+)  # fmt: skip
+
+
 class NotFound(Exception):
     """A name in the configuration that refers to nothing; the message says which part is unknown, and what is similar."""
 
@@ -73,7 +80,11 @@ def _short_name(name: str, place: str | None) -> tuple[Path, str]:
         if name in names:
             return file, name
     else:  # or the files of a folder, each with the class of that name
-        classes = {path: "".join(map(str.capitalize, path.stem.split("_"))) for path in folder.glob("[a-z]*.py") if path.stem != "base"}
+        classes = {
+            path: "".join(map(str.capitalize, path.stem.split("_")))
+            for path in folder.glob("[a-z]*.py")
+            if path.stem not in ("base", *HELPERS)
+        }
         names = sorted(path.stem for path, made in classes.items() if f"class {made}" in path.read_text(encoding="utf-8"))
         if name in names:
             return folder / f"{name}.py", classes[folder / f"{name}.py"]

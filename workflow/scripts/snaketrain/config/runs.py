@@ -6,11 +6,13 @@ Runs start from the common sections and change some settings; a sweep makes one 
 import copy
 import functools
 import json
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from snaketrain.config.errors import ConfigurationError, bad_name, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
+from snaketrain.config.names_from_elsewhere import from_elsewhere
 from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.searches import search_problems
@@ -53,7 +55,11 @@ def read(config: JsonObject) -> Reading:
         config = without(config, {place for place, _ in strange})
     problems = [f"{dotted(place)}: {why}." for place, why in strange]
     problems += [
-        f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}." for key in config if key not in TOP_LEVEL
+        f"{key}: no such section.{ours}"
+        if (ours := from_elsewhere(key))
+        else f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}."
+        for key in config
+        if key not in TOP_LEVEL
     ]
     problems += literal_secrets(config)
     datasets, dataset_errors = _datasets(config)
@@ -114,9 +120,11 @@ def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]
     own: JsonObject = {}
     for key, value in change.settings.items():
         if str(key).split(".")[0] not in SECTIONS:
-            problems.append(f"{change.where}.{key}: no such setting{nearest(str(key).split('.')[0], SECTIONS)}")
+            ours = from_elsewhere(key)
+            problems.append(f"{change.where}.{key}: no such setting" + (f".{ours}" if ours else nearest(str(key).split(".")[0], SECTIONS)))
         else:
             own[str(key)] = value
+    problems += [f"{change.where}: {twice}" for twice in _given_twice(own)]
     nothing: JsonObject = {}
     changed = functools.reduce(_set, own.items(), nothing)
     raw = copy.deepcopy(without_alternatives(common, changed))
@@ -126,6 +134,28 @@ def _changed(common: JsonObject, change: Change, datasets: dict[str, JsonObject]
         else:
             raw = _set(raw, (key, value))
     return raw, problems
+
+
+def _given_twice(settings: JsonObject) -> Iterator[str]:
+    """Settings that are given both with a dotted key and below a nested one, of which the later would win."""
+    places = [
+        (key, tuple(str(part) for part in (*key.split("."), *inner)))
+        for key, value in settings.items()
+        if key != "data" or isinstance(value, dict)
+        for inner in _leaves(value)
+    ]
+    for number, (key, place) in enumerate(places):
+        for other, earlier in places[:number]:
+            if other != key and (place[: len(earlier)] == earlier or earlier[: len(place)] == place):
+                yield f"`{'.'.join(place if len(place) > len(earlier) else earlier)}` is given twice, by `{other}` and by `{key}`, and one would be ignored. Remove one."
+
+
+def _leaves(value: Json) -> Iterator[tuple[str, ...]]:
+    if not isinstance(value, dict) or not value:
+        yield ()
+        return
+    for key, inner in value.items():
+        yield from ((str(key), *rest) for rest in _leaves(inner))
 
 
 def _set(raw: JsonObject, setting: tuple[str, Json]) -> JsonObject:

@@ -274,6 +274,8 @@ def tracking(runs: dict[str, Settings]) -> Iterator[str]:
                 f"tracking.uri: {written!r} is not the address of a server or database. Write one such as http://host:5000 or "
                 "sqlite:////absolute/path/mlflow.db, or leave it out."
             )
+        elif uri.partition(":")[0].startswith("sqlite") and not uri.partition("://")[2].strip("/"):
+            yield f"tracking.uri: {uri!r} names no file, so that nothing would be kept. Write sqlite:////absolute/path/mlflow.db, or leave it out."
         elif uri.startswith("sqlite:") and "?" in uri:
             yield f"tracking.uri: {written!r} has a question mark, which MLflow takes for the end of the path. Name a database without one."
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from snaketrain.config.schema.base import Positive
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER, Positive
 from snaketrain.config.schema.data import CellByColumn, Data, NameByLabel
 from snaketrain.config.schema.predict import bad_file_name
 from snaketrain.config.schema.reading import ReadFiles, other_number_of_texts, placed_in
@@ -33,7 +33,7 @@ class EvaluationSet(ReadFiles, Examples):
 
     @property
     def examples(self) -> Examples:
-        return Examples.model_validate({name: getattr(self, name) for name in Examples.model_fields})
+        return Examples.model_validate({name: getattr(self, name) for name in Examples.model_fields}, context=CONTRADICTIONS_LATER)
 
     def reading(self, data: Data) -> Data:
         """The settings of the training data with these instead."""

@@ -1,8 +1,9 @@
 """The section `model`."""
 
+import re
 from collections.abc import Iterator
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from snaketrain.config.schema.base import Arguments, Fraction, Name, Positive, Section, is_null
 from snaketrain.config.schema.sources import Source
@@ -23,6 +24,17 @@ class Adapters(Section):
         None,
         description="the layers that get adapters: suffixes of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
     )
+
+    @field_validator("target_modules")
+    @classmethod
+    def _is_an_expression(cls, value: list[str] | str | None) -> list[str] | str | None:
+        if isinstance(value, str):
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value
+
     modules_to_save: list[Name] = Field([], description="further modules that are trained and saved in full, by suffixes of their names")
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from snaketrain.config.schema.base import Arguments, Section, from_here, is_null
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER, Arguments, Section, from_here, is_null
 from snaketrain.runtime.json_types import Json
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|\$\{")  # of an object store, or a variable with one
@@ -63,7 +63,7 @@ class Source(Section):
     @property
     def source(self) -> "Source":
         """Just where the files are, without the settings of a derived class."""
-        return Source.model_validate({name: getattr(self, name) for name in Source.model_fields})
+        return Source.model_validate({name: getattr(self, name) for name in Source.model_fields}, context=CONTRADICTIONS_LATER)
 
     @field_validator("sha256")
     @classmethod

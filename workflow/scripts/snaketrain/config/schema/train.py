@@ -148,6 +148,8 @@ class Train(Section):
         return f"`warmup` ({warmup} steps) and `decay` ({decay:g} steps) are more than the training has ({steps}): use fewer, or shares"
 
     def contradictions(self) -> Iterator[str]:
+        if self.block_length == 1:
+            yield "`block_length` is 1, and from a single token no other can be predicted: give 2 or more"
         if self.batch_tokens is None and self.accumulate > self.batch_size:
             yield f"`accumulate` ({self.accumulate}) splits a batch of {self.batch_size} into more microbatches than it has examples: lower it, or raise `batch_size`"
         if self.save_every is not None and self.save_every_minutes is not None:
