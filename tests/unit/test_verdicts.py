@@ -82,8 +82,23 @@ def test_figures_of_different_examples_are_marked():
     saved["a-0"].table["text"], saved["b-0"].table["text"] = "a tweet", "a review"
     marked = verdict(groups, lambda run, split: saved[run])
     assert "different examples" not in found and "McNemar" in found
-    assert marked.startswith("a is ahead of b: test accuracy 0.900 against 0.600. One seed each does not tell whether that is chance")
-    assert marked.endswith(" Their test sets have different examples or labels, which may explain the gap.")
+    assert marked == (
+        "a and b: test accuracy 0.900 against 0.600. Their test sets have different examples or labels, so there is no order between them."
+    )
+
+
+def test_identical_predictions_are_called_identical():
+    assert said(("b", [answers(140)]), ("a", [answers(140)])) == "a and b predict the same: test accuracy 0.700 against 0.700."
+
+
+def test_runs_with_other_development_examples_are_not_ranked():
+    saved = {"b-0": of_answers(answers(120)), "a-0": of_answers(answers(180)), "c-0": of_answers(answers(190))}
+    groups = [group(name, [answers(number)]) for name, number in (("b", 120), ("a", 180), ("c", 190))]
+    for each, digest in zip(groups, ("11111111", "11111111", "22222222"), strict=True):
+        each["dev_examples_digest"] = digest
+    found = verdict(groups, lambda run, split: saved[run])
+    assert "a is ahead of b" in found and "c is" not in found
+    assert "Development sets of other examples are not ranked against each other" in found and "(222222): c" in found
 
 
 def test_a_seed_without_the_metric_is_not_counted():

@@ -127,7 +127,7 @@ def explain(chosen: list[Ranked], ranking: list[Ranked], select: Select, mode: s
     if winner is not top:
         why += " that are still there"
     if sum(entry["value"] == winner["value"] for entry in left) > 1:
-        why += "; of equal ones the earlier"
+        why += "; of equal ones that of the lower loss, or the earlier"
     if winner["value"] != top["value"]:
         why += (
             f"; step {top['step']} ({rounded(top['value'], 4)}) was better but is not kept: raise compute.keep_checkpoints before training"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
 COMMON = ("data", "model", "train", "select")
 OF_RUNS = ("runs", "sweeps", "search")  # the sections that are not common to all runs
+OF_DEV_SET = ("data.split_seed", "data.dev_fraction", "data.limit_dev", "data.dev")
 INTERRUPTED = 128 + signal.SIGINT  # exit code
 
 
@@ -69,6 +70,8 @@ def main() -> None:
 def space_problems(common: JsonObject, name: str, sampling: Sampling) -> Iterator[str]:
     """Settings and values that are wrong in any run. Found before the first proposal, since proposals are kept."""
     for setting in sampling.space:
+        if setting.startswith(OF_DEV_SET):
+            yield f"search.{name}.space.{setting}: changes the development set, so that the runs cannot be ranked. Remove it."
         values = sampling.values(setting)
         found: dict[str, None] = {}
         for value in values if isinstance(values, list) else (values.low, values.high):

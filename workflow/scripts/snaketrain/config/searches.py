@@ -85,6 +85,10 @@ def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str
         yield f"search.{name}: {only}, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
         "data.name": {run.data.name for run in runs.values()},
+        "data.split_seed": {str(run.data.split_seed if run.data.dev is None or run.data.limit_dev else None) for run in runs.values()},
+        "data.dev_fraction": {str(run.data.dev_fraction if run.data.dev is None else None) for run in runs.values()},
+        "data.limit_dev": {str(run.data.limit_dev) for run in runs.values()},
+        "data.dev": {str(run.data.dev) for run in runs.values()},
         "select.metric": {run.select.metric for run in runs.values()},
         "select.mode": {str(run.select.mode) for run in runs.values()},
     }.items():

@@ -1,8 +1,8 @@
 """Compares finished runs of any task: a row for each, and groups of runs that differ only in the seed."""
 
 import json
-import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -10,11 +10,13 @@ from typing import TypedDict
 import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
+from snaketrain.evaluation.predictions import examples_of
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.setting_strings import by_key
+from snaketrain.tasks.metric_modes import rank_key
 
 Row = JsonObject  # of the table: settings and results of a run
 SeedGroup = JsonObject  # runs that differ only in the seed, with means and standard deviations
@@ -71,6 +73,7 @@ def row(run: FinishedRun) -> Row:
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
     deciding = run["dev"]["metrics"] if selection.get("averaged") else winner["metrics"]  # an average has metrics of its own
     line |= {"selected_value": deciding.get(selection["metric"]), "data": run["data"].get("name", "")}
+    line["dev_examples_digest"] = examples_of(run["dev"])
     for split, results in results_of(run).items():
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
@@ -135,8 +138,7 @@ def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     The metric is the one that checkpoints were selected by, or the accuracy if these differ on the same data and all runs have it.
     """
     found: dict[tuple[str, str, str], list[Row]] = {}
-    for data in sorted({line["data"] for line in lines}):
-        here = [line for line in lines if line["data"] == data]
+    for data, here in by_examples(lines).items():
         chosen = sorted({(line["selected_by"], line["mode"]) for line in here})
         if len(chosen) > 1 and all(is_number(line.get("dev_accuracy")) for line in here):
             found[data, "accuracy", "max"] = here
@@ -145,15 +147,26 @@ def comparable(lines: list[Row]) -> dict[tuple[str, str, str], list[Row]]:
     return found
 
 
+def by_examples(lines: list[Row]) -> dict[str, list[Row]]:
+    """Rows or groups that were measured on the same development examples, by the name of the data, and a part of their digest where several have it."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for line in lines:
+        found.setdefault((line["data"], line.get("dev_examples_digest", "")), []).append(line)
+    names = Counter(data for data, _ in found)
+    return {
+        f"{data} ({digest[:6] or 'unknown examples'})" if names[data] > 1 else data: found[data, digest] for data, digest in sorted(found)
+    }
+
+
 def ranked(rows: list[Row]) -> list[Row]:
     """Best first, by the metric that checkpoints were selected by; runs that cannot be compared are in groups one after the other."""
     return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
 
 
 def best_first(lines: list[Row], metric: str, mode: str) -> list[Row]:
-    def key(line: Row) -> tuple[float, str]:
-        value = dev_value(line, metric)
-        return (-value if mode == "max" else value) if is_number(value) else math.inf, line["run"]
+    def key(line: Row) -> tuple[float, float, str]:
+        value, loss = dev_value(line, metric), line.get("dev_loss")
+        return *rank_key(value if is_number(value) else None, loss if is_number(loss) else None, mode), line["run"]
 
     return sorted(lines, key=key)
 
@@ -188,7 +201,7 @@ def _group(members: list[Row]) -> SeedGroup:
         values = [m[key] for m in members if is_number(m.get(key))]
         group[key] = statistics.fmean(values) if values else None
         group[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else None
-    return group | {key: members[0][key] for key in ("selected_by", "mode", "data")}
+    return group | {key: members[0][key] for key in ("selected_by", "mode", "data", "dev_examples_digest") if key in members[0]}
 
 
 def group_name(names: list[str]) -> str:

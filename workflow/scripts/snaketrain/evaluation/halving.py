@@ -11,6 +11,7 @@ from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.runtime.rounding import rounded, spoken
+from snaketrain.tasks.metric_modes import rank_key
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class AtRung:
     loss: float = math.inf  # which decides between equal values
     predictions: Predictions | None = None  # on the development set
     error: str = ""  # why it diverged
+    examples: str = ""  # digest of the development set
     note: str = ""  # what is different about its weights
     candidate: str = ""  # the same for runs that differ only in their seed; empty: it has no such others
 
@@ -71,16 +73,8 @@ class Candidate:
 
 def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> list[Standing]:
     """Best first; of equal ones that of the lower loss, then in the order of their names."""
-    sign = -1 if mode == "max" else 1
-
-    def key(each: Candidate) -> tuple[float, float, str]:
-        return (
-            (sign * each.value if math.isfinite(each.value) else math.inf),
-            (each.loss if math.isfinite(each.loss) else math.inf),
-            each.name,
-        )
-
-    ranked = sorted(candidates(found), key=key)
+    check_examples(found)
+    ranked = sorted(candidates(found), key=lambda each: (*rank_key(each.value, each.loss, mode), each.name))
     at_least = max(1, math.ceil(of_share(search.keep, len(ranked))))
     at_most = max(at_least, math.floor(of_share(search.keep_tied, len(ranked))))
     standings: list[Standing] = []
@@ -88,6 +82,20 @@ def decide(found: Sequence[AtRung], metric: str, mode: str, search: Search) -> l
         continues, why = standing(place, each, ranked[0], metric, mode, at_least, at_most)
         standings += [Standing(run.run, run.value, continues, why) for run in each.runs]
     return standings
+
+
+def check_examples(found: Sequence[AtRung]) -> None:
+    """Exit with a message if runs were measured on other examples: nothing follows from their order."""
+    of_sets: dict[str, list[str]] = {}
+    for each in found:
+        if each.examples:
+            of_sets.setdefault(each.examples, []).append(each.run)
+    if len(of_sets) > 1:
+        groups = "; ".join(", ".join(runs[:5]) for runs in of_sets.values())
+        raise SystemExit(
+            f"search: its runs were measured on different development examples ({groups}), so that they cannot be ranked. Give them the same "
+            "development set: no data.split_seed, data.dev_fraction or data.limit_dev that differs."
+        )
 
 
 def candidates(found: Sequence[AtRung]) -> list[Candidate]:

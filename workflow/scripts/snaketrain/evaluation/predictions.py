@@ -43,6 +43,11 @@ def form_of(results: JsonObject) -> str | None:
     return "class" if results.keys() & {"confusion", "confused"} else "classes" if "classes" in results else "number"
 
 
+def examples_of(results: JsonObject) -> str:
+    """What the metrics were measured on: a digest of the examples in their order; empty in results of an earlier version."""
+    return str(results.get("examples_digest") or "")
+
+
 def of_the_same_examples(several: Sequence[Predictions]) -> bool:
     """Whether their rows belong together: texts and labels are equal, as far as they were saved."""
     first, *others = (each.table for each in several)

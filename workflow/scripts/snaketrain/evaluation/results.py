@@ -10,7 +10,7 @@ from snaketrain.evaluation.plots import draw
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report
 from snaketrain.runtime.json_types import Json, JsonObject
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.manifests import digest, write_json
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data
@@ -46,6 +46,9 @@ def write_results(
         write_predictions(folder / f"{split}_predictions.csv", rows, columns, NOT_SHOWN if report else ())
     results: JsonObject = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"])}
     results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}
+    texts = {name: table[name] for name in ("text", "text_pair", "target", "label") if name in table}
+    # equal sets have equal digests, whatever the tokenizer made of them; without texts there is nothing but the number of examples
+    results["examples_digest"] = digest(measured["examples"], texts)
     if report and (known := report.known(labels)).any():
         labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
         results |= {

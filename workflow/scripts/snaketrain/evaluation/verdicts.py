@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, comparable, dev_value
+from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, by_examples, comparable, dev_value
 from snaketrain.evaluation.paired import Contender, Difference, difference
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.runtime.rounding import is_number, rounded, spoken
@@ -14,14 +14,24 @@ MOST_NAMED = 5  # runs in a warning
 
 def verdict(groups: list[SeedGroup], predicted: Predicted) -> str:
     """One or two sentences for each set of runs that can be compared."""
+    several = differing_examples(groups)
     found = {by: gap_between_the_best(here, *by[1:], predicted) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is only one configuration: nothing to compare it with."
     if not found:
-        return "Each configuration has its own data or metric: there is nothing to compare it with."
+        return f"Each configuration has its own data or metric: there is nothing to compare it with.{several}"
     if len(comparable(groups)) == 1:
         return next(iter(found.values()))
-    return " ".join(f"On {data}, by {spoken(metric)}: {words}" for (data, metric, _), words in found.items())
+    return " ".join(f"On {data}, by {spoken(metric)}: {words}" for (data, metric, _), words in found.items()) + several
+
+
+def differing_examples(groups: list[SeedGroup]) -> str:
+    """Which runs were measured on other examples of data of one name, so that there is no order between them."""
+    sets = {name: here for name, here in by_examples(groups).items() if name != here[0]["data"]}
+    if not sets:
+        return ""
+    named = "; ".join(f"{name}: {', '.join(group['run'] for group in here[:MOST_NAMED])}" for name, here in sets.items())
+    return f" Development sets of other examples are not ranked against each other ({named})."
 
 
 def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted) -> str:
@@ -33,6 +43,10 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
     contenders = [contender(group, split, metric, predicted) for group in (best, second)]
     figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of((best, second), contenders)}"
     higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage
+    if of_other_examples(contenders):
+        return f"{best['run']} and {second['run']}: {figures}. Their {split} sets have different examples or labels, so there is no order between them."
+    if identical(contenders):
+        return f"{best['run']} and {second['run']} predict the same: {figures}."
     tested = difference(metric, *higher_first)
     gap = ours - theirs if mode == "max" else theirs - ours
     one_seed_each = all(len(each.values) == 1 for each in contenders)
@@ -40,7 +54,7 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
         words = advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
     else:
         words = f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
-    return words + other_examples(contenders, split)
+    return words
 
 
 def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -> Contender:
@@ -48,12 +62,22 @@ def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -
     return Contender([member[f"{split}_{metric}"] for member in members], [predicted(member["run"], split) for member in members])
 
 
-def other_examples(contenders: Sequence[Contender], split: str) -> str:
-    """A warning where the figures are of different examples: data of one name may be split or limited differently, or be other data altogether."""
-    saved = [each for contender in contenders for each in contender.predictions if each is not None]
-    if len(saved) < 2 or of_the_same_examples(saved):
-        return ""
-    return f" Their {split} sets have different examples or labels, which may explain the gap."
+def of_other_examples(contenders: Sequence[Contender]) -> bool:
+    """Data of one name may be split or limited differently, or be other data altogether."""
+    saved = saved_predictions(contenders)
+    return len(saved) > 1 and not of_the_same_examples(saved)
+
+
+def saved_predictions(contenders: Sequence[Contender]) -> list[Predictions]:
+    return [each for contender in contenders for each in contender.predictions if each is not None]
+
+
+def identical(contenders: Sequence[Contender]) -> bool:
+    """Whether each run has predicted, to the last saved digit, what its counterpart has."""
+    ours, theirs = (contender.predictions for contender in contenders)
+    return len(ours) == len(theirs) and all(
+        a is not None and b is not None and a.table.equals(b.table) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def seeds_of(groups: Sequence[SeedGroup], contenders: Sequence[Contender]) -> str:

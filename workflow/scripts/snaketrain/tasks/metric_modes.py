@@ -3,6 +3,7 @@
 Imports no torch: it is checked before any job starts, and again by the training, which knows all metrics.
 """
 
+import math
 from collections.abc import Mapping
 
 from snaketrain.config.errors import nearest
@@ -39,6 +40,13 @@ def mode_of(metric: str, metrics: Modes, given: str | None, where: str = "") -> 
             f"select.mode: is missing, and '{metric}' does not declare whether higher or lower is better. Set it to max or min."
         )
     return own or given or ""
+
+
+def rank_key(value: float | None, loss: float | None, mode: str) -> tuple[float, float]:
+    """A key that sorts the best first: checkpoints, runs of a search and rows of the comparison. The loss decides between equal values."""
+    sign = -1 if mode == "max" else 1
+    ranked, of_loss = (number if number is not None and math.isfinite(number) else math.inf for number in (value, loss))
+    return (sign * ranked if math.isfinite(ranked) else math.inf), of_loss
 
 
 def declared_mode(where: str, own: str | None, given: str | None) -> str | None:

@@ -11,6 +11,7 @@ from typing import NotRequired, TypedDict
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.tasks.metric_modes import rank_key
 from snaketrain.training.trajectory import Record
 
 
@@ -48,7 +49,6 @@ def evaluated(checkpoints: Path) -> list[Evaluated]:
 
 
 def best_first(found: Iterable[Evaluated], metric: str, mode: str) -> list[Evaluated]:
-    """Of equal ones the earlier comes first; those whose metric is not finite are left out."""
-    sign = -1 if mode == "max" else 1
+    """Of equal ones that of the lower loss comes first, then the earlier; those whose metric is not finite are left out."""
     finite = [each for each in found if math.isfinite(each.metrics.get(metric, math.nan))]
-    return sorted(finite, key=lambda each: (sign * each.metrics[metric], each.step))
+    return sorted(finite, key=lambda each: (*rank_key(each.metrics[metric], each.metrics.get("loss"), mode), each.step))
