@@ -97,7 +97,10 @@ def loss(step: int, value: float, attempt: int = 1) -> dict:
 
 
 def test_everything_about_a_finished_run_is_sent(tmp_path, uri):
-    store = follow(make_workspace(tmp_path), uri)
+    results = make_workspace(tmp_path)
+    for name in (".made-before.json", ".digests.json"):
+        write_text(results / "runs/first/evaluation" / name, "{}")
+    store = follow(results, uri)
     run = training_run(store)
     assert run.info.status == "FINISHED"
     assert (run.info.start_time, run.info.end_time) == (START * 1000, (START + 61) * 1000)
@@ -115,6 +118,7 @@ def test_everything_about_a_finished_run_is_sent(tmp_path, uri):
     }
     assert {"evaluation/test_results.json", "evaluation/dev_predictions.csv", "evaluation/test_plots.png"} < files
     assert {"data/report.json", "selection/selection.json", "training/manifest.json"} < files
+    assert not [name for name in files if name.rpartition("/")[2].startswith(".")], "the pipeline's own state"
 
 
 def test_an_average_of_checkpoints_has_the_metrics_of_its_evaluation(tmp_path, uri):

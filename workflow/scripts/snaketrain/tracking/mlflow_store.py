@@ -211,7 +211,7 @@ class Store:
         self.client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
-        if not file.is_file():
+        if not file.is_file() or file.name.startswith("."):  # our own state beside the results
             return
         if file.suffix in TEXTS and file.stat().st_size < LONGEST_TEXT_BYTES:
             text = file.read_text(encoding="utf-8", errors="replace")

@@ -12,7 +12,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking import tracked
 from snaketrain.tracking.champions import Contender, Decision, decide
@@ -44,7 +44,9 @@ def register(folder: Path, store: Store) -> Decision:
             store.client.set_model_version_tag(name, version, f"pipeline.{key}", cut(value, LONGEST_TAG))
         if decision.moves_alias:
             store.client.set_registered_model_alias(name, ALIAS, version)
-    write_json(folder / "selection/.registered.json", decided_on(folder, store.uri, run_id) | {"model": name, "decision": decision.reason})
+    write_checked(
+        folder / "selection/.registered.json", decided_on(folder, store.uri, run_id) | {"model": name, "decision": decision.reason}
+    )
     return decision
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from snaketrain.evaluation.curves import standing
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.tracking.tracked import read_json
 
 FILE = ".mlflow.json"
@@ -35,7 +35,7 @@ class Sent:
         return cls(uri, run_id) if shrunk or foreign or old else sent
 
     def write(self, training: Path) -> None:
-        write_json(training / FILE, asdict(self))
+        write_checked(training / FILE, asdict(self))
 
 
 def has_ended(training: Path, sent: JsonObject) -> bool:

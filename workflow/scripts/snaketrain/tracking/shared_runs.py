@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.manifests import Manifest, write_json
+from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store
 from snaketrain.tracking.run_keys import former_key, run_key
@@ -63,5 +63,5 @@ class SharedRuns:
                 self.store.artifact(run_id, made.folder / file)
             self.store.status(run_id, "FINISHED", made.finished)
             self.store.check()
-            write_json(made.folder / ".mlflow.json", current)
+            write_checked(made.folder / ".mlflow.json", current)
         return run_id

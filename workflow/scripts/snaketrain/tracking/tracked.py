@@ -28,9 +28,12 @@ Point = tuple[str, float, float, int]
 
 
 def read_json(path: Path) -> JsonObject | None:
-    """None if the file does not exist yet, or is just being replaced."""
+    """None if the file does not exist yet, is just being replaced, or was changed since, as far as it has a checksum."""
     try:
-        content = strict_json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = strict_json.loads(text)
+        if isinstance(content, dict) and "checksum" in content:
+            content = strict_json.checked(text, strict_json.loads)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
