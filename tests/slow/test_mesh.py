@@ -63,3 +63,17 @@ def test_a_checkpoint_resumes_at_another_point(done, number):
     assert found["start"] == 6
     assert found["losses"] == pytest.approx(expected["losses"][6:], rel=1e-5)
     assert found["placed"] == pytest.approx(expected["placed"], rel=1e-5)
+
+
+THREE = [{"context": 2, **SEQUENCE}, {"context": 2, **ULYSSES, "replicate": 2}, {**SEQUENCE, **CUT, "replicate": 2}]  # the other two shard
+
+
+def test_products_of_three_dimensions_on_eight_processes(tmp_path):
+    jobs = {"single": ("trained", job("single", "lm"))} | {str(each): ("trained", job("mesh", "lm", None, each)) for each in THREE}
+    found = run(tmp_path, 8, jobs)
+    expected = found["single"]
+    for each in map(str, THREE):
+        assert found[each]["losses"] == pytest.approx(expected["losses"], rel=1e-5), each
+        assert found[each]["norms"] == pytest.approx(expected["norms"], rel=1e-4), each
+        assert found[each]["metrics"] == pytest.approx(expected["metrics"], rel=1e-5), each
+        assert found[each]["ids"] == expected["ids"], each
