@@ -10,8 +10,9 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Examples
-from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.data.sources.fetching import fetch
 from snaketrain.runtime import stages
+from snaketrain.runtime.json_types import JsonObject
 
 
 def main(args: Namespace) -> None:
@@ -20,6 +21,7 @@ def main(args: Namespace) -> None:
     folder = job.folder
     found: dict[str, list[str]] = {}
     classes: dict[str, str] = {}
+    left_out: dict[str, JsonObject] = {}
     for split in ("train", "dev", "test"):
         if settings.get(split) is None:
             shutil.rmtree(folder / split, ignore_errors=True)
@@ -31,13 +33,15 @@ def main(args: Namespace) -> None:
             print(f"fetch_data: {split}: nothing to fetch, {source.use} is a class")
             continue
         try:
-            found[split] = fetch(source, folder / split)
+            fetched = fetch(source, folder / split)
         except ValueError as error:
             raise SystemExit(f"data.{split}: {error}") from None
-        checked = f", {len(source.sha256)} verified" if source.sha256 else ""
-        print(f"fetch_data: {split}: {len(found[split])} files of {describe(source)}{checked}")
+        fetched.report(f"fetch_data: {split}", source)
+        found[split] = fetched.names
+        left_out |= {split: fetched.facts()["left_out"]} if fetched.left_out else {}
     files = [f"{split}/{name}" for split, names in found.items() for name in names]
-    job.finish({}, files, {"files": found} | ({"classes": classes} if classes else {}), started)
+    facts = {"files": found, "classes": classes, "left_out": left_out}
+    job.finish({}, files, {name: fact for name, fact in facts.items() if fact or name == "files"}, started)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.data.sources.fetching import fetch
 from snaketrain.runtime import stages
 
 
@@ -14,11 +14,11 @@ def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     source = Source.model_validate(from_strings(job.given.settings)["source"])
     try:
-        names = fetch(source, job.folder / "files")
+        found = fetch(source, job.folder / "files")
     except ValueError as error:
         raise SystemExit(f"fetch_input: {error}") from None
-    print(f"fetch_input: {len(names)} files of {describe(source)}")
-    job.finish({}, [f"files/{name}" for name in names], {"files": names}, started)
+    found.report("fetch_input", source)
+    job.finish({}, [f"files/{name}" for name in found.names], {"files": found.names} | found.facts(), started)
 
 
 if __name__ == "__main__":

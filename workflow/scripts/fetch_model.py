@@ -6,7 +6,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.data.sources.fetching import fetch
 from snaketrain.runtime import stages
 
 
@@ -14,12 +14,11 @@ def main(args: Namespace) -> None:
     started, job = time.time(), stages.Job(args.output, args.settings)
     source = Source.model_validate(from_strings(job.given.settings)["source"])
     try:
-        names = fetch(source, job.folder / "files")
+        found = fetch(source, job.folder / "files")
     except ValueError as error:
         raise SystemExit(f"fetch_model: {error}") from None
-    checked = f", {len(source.sha256)} verified" if source.sha256 else ""
-    print(f"fetch_model: {len(names)} files of {describe(source)}{checked}")
-    job.finish({}, [f"files/{name}" for name in names], {"files": names}, started)
+    found.report("fetch_model", source)
+    job.finish({}, [f"files/{name}" for name in found.names], {"files": found.names} | found.facts(), started)
 
 
 if __name__ == "__main__":

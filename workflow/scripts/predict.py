@@ -12,7 +12,8 @@ from pathlib import Path
 from snaketrain.config.schema import Model, ReadInputs, Source
 from snaketrain.config.schema.generation import Generate
 from snaketrain.config.schema.predict import text_problems
-from snaketrain.data.sources.fetching import describe, named_files
+from snaketrain.data.sources.fetching import describe, local_files
+from snaketrain.data.sources.local_files import told
 from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
@@ -70,12 +71,14 @@ def main(args: argparse.Namespace) -> None:
         read = ReadInputs(
             text=args.text, id=args.id, format=args.format, encoding=args.encoding, columns=args.columns, generate=generation(args.generate)
         )
-        files = named_files(local_source(args.input))
+        found = local_files(local_source(args.input))
         if problems := text_problems("--text", read, trained.data):
             raise ValueError(problems[0])
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    output = args.output or default_output(args.input)
+    for line in told(found.left_out):
+        print(f"--input: {line}", flush=True)
+    files, output = list(found.files.values()), args.output or default_output(args.input)
 
     from snaketrain.evaluation.unlabelled import Predictor
     from snaketrain.training.building import start_strategy
@@ -83,9 +86,7 @@ def main(args: argparse.Namespace) -> None:
     strategy = start_strategy(trained.train, args.device, trained.precision)
     pretrained = built_from(args.model, trained.model)
     predictor = Predictor.load(trained, args.model, pretrained, strategy, args.batch_size, args.threads)
-    predictor.predict_files(
-        read, list(files.values()), Path(os.path.commonpath([file.parent for file in files.values()])), output.parent, output.name
-    )
+    predictor.predict_files(read, files, Path(os.path.commonpath([file.parent for file in files])), output.parent, output.name)
     strategy.finish()
 
 

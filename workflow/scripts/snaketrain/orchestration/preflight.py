@@ -1,7 +1,6 @@
 """Checks everything that could fail later, before any job starts: settings, names, files, columns, metrics."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,7 +32,6 @@ from snaketrain.runtime.variables import all_set, resolved
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
-MOST_FILES = 50  # per source, that are checked for being readable
 TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
 
@@ -137,7 +135,7 @@ def sources(run: Settings) -> Iterator[str]:
 
 def evaluation_sets(run: Settings) -> Iterator[str]:
     """Sets that are not prepared yet, whose files or columns are missing, or whose files are trained on."""
-    trained_on = set(_local_files(run.data).get("train", ()))
+    trained_on = {file.resolve() for file in _local_files(run.data).get("train", ())}
     for name, reading in run.sets.items():
         if Path(f"results/sets/{set_name(name, reading, run.data)}/manifest.json").exists() or reading.by_class:
             continue
@@ -146,7 +144,7 @@ def evaluation_sets(run: Settings) -> Iterator[str]:
             problems = [placed(name, problem) for problem in check(reading, given)]
         yield from problems
         same_rows = name != "test" and reading.where == run.data.where
-        if same_rows and (both := sorted(trained_on & set(given.get("test", ())))):
+        if same_rows and (both := sorted(trained_on & {file.resolve() for file in given.get("test", ())})):
             yield f"evaluation_sets.{name}: {both[0]} is among the files of data.train too. Name others, or other rows of it by `where`."
 
 
@@ -189,7 +187,7 @@ def without_chat_template(data: Data) -> Iterator[str]:
 
 def shared_files(data: Data) -> Iterator[str]:
     """Files that are used both for training and for evaluation: the metrics would measure memorisation."""
-    given = {split: set(found) for split, found in _local_files(data).items()}
+    given = {split: {file.resolve() for file in found} for split, found in _local_files(data).items()}
     for split in ("dev", "test"):
         if both := sorted(given.get("train", set()) & given.get(split, set())):
             yield f"data.{split}: {both[0]} is among the files of data.train too. Name others, or leave out data.{split} to split it off from data.train."
@@ -234,10 +232,6 @@ def files(setting: str, source: Source) -> Iterator[str]:
         yield str(error)
         return
     yield from misnamed_digests(source, found)
-    for file in list(found.values())[:MOST_FILES]:
-        if not os.access(file, os.R_OK):
-            yield f"{file} cannot be read: you have no permission to read {describe(source)}. Change its permissions, or name another."
-            return
     kinds = {file.name for file in found.values()}
     if setting == "data.tokenizer" and "tokenizer.json" not in kinds:
         yield f"{describe(source)} contains no `tokenizer.json`. Name the folder that does."

@@ -10,10 +10,12 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
 from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
+from snaketrain.data.sources.local_files import MOST_SHOWN, LocalFiles, counted, find, passed_over, problem_of, told
 from snaketrain.data.sources.objects import Unreachable, download_all, stored_files
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import let_hub_do_without_locks
@@ -25,25 +27,39 @@ from snaketrain.runtime.secret_forms import without_secrets
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
 
-def fetch(source: Source, folder: Path) -> list[str]:
-    """Replace the folder's content with the source's files, verified; return their sorted names."""
+class Fetched(NamedTuple):
+    names: list[str]  # sorted
+    left_out: dict[str, str]  # the reason by name
+
+    def facts(self) -> JsonObject:
+        """For a manifest: how many were left out, by reason."""
+        return {"left_out": {reason: len(names) for reason, names in counted(self.left_out).items()}} if self.left_out else {}
+
+    def report(self, what: str, source: Source) -> None:
+        checked = f", {len(source.sha256)} verified" if source.sha256 else ""
+        print(f"{what}: {len(self.names)} files of {describe(source)}{checked}", *told(self.left_out), sep="\n  ", flush=True)
+
+
+def fetch(source: Source, folder: Path) -> Fetched:
+    """Replace the folder's content with the source's files, verified."""
     building = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     cache = folder.with_name(f".{folder.name}.download")
     if source.hub:
-        _download(source, source.hub, cache, building)
+        found = _download(source, source.hub, cache, building)
     elif source.has_address:
-        _download_objects(source, str(source.path), cache, building)
+        found = _download_objects(source, str(source.path), cache, building)
     else:
-        for name, file in named_files(source).items():
+        local = local_files(source)
+        found = Fetched(sorted(local.files), local.left_out)
+        for name, file in local.files.items():
             (building / name).parent.mkdir(parents=True, exist_ok=True)
             (building / name).symlink_to(file)
-    names = sorted(str(path.relative_to(building)) for path in building.rglob("*") if path.is_file())
-    verify(source, {name: building / name for name in names})
+    verify(source, {name: building / name for name in found.names})
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(building, folder)
-    return names
+    return found
 
 
 def source_files(source: Source) -> list[Path]:
@@ -105,6 +121,11 @@ def model_config(files: dict[str, Path]) -> Path | None:
 
 def named_files(source: Source) -> dict[str, Path]:
     """Absolute paths by the name that each file gets in the fetched folder, sorted."""
+    return local_files(source).files
+
+
+def local_files(source: Source) -> LocalFiles:
+    """The files of a local path or an installed package, none of which is refused, and what is left out there."""
     if source.is_remote:
         raise ValueError(f"{describe(source)}: its files are only known after the download.")
     try:
@@ -114,23 +135,26 @@ def named_files(source: Source) -> dict[str, Path]:
         raise ValueError(f"{describe(source)}: cannot be read ({reason}). Correct the path.") from None
 
 
-def _found_files(source: Source) -> dict[str, Path]:
+def _found_files(source: Source) -> LocalFiles:
     root = _package_folder(source.package) if source.package else Path.cwd()
-    given = Path(source.path or ".").expanduser()
-    start = Path(os.path.normpath(root / given))
-    if start.is_file():
-        return {start.name: start}
+    given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
+    start, found = Path(os.path.normpath(root / given)), LocalFiles()
     if start.is_dir():
-        found = {str(path.relative_to(start)): path for path in sorted(start.rglob("*")) if path.is_file()}
-    else:
-        base = root / _fixed_part(
-            Path(os.path.normpath(given))
-        )  # the folders above `given` are not a pattern, even if they contain wildcard characters
-        matches = sorted(Path(os.path.normpath(root / path)) for path in glob.glob(str(given), root_dir=root, recursive=True))
-        found = {os.path.relpath(path, base): path for path in matches if path.is_file()}
-    found = {name: path for name, path in found.items() if _is_content(name)}
-    if not found:
-        raise ValueError(f"{describe(source)}: no file there ({start}){_near_path(start)}")
+        found = find(start)
+    elif os.path.lexists(start):
+        problem = problem_of(start)
+        found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
+    elif glob.has_magic(str(given)):
+        fixed, pattern = _divided(given)  # the folders above `given` are no pattern, even if they contain wildcard characters
+        found = find(root / fixed, pattern) if (root / fixed).is_dir() else found
+    if found.refused:
+        some = "; ".join(f"{name!r}: {problem}" for name, problem in list(found.refused.items())[:MOST_SHOWN])
+        raise ValueError(
+            f"{describe(source)}: {len(found.refused)} cannot be read: {some}. Repair or remove each, or name files by a pattern that leaves it out."
+        )
+    if not found.files:
+        reasons = "".join(f"; {line}" for line in told(found.left_out))
+        raise ValueError(f"{describe(source)}: no file there ({start}){reasons}{_near_path(start)}")
     return found
 
 
@@ -144,29 +168,33 @@ def _package_folder(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))).resolve().joinpath(*package.split(".")[1:])
 
 
-def _fixed_part(pattern: Path) -> Path:
-    """The folder above the first wildcard."""
+def _divided(pattern: Path) -> tuple[Path, tuple[str, ...]]:
+    """The folder above the first wildcard, and the rest."""
     parts = pattern.parts
-    wild = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:wild])
+    wild = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return Path(*parts[:wild]), parts[wild:]
 
 
-def _is_content(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return not any(part.startswith(".") or part == "__pycache__" for part in parts)
+def _left_out(names: Iterable[str]) -> dict[str, str]:
+    """Those of a hub or a store that are passed over as they would be in a local folder."""
+    reasons = {name: next(filter(None, map(passed_over, PurePosixPath(name).parts)), None) for name in names}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _download(source: Source, repository: str, cache: Path, building: Path) -> None:
+def _download(source: Source, repository: str, cache: Path, building: Path) -> Fetched:
     """Download the wanted files of a hub repository; an interrupted download resumes."""
     import huggingface_hub
 
     let_hub_do_without_locks(building)
     try:
         listed = huggingface_hub.HfApi().list_repo_files(repo_id=repository, repo_type=source.hub_type, revision=source.revision)
-        names = [name for name in listed if _is_content(name)]
-        wanted = (
-            split_files(source.split, source.config, names, _metadata(source, names, cache)) if source.split else _wanted(source, names)
-        )
+        left_out = _left_out(listed)
+        names = [name for name in listed if name not in left_out]
+        if source.split:
+            wanted, left_out = split_files(source.split, source.config, names, _metadata(source, names, cache)), {}
+        else:
+            wanted, other_weights = _wanted(source, names)
+            left_out = {name: reason for name, reason in left_out.items() if _is_asked_for(source, name)} | other_weights
         huggingface_hub.snapshot_download(
             repo_id=repository,
             repo_type=source.hub_type,
@@ -186,17 +214,20 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> N
             "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."
         ) from None
     prefix = source.path.strip("/") + "/" if source.path and source.path.strip("/") not in wanted else ""
-    for name in wanted:
-        target = building / (name.removeprefix(prefix) if name.startswith(prefix) else name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(cache / name, target)
+    targets = {name: name.removeprefix(prefix) for name in wanted}
+    for name, target in targets.items():
+        (building / target).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(cache / name, building / target)
     shutil.rmtree(cache, ignore_errors=True)
+    return Fetched(sorted(targets.values()), left_out)
 
 
-def _download_objects(source: Source, address: str, cache: Path, building: Path) -> None:
+def _download_objects(source: Source, address: str, cache: Path, building: Path) -> Fetched:
     """Download the files at an address; an interrupted download resumes with the files that are missing."""
     try:
-        found = {name: file for name, file in stored_files(address).items() if _is_content(name)}
+        stored = stored_files(address)
+        left_out = _left_out(stored)
+        found = {name: file for name, file in stored.items() if name not in left_out}
         if not found:
             raise ValueError(f"{describe(source)}: no file there. Correct the address.")
         copies = download_all(address, found.values(), cache)
@@ -212,6 +243,7 @@ def _download_objects(source: Source, address: str, cache: Path, building: Path)
         (building / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(copy, building / name)
     shutil.rmtree(cache, ignore_errors=True)
+    return Fetched(sorted(copies), left_out)
 
 
 def _metadata(source: Source, names: list[str], cache: Path) -> JsonObject:
@@ -226,15 +258,22 @@ def _metadata(source: Source, names: list[str], cache: Path) -> JsonObject:
     return huggingface_hub.metadata_load(card) or {}
 
 
-def _wanted(source: Source, names: list[str]) -> list[str]:
+def _is_asked_for(source: Source, name: str) -> bool:
     path = (source.path or "").strip("/")
-    wanted = [name for name in names if not path or name == path or name.startswith(path + "/") or fnmatch.fnmatch(name, path)]
+    return not path or name == path or name.startswith(path + "/") or fnmatch.fnmatch(name, path)
+
+
+def _wanted(source: Source, names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The files that are downloaded, and those left out: the same weights in larger or unsafe formats."""
+    path = (source.path or "").strip("/")
+    wanted = [name for name in names if _is_asked_for(source, name)]
     if not wanted:
         raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {_some(names)}.")
+    left_out: dict[str, str] = {}
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
-        # leave out the same weights in larger or unsafe formats
-        wanted = [name for name in wanted if name == path or not any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
-    return wanted
+        others = [name for name in wanted if name != path and any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
+        left_out = dict.fromkeys(others, "weights in another format, which the .safetensors have too")
+    return [name for name in wanted if name not in left_out], left_out
 
 
 def _near_path(path: Path) -> str:
