@@ -72,6 +72,14 @@ def test_texts_of_the_training_data_are_counted(folder):
     assert issues["leaked_test"] == 2
 
 
+def test_texts_of_the_development_set_are_counted_too(folder):
+    """A result on them would not be independent: they choose the checkpoint."""
+    data = Data.model_validate(DATA | {"dev": {"path": "test.csv"}, "test": {"path": "test.csv"}})
+    training, _ = prepared(folder, data.for_training)
+    _, dev_too = prepared_set(folder, training, data.of_set(data.test, None))
+    assert dev_too["test_in_dev"] == 32
+
+
 def test_a_set_may_have_other_columns_and_other_names_for_the_classes(folder):
     data = Data.model_validate(DATA)
     training, _ = prepared(folder, data)

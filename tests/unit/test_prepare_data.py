@@ -99,6 +99,26 @@ def test_duplicates_and_leakage_agree_with_a_plain_count(prepared):
     assert issues.examples["leaked_test"] == ["test.tsv, line 2: Great movie 5"]
 
 
+def test_copies_are_found_whatever_their_spacing_and_their_accents(prepared):
+    """An accent is one character or two; some spaces have no width."""
+    seen = ["the caf\u00e9 is open", "na\u00efve and long", "one two", "E\u0301t\u00e9"]
+    copies = ["the cafe\u0301 is open", "nai\u0308ve  and\u00a0long", "\ufeffone\u200b two\u2003", "\u00e9te\u0301", "never seen"]
+    rows = [(text, n % 2) for n, text in enumerate(seen)]
+    _, _, issues = prepared(table(rows), dev=table([("apart", 0)]), test=table([(text, 0) for text in copies]))
+    assert issues.counts["leaked_test"] == 4 and not issues.counts["leaked_dev"]
+    assert issues.examples["leaked_test"][0].startswith("test.tsv, line 2: ")
+
+
+@pytest.mark.parametrize("own_files", [True, False])
+def test_a_test_set_that_is_the_development_set_too_is_told(prepared, own_files):
+    rows = [(text, label) for text, label in ROWS[:6]]
+    other = {"dev": table(rows)} | ({"test": table([(f" {text.upper()}", label) for text, label in rows[:5]])} if own_files else {})
+    splits, _, issues = prepared(table(ROWS[6:] + rows), **other, test_fraction=0.1 if own_files else 0.5)
+    known = {row["text"].lower() for row in splits["dev"]}
+    assert issues.counts["test_in_dev"] == sum(row["text"].lower().strip() in known for row in splits["test"])
+    assert issues.counts["test_in_dev"] == 5 if own_files else issues.counts["test_in_dev"] > 0
+
+
 def test_unusable_rows_are_dropped_counted_and_named(prepared):
     rows = [("good", 1), ("bad", 0), ("", 1), ("  ", 0), ("great", ""), ("boring", -1), ("film", 7), ("very good", 1)]
     splits, _, issues = prepared(table(rows), labels=CLASSES, dev_fraction=0, test_fraction=0)

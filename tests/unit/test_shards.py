@@ -180,11 +180,13 @@ def test_shares_are_near_the_fractions_and_follow_the_seed():
 
 def test_development_files_of_their_own_are_kept_apart_and_leaks_are_counted(folder):
     made = folder(dev={"path": "dev"}, labels={"no": "n", 10: "t"})
-    made.write("own.jsonl", [*rows(0, 10), {"text": "never seen this", "label": "no"}], "dev")
+    made.write("own.jsonl", [*rows(0, 50), {"text": "never seen this", "label": "no"}], "dev")
     splits, facts, issues = made.prepared()
     trained = {row["text"].lower() for row in splits["train"]}
-    assert len(splits["dev"]) == 11 and facts["rows"] == {"train": 300, "dev": 11} and facts["label_names"] == ["n", "t"]
+    assert len(splits["dev"]) == 51 and facts["rows"] == {"train": 300, "dev": 51} and facts["label_names"] == ["n", "t"]
     assert issues["leaked_dev"] == sum(row["text"].lower() in trained for row in splits["dev"]) > 0
+    chosen_by = {row["text"].lower() for row in splits["dev"]}
+    assert issues["test_in_dev"] == sum(row["text"].lower() in chosen_by for row in splits["test"]) > 0
 
 
 def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch):

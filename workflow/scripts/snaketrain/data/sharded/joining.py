@@ -33,7 +33,8 @@ def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssue
         check_share(data, split, splits[split]["examples"])
     _report_repetitions(data, parts, issues)
     counts = {split: facts.get("label_counts", []) for split, facts in splits.items()}
-    report_untrained(counts, TrainedOn(names, counts["train"], np.array([], np.int64)), issues)
+    nothing = np.array([], np.int64)
+    report_untrained(counts, TrainedOn(names, counts["train"], nothing, nothing), issues)
     return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
 
 
@@ -90,15 +91,18 @@ def _facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled: bool)
 
 
 def _report_repetitions(data: Data, parts: list[Manifest], issues: DataIssues) -> None:
-    """Report examples that repeat within train, or that leak from train into files of their own; equal texts of one source stay together."""
+    """Report examples that repeat within train, that leak from train into files of their own, or that dev's own files share with test.
+
+    Equal texts of one source stay together.
+    """
     train = read_keys((part.folder for part in _of(parts, "train")), "train")
     count, first = repeated(train, DataIssues.SHOWN)
     issues.add_all("duplicate", count, list(_cases(parts, "train", first)))
-    for split in data.sources:
-        if split != "train":
-            of_split = read_keys((part.folder for part in _of(parts, split)), split)
-            count, first = among(of_split, train, DataIssues.SHOWN)
-            issues.add_all(f"leaked_{split}", count, list(_cases(parts, split, first)))
+    pairs = [(f"leaked_{split}", split, "train") for split in data.sources if split != "train"]
+    for kind, split, other in [*pairs, *([("test_in_dev", "test", "dev")] if data.dev else [])]:
+        of_split, of_other = (read_keys((part.folder for part in _of(parts, each)), each) for each in (split, other))
+        count, first = among(of_split, of_other, DataIssues.SHOWN)
+        issues.add_all(kind, count, list(_cases(parts, split, first)))
 
 
 def _cases(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[tuple[str, str]]:

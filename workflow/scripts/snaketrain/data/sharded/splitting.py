@@ -11,7 +11,7 @@ from snaketrain.data.text.surveying import normal_text
 
 
 def text_key(texts: Iterable[str]) -> int:
-    """64 bits, equal for texts that differ only in case and spacing, in every process."""
+    """64 bits, equal for texts with the same `normal_text`, in every process."""
     return int.from_bytes(hashlib.blake2b(normal_text(texts).encode(), digest_size=8).digest(), "little")
 
 

@@ -8,6 +8,9 @@ RARE = 0.01  # a larger share of unusable rows is an error in the file or the se
 
 DESCRIPTIONS = {  # written to report.json
     "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",
+    "zero": "lines with zero bytes, which a file has that was not written completely; they are kept",
+    "carriage_return": "lines with a carriage return inside, which is kept: is it the end of a line?",
+    "empty_file": "files without a row",
     "short_row": "rows with fewer fields than the header; the last ones are empty",
     "long_row": "rows with more fields than the header, for example because of an unquoted comma; dropped",
     "joined_rows": "rows that span several lines, each of which could be a row: a quote may be missing or superfluous",
@@ -21,6 +24,7 @@ DESCRIPTIONS = {  # written to report.json
     "duplicate": "training examples whose text occurred before",
     "leaked_dev": "development examples whose text is also trained on",
     "leaked_test": "test examples whose text is also trained on",
+    "test_in_dev": "test examples whose text is also in the development set, which chooses the checkpoint",
     "truncated": "examples truncated to `data.max_length` tokens, or targets to `data.max_target_length`",
 }
 

@@ -58,8 +58,11 @@ def _every_row(
     needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
+        line = 0
         for line, values in read_rows(file, kind, data, issues, name, needed, file_slice):
             yield RawRow(name, line, values)
+        if not line and file_slice == WHOLE:
+            issues.add("empty_file", name)
 
 
 def _matches(data: Data, row: RawRow) -> bool:
@@ -69,7 +72,15 @@ def _matches(data: Data, row: RawRow) -> bool:
 def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -> T:
     """The parsed value of a row in a column that `data.SETTING` names."""
     try:
-        return parse(row.values.get(column))
+        found = parse(row.values.get(column))
+        if setting == "label":
+            for name in found if isinstance(found, list | tuple) else [found]:
+                str(name).encode()
+        return found
+    except UnicodeEncodeError:
+        raise BadData(
+            f"data.{setting}: {row.location} has in column {column!r} half of a surrogate pair, which is no character. Correct the value."
+        ) from None
     except NotText as error:
         advice = "Name another column, or write the part you need into a column of its own."
         if setting == "label" and isinstance(row.values[column], list):
@@ -77,6 +88,8 @@ def cell(setting: str, row: RawRow, column: str, parse: Callable[[object], T]) -
         if setting == "messages":
             advice = "Write a list of objects, each with a text as its `role` and one as its `content`."
         raise BadData(f"data.{setting}: {row.location} has in column {column!r} {error}. {advice}") from None
+    except (ValueError, OverflowError, TypeError) as error:
+        raise BadData(f"data.{setting}: {row.location}: column {column!r} cannot be read ({error}). Correct the value.") from error
 
 
 def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:

@@ -58,6 +58,10 @@ def _csv(lines: Iterator[str], issues: DataIssues, name: str) -> Iterator[tuple[
         try:
             fields = next(reader, None)
         except csv.Error as error:
+            if "new-line character" in str(error):
+                raise BadData(
+                    f"{name}, row beginning in line {begins}: a carriage return outside quotes that ends no line. Remove it, or end each line by \\n."
+                ) from None
             raise BadData(
                 f"{name}, row beginning in line {begins}: not readable as CSV ({error}). Look for a stray or missing quote there; "
                 "for fields separated by tabs, without quotes, set `data.format: tsv`."
@@ -80,8 +84,9 @@ def _joined(fields: list[str]) -> bool:
     """Whether each line of a row has as many commas as a row should: two stray quotes join the rows between them."""
     commas = len(fields) - 1
     for before, field in enumerate(fields):
-        if "\n" in field and commas:
-            first, *inner, last = field.rstrip("\r\n").split("\n")
+        first, *more = field.rstrip("\r\n").split("\n")
+        if more and commas:
+            *inner, last = more
             if first.count(",") == commas - before and last.count(",") == before and all(line.count(",") == commas for line in inner):
                 return True
     return False

@@ -77,7 +77,8 @@ def _write(
             writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
         if "train" in parts:
             check_train(writers["train"].counts["examples"], writers["train"].tally)
-            trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes)
+            selecting = parts["dev"].hashes if "dev" in parts else numpy.array([], numpy.int64)
+            trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes, selecting)
         if trained_on:
             _report_repetitions(parts, trained_on, issues)
             report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
@@ -137,15 +138,17 @@ def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> 
 
 
 def _report_repetitions(parts: dict[str, SplitPart], trained_on: TrainedOn, issues: DataIssues) -> None:
-    """Report examples that repeat within train, or that leak from train into another split."""
+    """Report examples that repeat within train, that leak from train into another split, or from dev into test."""
     for split, part in parts.items():
-        if split == "train":
-            kind, found = "duplicate", repeated(trained_on.hashes)
-        else:
-            kind, found = f"leaked_{split}", among(part.hashes, trained_on.hashes)
-        rows = part.rows[found]
-        first = part.spool.selected(rows[: DataIssues.SHOWN])
-        issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
+        found = (
+            {"duplicate": repeated(trained_on.hashes)} if split == "train" else {f"leaked_{split}": among(part.hashes, trained_on.hashes)}
+        )
+        if split == "test":
+            found["test_in_dev"] = among(part.hashes, trained_on.selecting)
+        for kind, chosen in found.items():
+            rows = part.rows[chosen]
+            first = part.spool.selected(rows[: DataIssues.SHOWN])
+            issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
 
 
 def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues: DataIssues) -> None:

@@ -4,6 +4,7 @@ It keeps a byte per row with a text, the state of its label, and where repetitio
 """
 
 import math
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
 
 MOST_CLASSES = 10_000
+WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))  # characters that show nothing, and that `str.split` keeps
 TOLERATED_LABELS = 10  # unusable ones, whatever their share
 
 
@@ -169,13 +171,19 @@ def refuse_unusable_labels(source: str, data: Data, rows: int, issues: DataIssue
 
 
 def text_hash(texts: Iterable[str]) -> int:
-    """Equal for texts that differ only in case and spacing. It differs between processes."""
+    """Equal for texts with the same `normal_text`. It differs between processes."""
     return hash(normal_text(texts))
 
 
 def normal_text(texts: Iterable[str]) -> str:
-    """The same for texts that differ only in case and spacing."""
-    return "\t".join([" ".join(text.lower().split()) for text in texts])
+    """The same for texts that differ only in case, in spacing, or in how accented characters are composed."""
+    return "\t".join([_normal(text) for text in texts])
+
+
+def _normal(text: str) -> str:
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(WITHOUT_WIDTH))
+    return " ".join(text.lower().split())
 
 
 def classes(data: Data, train: Survey | None) -> tuple[list[str], dict[str, int]]:

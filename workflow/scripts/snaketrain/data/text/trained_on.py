@@ -16,16 +16,14 @@ class TrainedOn:
     label_names: list[str]
     label_counts: list[int]  # of the training examples, by class; empty if nothing is trained
     hashes: numpy.ndarray  # of their texts
+    selecting: numpy.ndarray  # the hashes of the texts of the development set
 
     @classmethod
     def read(cls, prepared: Manifest, data: Data) -> "TrainedOn":
         """From prepared training data, which was read by the settings `data`, or by ones with the same texts."""
         names, train = prepared.facts["label_names"], prepared.facts["splits"]["train"]
         counts = train.get("label_counts", []) if train["examples"] else []
-        batches = open_table(split_files(prepared, "train")).to_batches()
-        texts = (zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True) for batch in batches)
-        hashes = numpy.fromiter((text_hash(each) for batch in texts for each in batch), numpy.int64)
-        return cls(names, counts, hashes)
+        return cls(names, counts, _hashes(prepared, "train", data), _hashes(prepared, "dev", data))
 
     def classes(self, data: Data) -> dict[str, int]:
         """The number of each label's class, where another set calls it by `data.labels`."""
@@ -35,3 +33,9 @@ class TrainedOn:
                 f"data.labels: {unknown!r} is not among the classes of the training data: {', '.join(self.label_names)}. Name one of them."
             )
         return {label: self.label_names.index(name) for label, name in labels.items()}
+
+
+def _hashes(prepared: Manifest, split: str, data: Data) -> numpy.ndarray:
+    batches = open_table(split_files(prepared, split)).to_batches()
+    texts = (zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True) for batch in batches)
+    return numpy.fromiter((text_hash(each) for batch in texts for each in batch), numpy.int64)
