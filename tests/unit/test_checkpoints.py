@@ -289,3 +289,9 @@ def test_a_checkpoint_is_not_published_in_a_folder_that_was_taken_over(tmp_path)
     with pytest.raises(TakenOver):
         checkpoints.finish()
     assert not list(tmp_path.glob("step-*"))
+
+
+def test_the_best_metric_has_a_direction():
+    for mode, improved in (("max", [True, True, False]), ("min", [True, False, True])):
+        best = BestMetric(Selection("score", mode))
+        assert [best.improved({"score": score}) for score in (0.5, 0.7, 0.3)] == improved

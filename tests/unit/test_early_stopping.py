@@ -35,3 +35,11 @@ def test_it_stops_at_the_second_evaluation_in_a_row_without_improvement(mode, va
         early.on_evaluation(state, {"metric": value})
         given_up = given_up or (number if state.finished_early else None)
     assert given_up == last
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_an_equal_metric_is_no_improvement(mode):
+    early = EarlyStopping(Selection("metric", mode), 2)
+    for value in (0.5, 0.5, 0.5):
+        early.observe(value)
+    assert early.decided and early.since == 2

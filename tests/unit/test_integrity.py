@@ -11,9 +11,9 @@ import pytest
 from snaketrain.config.schema import Source
 from snaketrain.orchestration import own_files
 from snaketrain.runtime import integrity, manifests, stages
-from snaketrain.runtime.digest_cache import stamp
+from snaketrain.runtime.digest_cache import DigestCache, stamp
 from snaketrain.runtime.integrity import damage, digests, read_result, verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest, write_text
+from snaketrain.runtime.manifests import Manifest, file_digest, read_manifest, write_manifest, write_text
 from snaketrain.runtime.run_folder import move_damaged_checkpoints
 
 LONG_AGO = time.time() - 1000
@@ -201,3 +201,14 @@ def test_a_training_is_repeated_from_before_the_first_damaged_checkpoint(tmp_pat
     write_text(folder / "checkpoints/step-00000004/model.safetensors", "of another machine, not equal to the bit")
     move_damaged_checkpoints(folder)  # stopped and started again: it resumes
     assert len(list(folder.glob("checkpoints/step-*"))) == 2
+
+
+def test_a_digest_is_trusted_only_once_its_file_has_settled(tmp_path):
+    """A file can change twice within the resolution of its timestamp, and keep its size."""
+    file, cache = tmp_path / "a.csv", DigestCache(tmp_path / "kept.json", "1")
+    file.write_text("x")
+    assert cache.of(file, file_digest) and not cache.known(file)
+    os.utime(file, (time.time() - 60, time.time() - 60))
+    assert cache.of(file, file_digest) and cache.known(file)
+    file.write_text("y")
+    assert not cache.known(file)

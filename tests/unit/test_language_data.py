@@ -9,7 +9,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import load_library_tokenizer
+from snaketrain.data.tokenization.files import load_library_tokenizer, vocabulary
 
 UNCUT = {"label": None, "dev_fraction": 0, "test_fraction": 0}
 TEXTS = "this was good\n\nthe plot\nwhat a very very boring story that was\n"
@@ -67,3 +67,12 @@ def test_token_types_mark_the_answer_for_every_tokenizer(tiny_tokenizer, ids, tm
     first = tokens.index(ids("very")[0])
     assert tokens[first : first + 2] == ids("very boring") and tokens[-1:] == ids("never")
     assert types[: len(tokens)] == [0] * first + [1] * (len(tokens) - first)
+
+
+def test_added_tokens_belong_to_the_vocabulary(tiny_tokenizer, tmp_path):
+    """Otherwise a model made for the data would have no embeddings for them."""
+    library = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
+    before = library.get_vocab_size()
+    library.add_tokens(["<new>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    assert vocabulary(tmp_path)["<new>"] == before

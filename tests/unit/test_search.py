@@ -267,3 +267,8 @@ def test_later_jobs_follow_from_the_decisions(tmp_path, monkeypatch):
 
 def decided(searches, decision: str, survivors: list[str]) -> None:
     write_manifest(searches.manifest(decision), Manifest("decide_rung", "", [], {}, {}, {"survivors": survivors}))
+
+
+def test_the_share_that_continues_is_rounded_up():
+    found = [at_rung(f"r{number}", 10 * number) for number in range(5)]
+    assert len(continuing(found, keep=0.5, keep_tied=0.5)) == 3

@@ -155,3 +155,14 @@ def test_selecting_loads_nothing_large():
     loaded = "import select_checkpoint, sys; print({'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules))"
     scripts = Path(select_checkpoint.__file__).parent
     assert subprocess.run([sys.executable, "-c", loaded], cwd=scripts, capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_several_checkpoints_are_averaged_where_that_is_asked_for(finished, tmp_path, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(select_checkpoint, "export", lambda checkpoints, *_: chosen.extend(path.name for path in checkpoints))
+    given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null", "select.average=2"], [])
+    monkeypatch.setattr(select_checkpoint, "weights_of", lambda *_, **__: "")
+    (tmp_path / "selection/model").mkdir(parents=True)
+    select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
+    assert chosen == ["step-00000012", "step-00000008"]
+    assert json.loads((tmp_path / "selection/selection.json").read_text())["averaged"] == [12, 8]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.evaluation import evaluate
+from snaketrain.training.step import seed_step
 from snaketrain.training.trainer import Trainer
 
 
@@ -61,3 +62,12 @@ def test_processes_drop_different_units_and_each_the_same_ones_again(tmp_path):
     masks = [dropped(*moment) for moment in moments]
     assert len(set(masks)) == len(moments)
     assert [dropped(*moment) for moment in moments] == masks
+
+
+def test_each_objective_and_each_step_draws_its_own_dropout():
+    def drawn(step: int, objective: int) -> tuple[float, ...]:
+        seed_step(1, step, objective, Strategy("cpu", "fp32"))
+        return tuple(torch.rand(4).tolist())
+
+    assert drawn(3, 0) == drawn(3, 0)
+    assert len({drawn(step, objective) for step in range(3) for objective in range(3)}) == 9

@@ -336,3 +336,10 @@ def test_figures_are_rounded_half_up():
     assert rounded(0.7975) == "0.798" and rounded(319 / 400) == "0.798" and rounded(-0.0025) == "-0.003" and rounded(2.5, 0) == "3"
     assert rounded(0.00012345) == "0.00012" and rounded(1234567.0, 0) == "1,234,567" and rounded(0.0) == "0.000"
     assert rounded(None) == rounded(math.nan) == rounded(True) == "–"
+
+
+@pytest.mark.parametrize(("examples", "t"), [(5, 2.776), (10, 2.262), (30, 2.045)])  # of a printed table of Student's t
+def test_the_bootstrap_has_the_tails_of_the_expanded_interval(examples, t):
+    evenly = np.stack([np.linspace(0, 1, 100_001), np.zeros(100_001)], 1)  # so that a quantile is its own share
+    found, tail = bootstrap(evenly, examples), float(stats.norm.cdf(-t * math.sqrt(examples / (examples - 1))))
+    assert (found.low, 1 - found.high) == pytest.approx((tail, tail), rel=0.01, abs=1e-6)
