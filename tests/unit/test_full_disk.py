@@ -1,6 +1,7 @@
 """A full disk is reported in one line, whichever error a library raises."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def test_an_error_that_does_not_mention_the_disk_is_explained_if_the_disk_is_ful
     assert "the disk is full (288 requested and 0 written)" in explained(error, tmp_path).code
     other = KeyError("no error of the disk")
     assert explained(other, tmp_path) is other
+
+
+@pytest.mark.parametrize("name", ["new/manifest.json", "there.json"])
+def test_a_read_only_folder_is_reported_in_a_sentence(tmp_path, monkeypatch, name):
+    """root may write everywhere, so the system's answer is replaced."""
+    (tmp_path / "there.json").touch()
+    error = caused_by(PermissionError(errno.EACCES, "Permission denied", str(tmp_path / name)))
+    assert explained(error, tmp_path) is error, "there is another reason if it can be written"
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK)
+    found = explained(error, tmp_path)
+    assert isinstance(found, SystemExit) and "\n" not in found.code
+    assert found.code.startswith(f"{tmp_path / name}: cannot be written: you have no permission. Change the permissions of {tmp_path}")
+    monkeypatch.setattr("os.access", lambda path, mode: name.startswith("new"))
+    assert explained(error, tmp_path) is error, "a file that cannot be read"
 
 
 def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path, monkeypatch):

@@ -150,3 +150,13 @@ def test_sigterm_ends_the_workflow_too(tmp_path):
     limits.until(lambda: (tmp_path / "waits").exists(), 30, process)
     process.terminate()
     assert process.wait(limits.seconds(20)) == 7
+
+
+def test_the_best_run_is_the_one_that_the_mode_calls_so():
+    for mode, best in (("min", 0.0), ("max", 0.2)):
+        proposed = SampledSearch(mode, Sampling.model_validate({"space": SPACE, "trials": 6, "at_once": 3}), mode, "basis")
+        proposed.propose()
+        for number, trial in enumerate(Trials.read(mode).trials):
+            finish(trial.run, number / 10)
+        proposed.tell()
+        assert proposed.study.best_trial.value == best
