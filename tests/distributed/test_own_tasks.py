@@ -215,6 +215,37 @@ def test_a_configured_module_trains_equally_on_any_number_of_processes(digits, t
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+COUNTING = """
+from snaketrain.tasks.module import Module
+
+class Counting(Module):
+    def training_step(self, modules, batch):
+        predictions = self.predictions(modules, batch)
+        right, large = predictions["output"].argmax(1) == batch["target"], batch["target"] > 4
+        return self.parts(predictions, batch), {"right": right.sum(), "right_of_large": ((right & large).sum(), large.sum())}
+"""
+
+
+def test_figures_beside_the_loss_are_equal_on_any_number_of_processes(digits, tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    counting = {"use": f"{tmp_path}/counting.py:Counting", "arguments": DIGITS["arguments"]}
+    train(digits, tmp_path / "plain", model=CNN, task=DIGITS)
+    train(digits, tmp_path / "alone", model=CNN, task=counting)
+    train(digits, tmp_path / "several", 2, model=CNN, task=counting, accumulate=2)
+    alone, several = (
+        [line["metrics"] for line in read_events(tmp_path / name / "journal.jsonl")[0] if line["event"] == "train"]
+        for name in ("alone", "several")
+    )
+    assert losses(tmp_path / "alone") == losses(tmp_path / "plain"), "figures leave the loss as it is"
+    for name in ("right", "right_of_large"):
+        expected = [line[name] for line in alone]
+        assert (
+            [line[name] for line in several] == pytest.approx(expected)
+            and len(set(expected)) > 1
+            and all(0 <= each <= 1 for each in expected)
+        )
+
+
 def test_a_task_with_hooks_and_state_resumes(digits, tmp_path, averaging):
     settings = {"model": CNN, "task": averaging, "epochs": 10, "evaluations_per_epoch": 1}
     train(digits, tmp_path / "whole", **settings)

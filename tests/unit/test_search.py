@@ -76,6 +76,13 @@ def test_equal_values_are_ranked_by_the_loss_then_by_name():
     assert continuing([at_rung("b", 100), at_rung("a", 100)], keep_tied=0.3) == ["a"]
 
 
+def test_runs_that_were_measured_on_other_examples_are_not_ranked():
+    mine = [replace(at_rung(run, 100 + number), examples=digest) for number, (run, digest) in enumerate(zip("abc", "xxy", strict=True))]
+    with pytest.raises(SystemExit, match=r"different development examples \(a, b; c\), so that they cannot be ranked"):
+        continuing(mine)
+    assert continuing(mine[:2]) == ["b"]
+
+
 def with_seeds(name: str, *correct: int) -> list[AtRung]:
     """A run for each seed, of the same settings."""
     return [replace(at_rung(f"{name}-seed={seed}", right, seed=seed), candidate=name) for seed, right in enumerate(correct)]
@@ -175,6 +182,9 @@ def test_wrong_settings_are_reported(search, message):
             {"select.metric": ["accuracy", "loss"]},
             "search.rate: its runs differ in select.metric (accuracy, loss), so they cannot be ranked",
         ),
+        ({"data.split_seed": [1, 2]}, "search.rate: its runs differ in data.split_seed (1, 2), so they cannot be ranked"),
+        ({"data.limit_dev": [10, 20]}, "search.rate: its runs differ in data.limit_dev (10, 20), so they cannot be ranked"),
+        ({"data.dev_fraction": [0.1, 0.2]}, "search.rate: its runs differ in data.dev_fraction (0.1, 0.2), so they cannot be ranked"),
         ({"train.seed": [0]}, "search.rate: the sweep has a single run"),
         ({"train.seed": [0, 1]}, "search.rate: the runs of the sweep differ only in train.seed"),
         ({"train.steps": [0, 1]}, "search.rate: train.steps is 0"),
