@@ -126,6 +126,7 @@ VARIABLES = {
     "DATABASE_URL": "mysql://anna:geheim99@db.example/reviews",
     "SMTP_LOGIN": "anna:Vogel-77-Haus",
     "SECRETVALUE": "correcthorsebattery",
+    "ODD_SECRET": "w\x1bx\\y'7\"é-geheim",
     "MAILER": f"{letters(9)}-{letters(9)}",
     "THING": letters(16),
     "PHRASE": "correct horse battery staple is long",
@@ -224,4 +225,10 @@ def remains_of(value: str) -> set[str]:
     )
     longest = value if longest.isdigit() else longest  # four digits are in many digests
     raw = longest.encode()
-    return {longest, raw.hex(), urllib.parse.quote(longest, safe=""), base64.b64encode(raw)[:-4].decode() if len(raw) > 8 else longest}
+    escaped = {json.dumps(longest)[1:-1], json.dumps(longest, ensure_ascii=False)[1:-1], repr(longest)[1:-1], ascii(longest)[1:-1]}
+    return escaped | {
+        longest,
+        raw.hex(),
+        urllib.parse.quote(longest, safe=""),
+        base64.b64encode(raw)[:-4].decode() if len(raw) > 8 else longest,
+    }
