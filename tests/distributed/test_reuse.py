@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from distributed import forking
 from distributed.running import MODEL, arguments, interrupted, log_of, losses, train
 from safetensors.torch import load_file
 
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Train
+from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import digest
 
 BASE: dict[str, Any] = {"epochs": 2, "schedule": "constant", "warmup": 5, "evaluate_every": 4}
 # the edit, and the step after which it trains; the training has 22 steps, and keeps the checkpoints of 16 and 22
@@ -115,7 +120,7 @@ def test_early_stopping_ends_where_it_would_have(data, finished, tmp_path, patie
 
 
 def test_another_run_begins_where_it_branches_off_the_first(data, finished, tmp_path):
-    """Also on two ranks, and while the first one's last checkpoint is damaged."""
+    """Also while the first one's last checkpoint is damaged."""
     shutil.copytree(finished, tmp_path / "workspace")
     runs = tmp_path / "workspace/results/runs"
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.is_file()}
@@ -133,16 +138,104 @@ def test_another_run_begins_where_it_branches_off_the_first(data, finished, tmp_
     assert "step-00000022 is not reused" in log_of(runs / "longer/training").read_text()
     train(data, tmp_path / "fresh", **BASE | {"epochs": 3})
     assert_same(runs / "longer/training", tmp_path / "fresh")
-    train(data, runs / "in two/training", 2, **BASE | {"epochs": 3})
-    assert attempts(runs / "in two/training") == [33]
 
 
-def test_with_deterministic_operations_the_number_of_processes_counts(data, tmp_path):
-    runs = tmp_path / "results/runs"
-    train(data, runs / "one/training", **BASE | {"deterministic": True})
-    train(data, runs / "two/training", 2, **BASE | {"deterministic": True})
-    train(data, runs / "again/training", **BASE | {"deterministic": True, "evaluate_every": 2})
-    assert (attempts(runs / "two/training"), attempts(runs / "again/training")) == ([0], [22])
+OWN_STRATEGY = """
+from snaketrain.strategies.single import Single
+
+
+class Mine(Single):
+    def __init__(self, every=1, **others):
+        super().__init__(**others)
+        self.every = every
+"""
+
+
+def test_runs_that_are_executed_otherwise_take_their_own_steps(data, finished, tmp_path):
+    """Each with its own speed, and losses that equal those of a training alone, also where only an argument of an own strategy differs."""
+    shutil.copytree(finished, tmp_path / "workspace")
+    runs = tmp_path / "workspace/results/runs"
+    (tmp_path / "mine.py").write_text(OWN_STRATEGY)
+    others: dict[str, tuple[int, dict[str, Any]]] = {
+        "in two": (2, {}),
+        "sharded": (2, {"strategy": "fairscale_oss"}),
+        "accumulated": (1, {"accumulate": 2}),
+        "every 1": (1, {"strategy": {"use": f"{tmp_path}/mine.py:Mine", "arguments": {"every": 1}}}),
+        "every 16": (1, {"strategy": {"use": f"{tmp_path}/mine.py:Mine", "arguments": {"every": 16}}}),
+    }
+    for name, (processes, settings) in others.items():
+        train(data, runs / name / "training", processes, **BASE | settings)
+        assert attempts(runs / name / "training") == [0], name
+        assert len(speeds(runs / name / "training")) == 22
+    train(data, runs / "in two, longer/training", 2, **BASE | {"epochs": 3})
+    assert attempts(runs / "in two, longer/training") == [22]
+    assert reused_event(runs / "in two, longer/training")["message"] == "took over 22 of 33 steps from run in two"
+
+
+def test_what_is_taken_over_has_no_speed_and_no_time_of_the_other(data, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "workspace")
+    began, training = time.time(), tmp_path / "workspace/results/runs/longer/training"
+    train(data, training, **BASE | {"epochs": 3})
+    events = read_events(training / "journal.jsonl")[0]
+    taken_over = [event for event in events if event["attempt"] <= 0]
+    assert sorted(losses(training)) == list(range(1, 34))
+    assert min(event["time"] for event in events) >= began and "system" not in {event["event"] for event in taken_over}
+    assert sorted(speeds(training)) == list(range(23, 34)) and not any("spent" in event for event in taken_over)
+
+
+def speeds(training: Path) -> dict[int, float]:
+    lines = [line for line in read_events(training / "journal.jsonl")[0] if line["event"] == "train"]
+    return {line["step"]: line["metrics"]["examples_per_second"] for line in lines if "examples_per_second" in line["metrics"]}
+
+
+def reused_event(training: Path) -> dict[str, Any]:
+    (event,) = [line for line in read_events(training / "journal.jsonl")[0] if line["event"] == "reused"]
+    return event
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_code_changed_in_the_middle(data, tmp_path, asked):
+    """It begins anew, with the old training set aside; or continues where that is asked for, and is marked as a mixture."""
+    training, longer = tmp_path / "results/runs/a/training", {"epochs": 6, "save_every": 5}
+    training.parent.mkdir(parents=True)
+
+    def words(code: int) -> list[str]:
+        settings = [*strings("train", Train(batch_size=16, learning_rate=1e-3, **longer)), *strings("model", MODEL)]
+        given = settings_words(training, "train_model", [*settings, f"code.snaketrain.training.step={code}"])
+        return [*arguments(data, training, **longer), *given, *(["--resume-changed"] if asked and code == 2 else [])]
+
+    saved = training / "checkpoints/step-00000005"
+    assert interrupted(forking.start(words(1), 1, log_of(training)), signal.SIGKILL, saved.exists)
+    (last,) = {max(int(path.name[5:]) for path in training.glob("checkpoints/step-*"))}
+    assert forking.run(words(2), 1, log_of(training)) == [0], log_of(training).read_text()
+    log, about, made = log_of(training).read_text(), *(json.loads((training / name).read_text()) for name in ("run.json", "manifest.json"))
+    aside = list((training.parent / "superseded").glob("*"))
+    if not asked:
+        assert attempts(training) == [0] and len(aside) == 1 and f"moved to {aside[0]}, and begins anew" in log
+        assert "--config compute.resume_changed=true" in log and about["mixed"] == [] and "mixed" not in made["facts"]
+        return
+    mixed = [{"step": last, "changed": ["code.snaketrain.training.step"]}]
+    assert attempts(training) == [0, last] and not aside and "continues from step" in log
+    assert about["mixed"] == made["facts"]["mixed"] == mixed
+    attempt = [line for line in read_events(training / "journal.jsonl")[0] if line["event"] == "attempt"][-1]
+    assert attempt["mixed"] == mixed and attempt["measures"] is None
+    states = {path.parent.name: json.loads(path.read_text()) for path in training.glob("checkpoints/*/state.json")}
+    assert all("trajectory" not in state for state in states.values() if state["step"] > last)
+    assert forking.run(words(2)[:-1], 1, log_of(training)) == [0], "once asked, it stays what it is"
+    assert json.loads((training / "run.json").read_text())["mixed"] == mixed
+    assert made["identity"] != digest("train_model", sorted(made["settings"]), ["code.snaketrain.training.step=2"], made["inputs"])
+
+
+def test_a_branch_says_why_it_does_not_continue_its_trunk(data, tmp_path):
+    settings: dict[str, Any] = {"warmup": 3, "schedule": {"use": "warmup_stable_decay", "arguments": {"decay": 4}}, "steps": 12}
+    trunk, branch = tmp_path / "results/trunks/8-steps/training", tmp_path / "results/runs/branch/training"
+    train(data, trunk, 2, **settings)
+    branch.parent.mkdir(parents=True)
+    words = [*arguments(data, branch, **settings), "--trunk", str(trunk / "manifest.json")]
+    assert forking.run(words, 1, log_of(branch)) == [0]
+    assert attempts(branch) == [0]
+    expected = "no step of trunk 8-steps is taken over: it is executed otherwise (strategy Ddp, here Single; processes 2, here 1)"
+    assert expected in log_of(branch).read_text()
 
 
 def test_reusing_steps_starts_over_after_a_kill(data, finished, tmp_path):

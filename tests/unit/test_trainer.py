@@ -13,6 +13,7 @@ from snaketrain.data.loading.opening import Splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.callbacks.profiler import Profiler
+from snaketrain.training.checkpoints.best_metric import Selection
 
 OWN = """
 from pathlib import Path
@@ -59,6 +60,36 @@ def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     assert [line["step"] for line in lines] == [4, 8, 12, 15]
     assert (tmp_path / "last.txt").read_text() == f"15 {lines[-1]['metrics']['loss']}"
     assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
+
+
+def test_a_folder_with_a_training_of_other_settings_is_refused(tmp_path, settings):
+    trainer_of(settings, tmp_path / "run", until=8).fit()
+    before = sorted(path.name for path in tmp_path.glob("run/checkpoints/*"))
+    other = settings.model_copy(update={"learning_rate": 0.01})
+    with pytest.raises(
+        SystemExit, match=r"run: holds a training with other settings, at step 8: train.learning_rate 0.02 there, 0.01 here. Train in"
+    ):
+        trainer_of(other, tmp_path / "run").fit()
+    fewer = Splits(Points(EXAMPLES - 1, seed=0), Points(21, seed=1), {})
+    with pytest.raises(SystemExit, match="data.train .*35 examples.* there, .*34 examples.* here"):
+        Trainer.from_settings(settings, Model(use="torch.nn.Linear"), fewer, tmp_path / "run").fit()
+    assert sorted(path.name for path in tmp_path.glob("run/checkpoints/*")) == before
+    accumulated = settings.model_copy(update={"accumulate": 2})  # equal up to rounding
+    assert trainer_of(accumulated, tmp_path / "run", until=9).fit().step == 9
+    assert trainer_of(other, tmp_path / "run", resume_changed=True).fit().step == 15
+
+
+def test_the_best_value_of_another_metric_is_forgotten(tmp_path, settings):
+    """It is that of all evaluations so far as the selection counts now."""
+    lowest, highest = Selection("loss", "min"), Selection("loss", "max")
+    saving = settings.model_copy(update={"save_every": 1, "evaluate_every": 3, "evaluations_per_epoch": None})
+    first = trainer_of(saving, tmp_path / "run", selection=highest, until=8)
+    first.fit()
+    resumed = trainer_of(saving, tmp_path / "run", selection=lowest, until=8)
+    resumed.resume()
+    found = [event["metrics"] for event in read_events(tmp_path / "run/journal.jsonl")[0] if event["event"] == "eval" and event["step"]]
+    assert len(found) == 2 and first.best.best == max(metrics["loss"] for metrics in found)
+    assert resumed.best.best == -min(metrics["loss"] for metrics in found)
 
 
 def test_weights_that_the_settings_name_must_be_passed(tmp_path, settings):

@@ -14,7 +14,15 @@ from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.training import trajectory
 from snaketrain.training.plan import Plan
 from snaketrain.training.reuse import Beginning, evaluations, source_of, valid
-from snaketrain.training.trajectory import BY_THE_RATES, COMPUTING, WITHOUT_EFFECT, Execution, Trajectory, trajectory_of
+from snaketrain.training.trajectory import (
+    BY_THE_RATES,
+    EXECUTION,
+    WITHOUT_EFFECT,
+    Execution,
+    Trajectory,
+    execution_differences,
+    trajectory_of,
+)
 
 STEPS, NEVER = 40, 41
 CODE = ["code.snaketrain.training.step=1", "code.snaketrain.tasks.metrics=1", "code.snaketrain.training.early_stopping=1", "code.mine.py=1"]
@@ -26,6 +34,7 @@ FACTS = {
 }
 BASE: dict[str, Any] = {"batch_size": 32, "steps": STEPS, "schedule": "constant", "warmup": 10}
 DECAY = {"use": "warmup_stable_decay", "arguments": {"decay": 0.1}}
+HERE = Execution("Single", {}, 1, 1, 1, "fp32", ["a CPU, 1 threads"], {"torch": "2.13", "numpy": "2.3"})
 OBSERVER = [{"use": "watch.py:Watch", "arguments": {"every": 3}}]
 
 
@@ -37,11 +46,11 @@ def made(
     settings = Train.model_validate(BASE | (train or {}))
     counted = others.get("evaluations_count", False)
     data = Manifest("prepare_data", "", [], {}, FILES | (files or {}), FACTS | (facts or {}))
-    execution = others.pop("execution", Execution("single", 1, "cpu", "2.13", settings.accumulate))
+    execution = others.pop("execution", HERE)
     plan = Plan.of(settings, lengths(320))
     return trajectory_of(
         [*strings("model", Model.model_validate({"use": "transformers.BertModel"} | (model or {}))), *strings("train", settings)],
-        code or CODE, others.pop("inputs", {}), data, execution, others.pop("precision", "fp32"),
+        code or CODE, others.pop("inputs", {}), data, execution,
         lambda step: plan.content(step, counted), **others,
     )  # fmt: skip
 
@@ -82,7 +91,6 @@ EDITS: list[tuple[dict[str, Any], int]] = [
     ({"train": {"task": {"use": "text_classification", "arguments": {"label_smoothing": 0.1}}}}, 1),
     ({"train": {"compile": True}}, 1),
     ({"train": {"deterministic": True}}, 1),
-    ({"precision": "bf16"}, 1),
     ({"model": {"arguments": {"hidden_size": 8}}}, 1),
     ({"inputs": {"model": "other weights"}}, 1),
     ({"files": {"train.arrow": "2"}}, 1),
@@ -128,15 +136,26 @@ def test_if_evaluations_change_the_weights_their_steps_count():
     assert parts(first, made(evaluations_count=True, cadence={"log_every": 7})) == 1
 
 
-def test_deterministic_trainings_on_other_machines_differ():
-    exact = {"train": {"deterministic": True}}
-    for other in (
-        Execution("ddp", 2, "cpu", "2.13", 1),
-        Execution("single", 1, "cuda", "2.13", 1),
-        Execution("single", 1, "cpu", "2.14", 1),
-    ):
-        assert parts(made(), made(execution=other)) == NEVER
-        assert parts(made(**exact), made(**exact, execution=other)) == 1
+def test_a_training_that_is_executed_otherwise_takes_over_nothing():
+    record = made().record(20, 0)
+    assert made().contains(20, record) and made({"train": {"steps": 60}}["train"]).contains(20, record)
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"strategy": "Ddp"}, "strategy Single, here Ddp"),
+        ({"arguments": {"every": 16}}, "arguments {}, here {'every': 16}"),
+        ({"processes": 2}, "processes 1, here 2"),
+        ({"nodes": 2}, "nodes 1, here 2"),
+        ({"accumulate": 16}, "accumulate 1, here 16"),
+        ({"precision": "bf16"}, "precision fp32, here bf16"),
+        ({"devices": ["a CPU, 2 threads"]}, "devices a CPU, 1 threads, here a CPU, 2 threads"),
+        ({"versions": {"torch": "2.14", "numpy": "2.3"}}, "torch 2.13, here 2.14"),
+        ({"versions": {"torch": "2.13", "numpy": "2.3", "own": "1"}}, "own none, here 1"),
+    ]
+    for change, told in others:
+        other = made(execution=dataclasses.replace(HERE, **change))
+        assert parts(made(), other) == NEVER and other.follows(20, record), "equal up to rounding"
+        assert not other.contains(20, record)
+        assert execution_differences(record["execution"], other.execution.content()) == [told]
+    assert {field.name for field in dataclasses.fields(Execution)} == {name for change, _ in others for name in change}
 
 
 def test_metrics_are_valid_for_the_same_development_data_and_measures():
@@ -171,13 +190,12 @@ def test_a_checkpoint_of_an_earlier_version_is_not_reused():
 
 
 def test_a_new_setting_decides_the_weights_until_it_is_listed_here():
-    harmless = {*BY_THE_RATES, *WITHOUT_EFFECT, *COMPUTING}
+    harmless = {*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION}
     assert harmless < set(Train.model_fields)
     assert set(Train.model_fields) - harmless == {
         "task", "batch_size", "batch_tokens", "block_length", "packing", "optimizer", "learning_rate", "weight_decay", "groups", "freeze",
         "clip_norm", "callbacks", "recompute_activations", "compile", "deterministic", "seed",
     }  # fmt: skip
-    assert {field.name for field in dataclasses.fields(Execution)} == {"strategy", "processes", "device", "torch", "accumulate"}
 
 
 def test_the_listed_modules_exist():
@@ -199,7 +217,7 @@ def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, mon
     job = Job(tmp_path / "manifest.json", JobSettings("train_model", settings, ["code.mine.py=1", "code.watch.py=1"]))
     assert observing_files(job, {0}) == {"watch.py"} and observing_files(job, set()) == set()
     code_digest._cached_read.cache_clear()
-    code_digest._importable_from.cache_clear()
+    code_digest._is_beside.cache_clear()
     (tmp_path / "mine.py").write_text("from watch import SCALE\n")
     assert observing_files(job, {0}) == set()
 

@@ -343,3 +343,12 @@ def test_the_bootstrap_has_the_tails_of_the_expanded_interval(examples, t):
     evenly = np.stack([np.linspace(0, 1, 100_001), np.zeros(100_001)], 1)  # so that a quantile is its own share
     found, tail = bootstrap(evenly, examples), float(stats.norm.cdf(-t * math.sqrt(examples / (examples - 1))))
     assert (found.low, 1 - found.high) == pytest.approx((tail, tail), rel=0.01, abs=1e-6)
+
+
+def test_a_training_whose_code_changed_in_its_middle_is_in_no_verdict():
+    configurations = [group(name, [answers(right)]) for name, right in (("a", 180), ("b", 120), ("c", 100))]
+    configurations[0]["members"][0]["mixed"] = "code.mine.py changed after step 4"
+    saved = {f"{name}-0": of_answers(answers(right)) for name, right in (("a", 180), ("b", 120), ("c", 100))}
+    assert verdict(configurations, lambda run, split: saved[run]).startswith("b is")
+    row = configurations[0]["members"][0] | {"selected_by": "accuracy", "mode": "max"}
+    assert warnings([row]) == ["Warning: mixed, and so neither ranked nor in the verdict: a-0 (code.mine.py changed after step 4)."]

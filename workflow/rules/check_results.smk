@@ -29,5 +29,6 @@ def check_results(stage):
 
 if workflow.is_main_process:
     repairs = Repairs(pipeline, lambda line: print(line, file=sys.stderr, flush=True), Submissions().written_unseen())
+    repairs.tell_of_upgrades()
     pipeline.as_input = as_input
     pipeline.ancient = ancient

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Sized
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,6 +99,12 @@ def parser() -> argparse.ArgumentParser:
         help="end a training that makes no progress for this long, and report where it hangs (default: %(default)s)",
     )
     parser.add_argument("--loader-workers", default="0", metavar="N", help=stages.LOADER_WORKERS)
+    parser.add_argument(
+        "--resume-changed",
+        action="store_true",
+        help="continue an unfinished training whose code or settings have changed, and mark it as mixed",
+    )
+    parser.add_argument("--same-versions", action="store_true", help="train again what was trained with other versions of packages")
     parser.add_argument("--reduce-batch-on-oom", action="store_true", help="split batches into more microbatches when memory runs out")
     parser.add_argument(
         "--rank-files",
@@ -140,11 +146,11 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.training.building import early_stopping, make_task, observers, start_strategy
     from snaketrain.training.callbacks import default_callbacks
     from snaketrain.training.checkpoints.best_metric import Selection
-    from snaketrain.training.job_trajectory import trajectory_of_job
+    from snaketrain.training.job_trajectory import execution_of, trajectory_of_job
     from snaketrain.training.journals import open_journals
     from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
-    from snaketrain.training.reuse import reuse_steps
+    from snaketrain.training.reuse import executed_otherwise, reuse_steps
     from snaketrain.training.trainer import Trainer
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
@@ -153,12 +159,13 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     about: JsonObject = {"began": started} | (place() if first else {})
     if first:
         counts.save()
-        about |= take_over(job, inputs)
+        compared = share is not None or bool(args.branch_steps)
+        job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
         if share is None:  # a rung leaves that to the training which continues it
             record_trunk(folder, args.trunk)
         description = Description(args.run_name, paths, args.log_every, args.device, args.experiment, args.notes)
         record_start(job, description, inputs, data, started, strategy)
-    strategy.wait()  # for the folder
+    job = replace(job, mixed=strategy.all_gather_object(job.mixed)[0])  # which also waits for the folder
     own_files = keeps_files(of_all=args.rank_files == "all")
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
     logging.info("rank %d of %d, pid %d, %s, %s", strategy.rank, strategy.world_size, os.getpid(), strategy.device, strategy.precision)
@@ -168,15 +175,20 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     metric = args.keep_best_by or next(iter(metrics), "loss")
     selection = Selection(metric, mode_of(metric, metrics, args.keep_best_mode))
     cadence: JsonObject = {"log_every": args.log_every, "metric": selection.metric, "mode": selection.mode}
-    trajectory = trajectory_of_job(job, train, task, plan, strategy, data, inputs, cadence, exempt=observing_files(job, observers(train)))
+    execution = execution_of(train, strategy)
+    exempt = observing_files(job, observers(train))
+    trajectory = trajectory_of_job(job, train, task, plan, execution, data, inputs, cadence, exempt) if not job.mixed else None
+    if first and trajectory:
+        reuse_steps(folder, trajectory, plan, early_stopping(train, selection), args.trunk and args.trunk.parent)
     if first:
-        reuse_steps(folder, trajectory, plan, early_stopping(train, selection))
+        about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
         reduce_batch_on_oom=args.reduce_batch_on_oom, until=plan.step_at(share) if share else None, trajectory=trajectory,
+        resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
     )  # fmt: skip
     trainer = Trainer.from_settings(
@@ -218,10 +230,22 @@ def finish(run: str, training: Training) -> int:
             "examples": len(trainer.data.train) if isinstance(trainer.data.train, Sized) else None, "parameters": state.parameters,
             "precision": state.strategy.precision,  # which `auto` chose on these devices
             "metrics": training.metrics, "checkpoints": trainer.checkpoints.metrics(),
-        }  # fmt: skip
+        } | ({"mixed": list(training.job.mixed)} if training.job.mixed else {})  # fmt: skip
         described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
-        training.job.finish(training.inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, training.started)
+        training.job.finish(
+            training.inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, training.started, versions_of_steps(folder)
+        )
     return 0
+
+
+def versions_of_steps(folder: Path) -> dict[str, str]:
+    """Of the packages with which the steps were computed: an attempt that had none to take only wrote the manifest."""
+    from snaketrain.runtime.journal import events_named
+    from snaketrain.runtime.versions import one_after_the_other
+
+    attempts = [each for each in events_named(folder / "journal.jsonl", "attempt") if "execution" in each]
+    took_steps = [each for each in attempts if each["resume_step"] < each["steps"]]
+    return one_after_the_other(each["execution"]["versions"] for each in took_steps or attempts)
 
 
 def observing_files(job: stages.Job, observers: set[int]) -> set[str]:

@@ -14,8 +14,11 @@ from snaketrain.evaluation.predictions import examples_of
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.stages import versions_of
+from snaketrain.runtime.versions import one_after_the_other
 from snaketrain.tasks.metric_modes import rank_key
 
 Row = JsonObject  # of the table: settings and results of a run
@@ -33,6 +36,8 @@ class FinishedRun(TypedDict):
     test: JsonObject
     sets: dict[str, JsonObject]  # the results on each of `evaluation_sets`
     checkpoints: dict[str, list[JsonObject]]  # by set: the metrics of all kept checkpoints, if they were asked for
+    mixed: list[JsonObject]  # changes of code or settings in the middle of the training
+    versions: dict[str, str]  # of packages
 
 
 def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
@@ -50,7 +55,15 @@ def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
         "test": _read(folder / "evaluation/test_results.json"),
         "sets": {name: _read(folder / f"sets/{name}/{name}_results.json") for name in sets},
         "checkpoints": {name: _read(path)["checkpoints"] for name in sets if (path := folder / f"sets/{name}/checkpoints.json").is_file()},
+        "mixed": info.get("mixed") or [],
+        "versions": versions_in(folder),
     }
+
+
+def versions_in(folder: Path) -> dict[str, str]:
+    """Of the packages that trained, selected and evaluated."""
+    paths = [folder / stage / "manifest.json" for stage in ("training", "selection", "evaluation")]
+    return one_after_the_other(versions_of(read_manifest(path)) for path in paths if path.is_file())
 
 
 def _read(path: Path) -> JsonObject:
@@ -84,6 +97,8 @@ def row(run: FinishedRun) -> Row:
     line["examples_per_second"] = statistics.median(speeds) if speeds else None
     line["peak_memory_mb"] = max(memory, default=None)
     line["minutes"] = seconds_training(run["events"]) / 60
+    line["took_over"] = next((event.get("message") for event in run["events"] if event.get("event") == "reused"), None)
+    line["mixed"] = "; ".join(f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run["mixed"]) or None
     return line
 
 
@@ -159,8 +174,9 @@ def by_examples(lines: list[Row]) -> dict[str, list[Row]]:
 
 
 def ranked(rows: list[Row]) -> list[Row]:
-    """Best first, by the metric that checkpoints were selected by; runs that cannot be compared are in groups one after the other."""
-    return [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
+    """Best first, by the metric that checkpoints were selected by; runs that cannot be compared are in groups one after the other, mixed ones last."""
+    found = [line for (_, metric, mode), here in comparable(rows).items() for line in best_first(here, metric, mode)]
+    return sorted(found, key=lambda line: bool(line.get("mixed")))
 
 
 def best_first(lines: list[Row], metric: str, mode: str) -> list[Row]:
@@ -189,7 +205,8 @@ def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
     for line in rows:
         rest, data = settings[line["run"]]
-        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"]], sort_keys=True)
+        alone = line["run"] if line.get("mixed") else None
+        key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"], alone], sort_keys=True)
         groups.setdefault(key, []).append(line)
     return [_group(members) for members in groups.values()]
 

@@ -13,6 +13,7 @@ from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.mistakes import Mistakes
 from snaketrain.runtime.rounding import rounded, spoken
 
+VERSIONS = "versions of packages"
 MOST_CHARACTERS = 60  # of a setting
 
 
@@ -43,6 +44,9 @@ def page(made: Comparison) -> str:
     metrics, scored = metrics_of(runs), "test" if any(run["test"]["metrics"] for run in runs) else "dev"
     checkpoints = checkpoint_rows(runs)
     settings = differing_settings([run["settings"] for run in runs])
+    if different := differing_settings([run["versions"] for run in runs if run["versions"]]):
+        versions = {run["run"]: ", ".join(f"{name} {run['versions'].get(name, 'unknown')}" for name in different) for run in runs}
+        rows, settings = [row | {VERSIONS: versions[row["run"]]} for row in rows], [*settings, VERSIONS]
     return environment.get_template("comparison.html.jinja").render(
         made=made,
         rows=rows,

@@ -13,7 +13,8 @@ MOST_NAMED = 5  # runs in a warning
 
 
 def verdict(groups: list[SeedGroup], predicted: Predicted) -> str:
-    """One or two sentences for each set of runs that can be compared."""
+    """One or two sentences for each set of runs that can be compared; mixed ones are not."""
+    groups = [group for group in groups if not any(member.get("mixed") for member in group["members"])]
     several = differing_examples(groups)
     found = {by: gap_between_the_best(here, *by[1:], predicted) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
@@ -133,8 +134,11 @@ def below_baseline(rows: list[Row]) -> dict[str, str]:
 
 
 def warnings(rows: list[Row]) -> list[str]:
+    mixed = [f"{row['run']} ({row['mixed']})" for row in rows if row.get("mixed")]
+    told = [f"Warning: mixed, and so neither ranked nor in the verdict: {named(mixed)}."] if mixed else []
     found = [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]
-    if not found:
-        return []
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return [f"Warning: no better than their baseline, the best constant answer: {', '.join(found[:MOST_NAMED])}{more}."]
+    return told + ([f"Warning: no better than their baseline, the best constant answer: {named(found)}."] if found else [])
+
+
+def named(found: Sequence[str]) -> str:
+    return ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")

@@ -114,6 +114,11 @@ class Pipeline:
         return next(iter(self.runs.values())).tracking
 
     @property
+    def rerun_on_upgrade(self) -> bool:
+        """Also what runs share, if one of them asks for it."""
+        return any(compute.rerun_on_upgrade for compute in self.computes.values())
+
+    @property
     def most_threads(self) -> int:
         return max(compute.threads for compute in self.computes.values())
 

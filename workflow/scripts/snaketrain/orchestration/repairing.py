@@ -14,6 +14,9 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest
+from snaketrain.runtime.stages import versions_of
+from snaketrain.runtime.versions import described as described_versions
+from snaketrain.runtime.versions import differing
 
 PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
 LATER = ("train_model", "select_checkpoint", "evaluate_model")
@@ -47,6 +50,9 @@ class Repairs:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             self.report(f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran. {stage} runs again.")
             return True
+        if self.pipeline.rerun_on_upgrade and (upgraded := differing(versions_of(manifest))):
+            self.report(f"{path}: was made with {described_versions(upgraded)}. {stage} runs again, as compute.rerun_on_upgrade asks for.")
+            return True
         found = damage(manifest)
         if not found or self._source_changed(stage, name, manifest):
             return False
@@ -55,6 +61,18 @@ class Repairs:
             return False
         self.report(f"{described(manifest, found)} {stage} runs again.")
         return True
+
+    def tell_of_upgrades(self) -> None:
+        """A line about results that were made with other versions of packages than those installed now."""
+        paths = (self.pipeline.manifest(name, job) for name, stage in self.pipeline.stages.items() for job in stage.jobs)
+        upgraded = [found for path in paths if Path(path).exists() and (found := upgrades(path))]
+        if upgraded and not self.pipeline.rerun_on_upgrade:
+            packages = {name: versions for each in upgraded for name, versions in each.items()}
+            results = "finished result was" if len(upgraded) == 1 else "finished results were"
+            self.report(
+                f"note: {len(upgraded)} {results} made with {described_versions(packages)}. Nothing reruns for that; "
+                "--config compute.rerun_on_upgrade=true makes them again."
+            )
 
     def _changed(self, manifest: Manifest) -> dict[str, str]:
         """What has happened to the own code that the stage loaded, and to the files and variables that it read."""
@@ -131,3 +149,11 @@ class Repairs:
             return False
         selection = read_manifest(path)
         return not damage(selection) and selection.inputs["training"] == training.content
+
+
+def upgrades(path: str) -> dict[str, tuple[str, str]]:
+    """Since a result was made, by package; none where its manifest is damaged, which is reported when its job is planned."""
+    try:
+        return differing(versions_of(read_manifest(path)))
+    except SystemExit:
+        return {}

@@ -123,17 +123,18 @@ class Trunks:
         return (self._folder(kind, name) / MANIFEST).exists()
 
     def _has_begun(self, run: str) -> bool:
-        """Whether it only has to be finished. A finished one whose code has changed begins again."""
+        """Whether it only has to be finished. One whose code has changed begins again, unless its user asks to continue it."""
         if not (about := read(self._folder("runs", run) / "run.json")):
             return False
         given, recorded = self._given(run), set(about["settings"])
         same_settings = all(each in recorded for each in given.settings)
-        return same_settings and (not self._is_finished("runs", run) or same_code(given, about))
+        continues = self.runs[run].compute.resume_changed and not self._is_finished("runs", run)
+        return same_settings and (continues or same_code(given, about))
 
     def _trunk_has_begun(self, name: str) -> bool:
         """Its name tells its settings."""
         about = read(self._folder("trunks", name) / "run.json")
-        return bool(about) and (not self._is_finished("trunks", name) or same_code(self._given(self.known[name].run), about))
+        return bool(about) and same_code(self._given(self.known[name].run), about)
 
     def _recorded(self, kind: str, name: str) -> str | None:
         """The trunk that a training has begun with."""

@@ -28,6 +28,7 @@ class Manifest:
     finished: float = 0.0
     loaded: dict[str, str] = field(default_factory=dict)  # own code, the files and the variables that it read -> digest; see loaded_code.py
     recorded: list[str] = field(default_factory=list)  # part of the identity: what had changed of it since the result before
+    versions: dict[str, str] = field(default_factory=dict)  # of the packages that it was computed with, as far as they are recorded
     path: str = field(default="", compare=False)  # where it was read from; not written
 
     @property

@@ -5,7 +5,8 @@ import platform
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,16 +14,22 @@ from snaketrain.runtime.credentials import hidden, hidden_in
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import as_line, read_events
+from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest, write_json
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.private_files import PRIVATE_FILE, private
 from snaketrain.runtime.provenance import git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.stages import Job, previous_manifest
+from snaketrain.runtime.setting_strings import split
+from snaketrain.runtime.stages import Job, previous_manifest, versions_of
+from snaketrain.runtime.versions import all_installed, differing
 
-EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that do not affect the losses, as tests/distributed shows
+EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
+RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
 TRUNK = "trunk.json"  # the trunk that a training continues
 MICROBATCHES = "microbatches.txt"  # into how many a batch is split since the memory ran out
+MOST_NAMED = 6  # changes in a message
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
 
@@ -57,53 +64,108 @@ class Execution(Protocol):
 
 
 def execution_options(given: JobSettings) -> list[str]:
-    """The code and the settings that only affect how a training is computed; an unfinished one may resume with others."""
+    """The code and the settings that say how a training is computed."""
     return [*given.code, *(string for string in given.settings if string.startswith(EXECUTION_ONLY))]
+
+
+def deciding_settings(settings: Sequence[str]) -> list[str]:
+    """Those that decide a training, of which an unfinished one may resume with any others. An own strategy may compute anything."""
+    strategy = next((str(split(each)[1]) for each in settings if each.startswith("train.strategy.use=")), "")
+    return [each for each in settings if "." in strategy or not each.startswith(EXECUTION_ONLY)]
 
 
 def fingerprint(job: Job, inputs: dict[str, str]) -> str:
     """Identifies a training, however it is executed."""
-    return digest("train", [string for string in sorted(job.given.settings) if not string.startswith(EXECUTION_ONLY)], inputs)
+    return digest("train", sorted(deciding_settings(job.given.settings)), sorted(planned_code(job.given.code)), inputs)
 
 
-def take_over(job: Job, inputs: dict[str, str]) -> dict[str, str]:
-    """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files."""
+def planned_code(code: Sequence[str]) -> list[str]:
+    """Without what a finished result has recorded, which nobody knows of a training that was set aside or is not finished."""
+    return [each for each in code if not each.startswith(RECORDED)]
+
+
+def differing_settings(theirs: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """`train.learning_rate 0.001 there, 0.01 here`, for each `key=json` that differs."""
+    there, here = (dict(each.split("=", 1) for each in strings) for strings in (theirs, ours))
+    names = [name for name in sorted({**there, **here}) if there.get(name) != here.get(name)]
+    return [f"{name} {there.get(name, 'missing')} there, {here.get(name, 'missing')} here" for name in names]
+
+
+def take_over(job: Job, inputs: dict[str, str], resume_changed: bool = False, clean: bool = False, same_versions: bool = False) -> Job:
+    """Make the folder this training's: end a process that a killed workflow left behind, and set aside another training's files.
+
+    `resume_changed`: continue an unfinished training whose code or settings have changed; what is returned then says so. `clean`: never
+    continue such a one. `same_versions`: begin anew where packages have other versions than a finished training was made with.
+    """
     end_previous_owner(job.folder)
-    changed = prepare_run_folder(job.folder, fingerprint(job, inputs), execution_options(job.given))
+    mixed = prepare_run_folder(job, inputs, resume_changed, clean, same_versions)
     sign(job.folder)
     move_damaged_checkpoints(job.folder)
-    return {"warning": f"code or strategy changed during this training: {', '.join(changed)}"} if changed else {}
+    return replace(job, mixed=mixed)
 
 
-def prepare_run_folder(folder: Path, purpose: str, options: list[str]) -> list[str]:
+def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, clean: bool, same_versions: bool) -> list[JsonObject]:
     """Make sure that the folder belongs to this training; the results of another one are moved aside, never deleted.
 
-    Different settings or data mean another training. With changed code or strategy an unfinished training resumes and logs that;
-    the changed execution options are returned.
+    Other settings, code or data mean another training. Returns the changes in the middle of this one, which the user has asked to continue.
     """
+    folder = job.folder
     try:
-        before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        before: JsonObject = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        before = None
-    changed: list[str] = []
-    other_options = before and before[EXECUTION_OPTIONS] != options
-    if before and (before[FINGERPRINT] != purpose or (other_options and _finished(folder))):
-        began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
-        aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        print(f"warning: {folder}: belonged to other settings or code; moved to {aside}", file=sys.stderr, flush=True)
-    elif before and other_options:
-        changed = sorted(set(options) ^ set(before[EXECUTION_OPTIONS]))
-        names = ", ".join(sorted({option.partition("=")[0] for option in changed}))  # the journal has the values, most of them digests
-        print(
-            f"warning: {folder}: code or strategy changed during this training; it resumes with the new one ({names})",
-            file=sys.stderr,
-            flush=True,
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        return []
+    finished, mixed, step = _finished(folder), list(before.get("mixed", [])), last_saved(folder)
+    changed = what_changed(before, job, inputs)
+    upgraded = differing(versions_of(made)) if same_versions and finished and (made := previous_manifest(folder)) else {}
+    if finished and not changed:
+        changed = [*sorted(set(before[EXECUTION_OPTIONS]) ^ set(execution_options(job.given))), *upgraded]
+    resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
+    if clean and mixed:
+        set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared", "")
+    elif changed and not resumes:
+        remedy = " To continue it nevertheless: --config compute.resume_changed=true." if step and not finished and not clean else ""
+        set_aside(folder, before, f"belonged to other settings or code ({shortened(changed)})", remedy)
+    elif changed:
+        mixed.append({"step": step, "changed": changed})
+        print(f"warning: {folder}: continues from step {step} with other {shortened(changed)}, as compute.resume_changed asks for. Its result is that of neither",
+              file=sys.stderr, flush=True)  # fmt: skip
+        return mixed
+    else:
+        return mixed
     folder.mkdir(parents=True, exist_ok=True)
-    return changed
+    return []
+
+
+def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[str]:
+    """The names of settings, code and inputs that are not those of the training in a folder; empty if it is this one."""
+    if before[FINGERPRINT] == fingerprint(job, inputs):
+        return []
+    sections = ("train.", "model.", "select.")
+    there = {each for each in deciding_settings(before.get("settings", [])) if each.startswith(sections)}
+    here = {each for each in deciding_settings(job.given.settings) if each.startswith(sections)}
+    code = {each for each in planned_code(before[EXECUTION_OPTIONS]) if each.startswith("code.")} ^ set(planned_code(job.given.code))
+    read = {
+        f"inputs.{role}"
+        for role, content in {**before.get("inputs", {}), **inputs}.items()
+        if before.get("inputs", {}).get(role) != inputs.get(role)
+    }
+    names = {each.partition("=")[0] for each in (there ^ here) | code} | read
+    return sorted(names) or ["the version of snaketrain"]
+
+
+def shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(name.partition("=")[0] for name in names[:MOST_NAMED]) + more
+
+
+def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
+    began = time.strftime("%Y%m%d-%H%M%S", time.localtime(before["started"]))
+    aside = folder.parent / "superseded" / f"{folder.name}-{began}-{before[FINGERPRINT][:6]}"
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    print(f"warning: {folder}: {why}; moved to {aside}, and begins anew.{remedy}", file=sys.stderr, flush=True)
 
 
 def record_trunk(folder: Path, manifest: Path | None) -> None:
@@ -171,6 +233,8 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
             "run": description.run,
             "identity": job.identity(inputs),
             "started": started,
+            "mixed": list(job.mixed),
+            "versions": all_installed(),
             "settings": [*job.given.settings, *data.settings],
             "inputs": inputs,
             "paths": description.paths,

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from snaketrain.runtime.full_disk import explained
 from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
-from snaketrain.runtime.loaded_code import RECORDED, loaded_files
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_manifest, write_text
+from snaketrain.runtime.loaded_code import RECORDED, imported_packages, loaded_files
+from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, read_manifest, write_checked, write_manifest, write_text
+from snaketrain.runtime.versions import in_use
 
 LOADER_WORKERS = "processes that load batches ahead, or `auto:N`: up to N where data is waited for (default: %(default)s)"
 MADE_BEFORE = ".made-before.json"
+MADE_AGAIN_WITH = ".made-again-with.json"  # other versions of packages, with which the result is the same
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Job:
 
     output: Path  # its manifest
     given: JobSettings
+    mixed: Sequence[JsonObject] = ()  # changes of code or settings in the middle of a training, which no other one has
 
     @property
     def folder(self) -> Path:
@@ -33,21 +36,48 @@ class Job:
 
     def identity(self, inputs: dict[str, str]) -> str:
         """A digest of stage, settings, code and inputs, independent of where and when the stage runs."""
-        return digest(self.given.stage, sorted(self.given.settings), sorted(self.given.code), inputs)
+        mixed = [list(self.mixed)] if self.mixed else []
+        return digest(self.given.stage, sorted(self.given.settings), sorted(self.given.code), inputs, *mixed)
 
-    def finish(self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float) -> None:
-        """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read."""
+    def finish(
+        self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None
+    ) -> None:  # fmt: skip
+        """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
+
+        `versions`: of packages, where they are not those of this process.
+        """
+        versions = in_use() | imported_packages() if versions is None else versions
         stage, settings = self.given.stage, self.given.settings
         loaded, recorded = loaded_files(), [each for each in self.given.code if each.startswith(RECORDED)]
         made = Manifest(
-            stage, self.identity(inputs), settings, inputs, digests(self.folder, files), facts, started, loaded=loaded, recorded=recorded
+            stage,
+            self.identity(inputs),
+            settings,
+            inputs,
+            digests(self.folder, files),
+            facts,
+            started,
+            loaded=loaded,
+            recorded=recorded,
+            versions=versions,
         )
         earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):
             write_manifest(self.folder / MADE_BEFORE, made)
+            earlier = made
+        if earlier.versions != versions:
+            write_checked(self.folder / MADE_AGAIN_WITH, {"versions": versions})
+        else:
+            (self.folder / MADE_AGAIN_WITH).unlink(missing_ok=True)
         # if the result is the same as before, the manifest is too, byte for byte with its times, so that later stages are not stale
         write_text(self.output, (self.folder / MADE_BEFORE).read_text(encoding="utf-8"))
         print(f"{stage}: done in {time.time() - started:.1f} s -> {self.output}", flush=True)
+
+
+def versions_of(made: Manifest) -> dict[str, str]:
+    """Of the packages with which a stage made this result last, whether or not these changed it."""
+    again = read_if_intact(made.folder / MADE_AGAIN_WITH, "the versions in the manifest count")
+    return again["versions"] if again else made.versions
 
 
 def previous_manifest(folder: Path) -> Manifest | None:

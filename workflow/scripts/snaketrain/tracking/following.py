@@ -131,18 +131,18 @@ class Follower:
 
     def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
         """Send params, tags and files; again for each attempt, which may run on another machine. `data`: experiment and run of the data."""
-        reasons = read_reasons(training.parent / "reasons.json")
-        if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"))):
+        reasons, several = read_reasons(training.parent / "reasons.json"), tracked.of_several(run, training)
+        if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"), several)):
             return
         experiment, data_run_id = data
         self.store.params(sent.run_id, tracked.params(run["settings"]))
-        tags = tracked.tags(run) | tracked.reason(reasons, "train_model")
+        tags = tracked.tags(run) | tracked.reason(reasons, "train_model") | several
         if run.get("data"):
             self.store.dataset(sent.run_id, **tracked.dataset(run, prepared))
             tags |= {"pipeline.data": str(run["data"]["content"])} | ({"pipeline.data_run_id": data_run_id} if data_run_id else {})
-        if not self.store.get(sent.run_id).data.tags.get(NOTE):  # otherwise a user may have edited it
-            experiment_id = self.store.experiment(experiment) if data_run_id else None
-            tags[NOTE] = tracked.note(run, experiment_id, data_run_id)
+        known, experiment_id = self.store.get(sent.run_id).data.tags.get(NOTE), self.store.experiment(experiment) if data_run_id else None
+        if not known or known == tracked.note(run, experiment_id, data_run_id, {}):  # otherwise a user may have edited it
+            tags[NOTE] = tracked.note(run, experiment_id, data_run_id, several)
         self.store.tags(sent.run_id, tags)
         for file in ("run.json", "packages.txt", "code.diff", *map(copy_of, own_files(run["ways"]))):
             self.store.artifact(sent.run_id, training / file, str(Path("training", file).parent))

@@ -62,7 +62,12 @@ def decided_on(folder: Path, uri: str, run_id: str) -> dict[str, str]:
 
 
 def is_due(folder: Path, uri: str, run_id: str) -> bool:
-    """Whether there is a model that can be served and was selected by a metric, and about which nothing was decided yet."""
+    """Whether there is a model that can be served and was selected by a metric, and about which nothing was decided yet.
+
+    One whose code or settings changed in its middle is no contender: its settings do not lead to it.
+    """
+    if (tracked.read_json(folder / "training/run.json") or {}).get("mixed"):
+        return False
     selection = tracked.read_json(folder / "selection/selection.json") or {}
     if (selection.get("winner") or {}).get("value") is None:
         return False

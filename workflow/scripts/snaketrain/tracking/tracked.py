@@ -14,6 +14,7 @@ from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.tracking.addresses import run_address
+from snaketrain.tracking.limits import LONGEST_TAG, cut
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is taken to be killed
@@ -75,12 +76,22 @@ def tags(run: JsonObject) -> dict[str, str]:
     return found | {"mlflow.source.name": "workflow/scripts/train_model.py", "mlflow.source.type": "LOCAL", "pipeline.stage": "train"}
 
 
-def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None) -> str:
+def of_several(run: JsonObject, training: Path) -> dict[str, str]:
+    """Tags of a training whose steps are not all its own, or are of more than one code and configuration."""
+    reused = read_json(training / "reused.json") or {}
+    mixed = [f"{', '.join(change['changed'])} changed after step {change['step']}" for change in run.get("mixed") or ()]
+    found = {"pipeline.took_over": str(reused.get("message", "")), "pipeline.mixed": cut("; ".join(mixed), LONGEST_TAG)}
+    return {name: text for name, text in found.items() if text}
+
+
+def note(run: JsonObject, experiment_id: str | None, data_run_id: str | None, several: dict[str, str]) -> str:
     data = run.get("data") or {}
     text = f"{data.get('name', '')} `{data.get('content', '')}`"
     if data_run_id:
         text = f"[{data.get('name')}]({run_address('', str(experiment_id), data_run_id).removeprefix('/')}) `{data.get('content')}`"
-    return "\n\n".join(part for part in (run.get("notes") or "", f"Data: {text}" if data else "") if part)
+    also = [f"Mixed: {several['pipeline.mixed']}"] if "pipeline.mixed" in several else []
+    also += [f"It {several['pipeline.took_over']}"] if "pipeline.took_over" in several else []
+    return "\n\n".join(part for part in (run.get("notes") or "", *(f"{each}." for each in also), f"Data: {text}" if data else "") if part)
 
 
 def with_ending(note: str, before: str, now: str) -> str:

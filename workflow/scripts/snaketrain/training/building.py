@@ -22,6 +22,7 @@ from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.setting_strings import join
 from snaketrain.runtime.variables import resolved
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
@@ -89,6 +90,11 @@ def selection_callbacks(train: Train, selection: Selection) -> list[Callback]:
     stopping, schedule = early_stopping(train, selection), train.schedule
     found: list[Callback] = [stopping] if stopping else []
     return found + ([ReduceOnPlateau(selection, schedule.arguments, train.learning_rate)] if schedule.use == PLATEAU else [])
+
+
+def selection_settings(train: Train, selection: Selection) -> list[str]:
+    """Of the selection, what decides the training."""
+    return [join("select.metric", selection.metric), join("select.mode", selection.mode)] if train.depends_on_selection else []
 
 
 def early_stopping(train: Train, selection: Selection) -> EarlyStopping | None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import Selection
-from snaketrain.training.state import TrainState
+from snaketrain.training.checkpoints.best_metric import Selection, is_outdated
+from snaketrain.training.state import StateDict, TrainState
 
 
 class EarlyStopping(Callback):
@@ -13,6 +13,7 @@ class EarlyStopping(Callback):
         self.metric, self.sign = selection.metric, selection.sign
         self.patience, self.min_change = patience, min_change
         self.best, self.since = -math.inf, 0
+        self.outdated = False  # as in BestMetric
 
     def on_train_start(self, state: TrainState) -> None:
         self._decide(state)  # the last attempt may have been killed after its last evaluation
@@ -36,7 +37,7 @@ class EarlyStopping(Callback):
 
     def replay(self, metrics: Iterable[float]) -> None:
         """Instead of what a checkpoint remembers: other settings would have decided otherwise."""
-        self.best, self.since = -math.inf, 0
+        self.best, self.since, self.outdated = -math.inf, 0, False
         for metric in metrics:
             self.observe(metric)
 
@@ -48,8 +49,10 @@ class EarlyStopping(Callback):
         if self.decided:
             state.finished_early = f"{self.metric} has not improved in {self.since} evaluations"
 
-    def state_dict(self) -> dict[str, float]:
-        return {"best": self.best, "since": self.since}
+    def state_dict(self) -> dict[str, object]:
+        return {"best": self.best, "since": self.since, "metric": self.metric, "sign": self.sign}
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.best, self.since = state["best"], int(state["since"])
+    def load_state_dict(self, state: StateDict) -> None:
+        self.outdated = is_outdated(state, self.metric, self.sign)
+        if not self.outdated:
+            self.best, self.since = state["best"], int(state["since"])

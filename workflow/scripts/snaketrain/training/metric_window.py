@@ -23,6 +23,7 @@ class MetricWindow:
         """Start again from zero."""
         self.losses: dict[str, Tensor | float] = {}  # on the device, or numbers from a checkpoint
         self.count, self.examples, self.counted_here, self.seconds, self.began = 0.0, 0, 0.0, 0.0, time.perf_counter()
+        self.earlier = (0.0, 0)  # count and examples of an earlier attempt, or of another training, which do not count for the speed
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -53,8 +54,10 @@ class MetricWindow:
         for name in (name.removeprefix(FIGURE) for name in sums if name.startswith(FIGURE)):
             count = sums.get(f"{FIGURE_COUNT}{name}", max(1.0, self.count))
             figures[name] = sums[f"{FIGURE}{name}"] / count if count else math.nan  # such as of a class that no example had
-        seconds = self.seconds + time.perf_counter() - self.began
-        return figures | {f"{counts}_per_second": self.count / seconds, "examples_per_second": self.examples / seconds}
+        seconds, examples = self.seconds + time.perf_counter() - self.began, self.examples - self.earlier[1]
+        if not examples:
+            return figures
+        return figures | {f"{counts}_per_second": (self.count - self.earlier[0]) / seconds, "examples_per_second": examples / seconds}
 
     def of_this_rank(self, counts: str) -> dict[str, float]:
         """The mean loss of this rank alone, and how much it computed."""
@@ -66,7 +69,7 @@ class MetricWindow:
     def state_dict(self) -> dict[str, object]:
         """Sums of all ranks, since a training may stop between two lines of the journal."""
         losses = {name: float(loss) for name, loss in self.losses.items()}  # not tensors, which would be unpickled on the sender's device
-        here = {"seconds": self.seconds, "losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
+        here = {"losses": losses, "counted": self.count, "here": self.counted_here, "examples": self.examples}
         return {"processes": self.strategy.all_gather_object(here)}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -80,7 +83,8 @@ class MetricWindow:
             self.counted_here += part["here"]
             for name, loss in part["losses"].items():
                 self.losses[name] += float(loss)  # older checkpoints hold tensors
-        self.count, self.examples, self.seconds = (ranks[0][key] for key in ("counted", "examples", "seconds"))
+        self.count, self.examples = (ranks[0][key] for key in ("counted", "examples"))
+        self.earlier = self.count, self.examples
 
 
 def is_loss(name: str) -> bool:

@@ -23,6 +23,7 @@ class TrainerOptions:
     reduce_batch_on_oom: bool = False
     until: int | None = None  # the last step to take now; it is saved, and another start continues from there
     trajectory: Trajectory | None = None  # fingerprints for the checkpoints, by which other trainings may continue from them
+    resume_changed: bool = False  # continue a training that was begun with other settings, whose result is then that of neither
     loader: Loader = field(default_factory=Loader)
     stop: StopRequest = field(default_factory=NeverStop)
     clock: Clock = field(default_factory=lambda: Clock(time.time()))

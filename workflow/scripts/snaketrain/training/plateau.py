@@ -5,7 +5,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.best_metric import Selection, is_outdated
 from snaketrain.training.state import StateDict, TrainState
 
 KEPT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -13,7 +13,7 @@ KEPT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
 class ReduceOnPlateau(Callback):
     def __init__(self, selection: Selection, arguments: JsonObject, learning_rate: float):
-        self.metric, self.learning_rate = selection.metric, learning_rate
+        self.metric, self.sign, self.learning_rate = selection.metric, selection.sign, learning_rate
         self.optimizer = torch.optim.SGD([torch.zeros(1)], lr=learning_rate)
         try:
             self.scheduler = ReduceLROnPlateau(self.optimizer, mode="max" if selection.mode == "max" else "min", **arguments)
@@ -40,10 +40,14 @@ class ReduceOnPlateau(Callback):
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate / self.learning_rate
 
-    def state_dict(self) -> dict[str, float]:
-        return {name: getattr(self.scheduler, name) for name in KEPT} | {"rate": self.optimizer.param_groups[0]["lr"]}
+    def state_dict(self) -> dict[str, object]:
+        kept = {name: getattr(self.scheduler, name) for name in KEPT}
+        return kept | {"rate": self.optimizer.param_groups[0]["lr"], "metric": self.metric, "sign": self.sign}
 
     def load_state_dict(self, state: StateDict) -> None:
-        for name in KEPT:
-            setattr(self.scheduler, name, state[name])
+        if not is_outdated(
+            state, self.metric, self.sign
+        ):  # else it waits for a plateau of the new metric, from the rate that it has reached
+            for name in KEPT:
+                setattr(self.scheduler, name, state[name])
         self.optimizer.param_groups[0]["lr"] = state["rate"]

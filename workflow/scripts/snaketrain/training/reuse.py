@@ -17,16 +17,25 @@ from pathlib import Path
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import write_json, write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE
+from snaketrain.runtime.stages import previous_manifest
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.plan import Plan, folder_name
-from snaketrain.training.trajectory import Trajectory
+from snaketrain.training.trajectory import Execution, Trajectory, execution_differences
 
 FILE = "reused.json"
-COPIED = ("train", "eval", "samples", "checkpoint", "bad_step", "system")  # events of steps; an attempt was the other training's
+COPIED = (
+    "train",
+    "eval",
+    "samples",
+    "checkpoint",
+    "bad_step",
+)  # events of steps; attempts and the machine's load were the other training's
+SPEED = "_per_second"  # the end of the names of figures that are not copied: this training did not compute so fast
 SHOWN = 10  # steps in a message
 
 Evaluations = dict[int, dict[str, float]]
@@ -37,6 +46,7 @@ class Reused:
     """What a training has taken over."""
 
     step: int
+    steps: int  # of this training in all
     training: str  # the folder of the other one
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)  # evaluations that these settings ask for, of steps whose weights are gone
@@ -45,12 +55,12 @@ class Reused:
     def read(cls, folder: Path) -> "Reused | None":
         if not (path := folder / FILE).is_file():
             return None
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = {key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "message"}
         return cls(**found | {"evaluations": [(step, strict_json.metrics_of(metrics)) for step, metrics in found["evaluations"]]})
 
     @property
     def message(self) -> str:
-        return f"resumed at step {self.step} of {self.training}: same trajectory up to there"
+        return f"took over {self.step} of {self.steps} steps from {name_of(Path(self.training))}"
 
     @property
     def missing(self) -> str:
@@ -84,13 +94,45 @@ class Source:
     evaluations: Evaluations
 
 
-def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None) -> None:
-    """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened."""
-    if plan.steps and last_attempt(folder / "journal.jsonl") is None:
-        reused = reuse(Beginning(folder, trajectory, plan, stopping), trainings_beside(folder))
-        for line in (reused.message, reused.missing) if reused else ():
-            if line:
-                logging.info("%s", line)
+def reuse_steps(folder: Path, trajectory: Trajectory, plan: Plan, stopping: EarlyStopping | None, trunk: Path | None = None) -> None:
+    """Where this training has not begun yet, take over the checkpoints of another one. For rank 0, before the journal is opened.
+
+    `trunk`: the folder of the training whose steps it is meant to take over.
+    """
+    if not plan.steps or last_attempt(folder / "journal.jsonl") is not None:
+        return
+    begun = Beginning(folder, trajectory, plan, stopping)
+    reused = reuse(begun, trainings_beside(folder))
+    for line in (reused.message, reused.missing) if reused else ():
+        if line:
+            logging.info("%s", line)
+    if trunk and reused is None:
+        logging.warning(
+            "warning: no step of %s is taken over: %s. This training takes all steps itself", name_of(trunk), refusal(begun, trunk)
+        )
+
+
+def executed_otherwise(folder: Path, execution: Execution) -> dict[str, str]:
+    """For the journal of a training that resumes itself, in what it is executed otherwise than before."""
+    before = (last_attempt(folder / "journal.jsonl") or {}).get("execution")
+    if not before or not (different := execution_differences(before, execution.content())):
+        return {}
+    message = (
+        f"resumes executed otherwise ({'; '.join(different)}): equal up to rounding only, so that no other training takes over its steps"
+    )
+    logging.warning("warning: %s", message)
+    return {"warning": message}
+
+
+def refusal(begun: Beginning, trunk: Path) -> str:
+    """Why the steps of a trunk cannot be taken over."""
+    states = [state for path in sorted(trunk.glob("checkpoints/step-*")) if (state := state_of(path))]
+    for state in states:
+        if begun.trajectory.follows(state["step"], record := state.get("trajectory")):
+            assert record
+            different = execution_differences(record["execution"], begun.trajectory.execution.content())
+            return f"it is executed otherwise ({'; '.join(different)})" if different else "its checkpoints are damaged"
+    return "its settings, data or code are others" if states else "its checkpoints are gone"
 
 
 def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
@@ -105,6 +147,10 @@ def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
 
 
 def source_of(folder: Path, begun: Beginning) -> Source:
+    made = previous_manifest(folder)
+    if made and not (changed := set(changed_files(made.loaded))).issubset(begun.trajectory.planned):
+        logging.info("%s is not reused: %s changed since", name_of(folder), ", ".join(sorted(changed)))
+        return Source(folder, {}, {})
     try:
         found = sorted(folder.glob("checkpoints/step-*"))
     except FileNotFoundError:  # it was just moved aside
@@ -141,6 +187,17 @@ def evaluations(folder: Path, measures: str) -> Evaluations:
     return found if measured_alike is not None else {}
 
 
+def evaluations_until(folder: Path, last: int) -> list[tuple[int, dict[str, float]]]:
+    """A training's own, in the order of their steps; of a step that was repeated the last one."""
+    found: Evaluations = {}
+    for event in all_events(folder / "journal.jsonl"):
+        if event.get("event") == "attempt":
+            found = {step: metrics for step, metrics in found.items() if step <= event.get("resume_step", 0)}
+        elif event.get("event") == "eval":
+            found[event["step"]] = event["metrics"]
+    return sorted((step, metrics) for step, metrics in found.items() if step <= last)
+
+
 def limit(begun: Beginning, known: Evaluations) -> float:
     """The last step from which the training may resume: where early stopping ends it, or cannot know whether it does."""
     if begun.stopping is None:
@@ -162,9 +219,9 @@ def take_over(begun: Beginning, source: Source, last: int) -> Reused | None:
     if kept[last]["metrics"] is None and begun.plan.evaluates_at(last):
         known.pop(last, None)  # it is evaluated when the training resumes
     wanted = [step for step in begun.evaluated_steps if step <= last and step not in known]
-    reused = Reused(last, str(shown(source.folder)), sorted(known.items()), [step for step in wanted if step not in kept])
+    reused = Reused(last, begun.plan.last, str(shown(source.folder)), sorted(known.items()), [step for step in wanted if step not in kept])
     clear(begun.folder)
-    write_json(begun.folder / FILE, asdict(reused))
+    write_json(begun.folder / FILE, asdict(reused) | {"message": reused.message})
     for step in sorted(kept, reverse=True):
         if not copy_checkpoint(begun, source.folder, kept[step]) and step == last:
             clear(begun.folder)
@@ -184,6 +241,7 @@ def copy_checkpoint(begun: Beginning, source: Path, state: CheckpointState) -> b
     """Whether it is intact. Metrics that these settings would not measure are left out."""
     name, measures = folder_name(state["step"]), begun.trajectory.measures
     final = begun.folder / "checkpoints" / name
+    state.pop("settings", None)  # which were the other training's; what they have to do with these weights, the fingerprint says
     if state["trajectory"]["measures"] != measures:
         state = {**state, "metrics": None, "trajectory": {**state["trajectory"], "measures": measures}}
     try:
@@ -199,12 +257,22 @@ def copy_checkpoint(begun: Beginning, source: Path, state: CheckpointState) -> b
 
 
 def copy_journal(source: Path, target: Path, reused: Reused) -> None:
-    """The events up to the step, so that curves and rankings are whole; negative numbers mark the attempts of the other training."""
-    known = dict(reused.evaluations)
-    found = (event | {"attempt": -abs(event.get("attempt", 0))} for event in valid(all_events(source), reused.step, known))
-    lines = [as_line({key: value for key, value in event.items() if key != "spent"}) for event in found]  # not this training's time
-    last: JsonObject = {"event": "reused", "step": reused.step, "training": reused.training, "unknown": reused.unknown}
-    write_text(target, "".join([*lines, as_line(last | {"time": round(time.time(), 3), "attempt": 0})]), PRIVATE_FILE)
+    """The events up to the step, so that curves and rankings are whole; negative numbers mark the attempts of the other training.
+
+    What took how long is left out, and the time is now: it was not this training's.
+    """
+    known, now = dict(reused.evaluations), round(time.time(), 3)
+    found = (event | {"attempt": -abs(event.get("attempt", 0)), "time": now} for event in valid(all_events(source), reused.step, known))
+    last: JsonObject = {"event": "reused", **asdict(reused), "message": reused.message, "time": now, "attempt": 0}
+    del last["evaluations"]
+    write_text(target, "".join(map(as_line, [*map(without_speed, found), last])), PRIVATE_FILE)
+
+
+def without_speed(event: Event) -> Event:
+    left = {key: value for key, value in event.items() if key != "spent"}
+    if event["event"] == "train":
+        left["metrics"] = {name: value for name, value in event["metrics"].items() if not name.endswith(SPEED)}
+    return left
 
 
 def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Event]:
@@ -220,6 +288,15 @@ def valid(events: Iterable[Event], last: int, known: Evaluations) -> Iterable[Ev
 def shown(folder: Path) -> Path:
     """Relative to the workspace where it is below."""
     return Path(os.path.relpath(folder)) if folder.resolve().is_relative_to(Path.cwd()) else folder
+
+
+def name_of(training: Path) -> str:
+    """How people call the training in a folder: `run x`, `trunk 7-steps-ab12`, `an earlier training of run x`."""
+    training = training.resolve()
+    if training.parent.name == "superseded":
+        return f"an earlier training of {name_of(training.parents[1] / 'training')}"
+    kind = {"runs": "run", "trunks": "trunk"}.get(training.parents[1].name)
+    return f"{kind} {training.parent.name}" if kind else str(training)
 
 
 def trainings_beside(folder: Path) -> list[Path]:

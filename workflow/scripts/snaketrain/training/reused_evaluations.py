@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.training.checkpoints.ranking import read_state
 from snaketrain.training.early_stopping import EarlyStopping
-from snaketrain.training.reuse import Reused
+from snaketrain.training.reuse import Reused, evaluations_until
 from snaketrain.training.state import Stateful
 
 if TYPE_CHECKING:
@@ -18,19 +18,22 @@ class ReusedEvaluations:
         self.reused: Reused | None = None
 
     def replay(self, trainer: "Trainer") -> None:
-        """Early stopping and the best metric are those of a training that has evaluated these steps itself."""
+        """Early stopping and the best metric are those of a training that has evaluated these steps itself, by the metric that counts now."""
         state, checkpoints, plan = trainer.state, trainer.checkpoints, trainer.plan
         found = state.strategy.all_gather_object(Reused.read(self.folder) if state.rank == 0 else None)[0]
-        if found is None or state.step > found.step:  # it has saved a checkpoint of its own, which remembers all of this
+        stopping = [callback for callback in trainer.callbacks.callbacks if isinstance(callback, EarlyStopping)]
+        if found and state.step <= found.step:  # else it has saved a checkpoint of its own, which remembers all of this
+            self.reused, evaluations = found, found.evaluations
+        elif trainer.best.outdated or any(each.outdated for each in stopping):
+            evaluations = state.strategy.all_gather_object(evaluations_until(self.folder, state.step) if state.rank == 0 else [])[0]
+        else:
             return
-        self.reused = found
         known = [
-            (step, metrics) for step, metrics in found.evaluations if step < state.step or (step == state.step and checkpoints.evaluated)
+            (step, metrics) for step, metrics in evaluations if 0 < step < state.step or (step == state.step and checkpoints.evaluated)
         ]
-        trainer.best.replay(metrics for step, metrics in known if step > 0)
-        for callback in trainer.callbacks.callbacks:
-            if isinstance(callback, EarlyStopping):
-                callback.replay(metrics[callback.metric] for step, metrics in known if step > 0 and plan.evaluates_at(step))
+        trainer.best.replay(metrics for _, metrics in known)
+        for each in stopping:
+            each.replay(metrics[each.metric] for step, metrics in known if plan.evaluates_at(step) and each.metric in metrics)
 
     def measure(self, trainer: "Trainer") -> None:
         """Evaluate the checkpoints whose metrics were of other data, or other ones."""

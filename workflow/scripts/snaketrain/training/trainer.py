@@ -2,14 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.opening import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
+from snaketrain.runtime.run_folder import deciding_settings
+from snaketrain.runtime.setting_strings import join
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.gradients import LossSums, Objective
 from snaketrain.tasks.base import Task
@@ -22,6 +25,7 @@ from snaketrain.training.building import (
     make_task,
     make_train_state,
     selection_callbacks,
+    selection_settings,
     start_strategy,
 )
 from snaketrain.training.callbacks.base import Callbacks
@@ -50,8 +54,9 @@ class Trainer:
 
     def __init__(
         self, state: TrainState, data: Splits, train: Train, plan: Plan, folder: Path, journals: tuple[Journal, Journal],
-        options: TrainerOptions | None = None,
+        options: TrainerOptions | None = None, settings: Sequence[str] = (),
     ):  # fmt: skip
+        """`settings`: those that decide the training besides `train`, as `key=json`."""
         self.state, self.data, self.train, self.plan = state, data, train, plan
         self.options = options = options or TrainerOptions()
         self.journal, self.rank_journal = journals
@@ -59,8 +64,9 @@ class Trainer:
         self.trajectory = options.trajectory
         format = make_format(options.checkpoint_format, state.strategy)
         self.checkpoints = Checkpoints(
-            folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps
-        )
+            folder / "checkpoints", options.selection, options.keep_best, format, self.journal.sync, plan.branch_steps,
+            [*deciding_settings(strings("train", train)), *settings], options.resume_changed,
+        )  # fmt: skip
         self.best, self.reused = BestMetric(options.selection), ReusedEvaluations(folder)
         self.accumulation = Accumulation(folder, train.accumulate, options.reduce_batch_on_oom)
         self.planned = PlannedSteps(state, data.train, plan, self.accumulation, options.loader, options.clock, self.requests)
@@ -102,6 +108,7 @@ class Trainer:
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan or Plan.of(train, data.train.lengths), folder,
             journals or open_journals(folder, strategy), replace(options, callbacks=callbacks),
+            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))],
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -204,6 +211,10 @@ class Trainer:
         state, plan = self.state, self.plan
         state.step = step = self.checkpoints.restore(state, self.stateful)
         self.owed = step == 0 or (plan.evaluates_at(step) and not self.checkpoints.evaluated)
+        if step > plan.last:
+            raise SystemExit(
+                f"The last checkpoint is at step {step}, and the settings end the training at step {plan.last}. Train in another folder."
+            )
         if saved := self.checkpoints.restored:
             state.finished_early = saved.get("ended", "")
             if self.trajectory and not self.trajectory.contains(step, saved.get("trajectory")):
@@ -320,8 +331,7 @@ class Trainer:
     def record(self) -> Record | None:
         """None if the weights also follow from when memory ran out, or from which checkpoint there was to roll back to."""
         trajectory, nonfinite = self.trajectory, self.nonfinite
-        otherwise_split = self.train.deterministic and self.accumulation.number != self.train.accumulate
-        if trajectory is None or otherwise_split or nonfinite.rollbacks:
+        if trajectory is None or self.accumulation.number != self.train.accumulate or nonfinite.rollbacks:
             return None
         return trajectory.record(self.state.step, nonfinite.longest)
 

@@ -1,25 +1,27 @@
 """Fingerprints of the weights at each step: a digest of all that they follow from. Pure functions, without torch.
 
-Trainings with the same fingerprint at a step have the same weights there, so that none has to compute them again. What decides
-the weights of every step is in `base`; the learning rates join step by step, so that trainings part where their rates do. A setting,
-fact or module that is not listed here as harmless decides the weights.
+Trainings with the same fingerprint at a step that are executed alike have the same weights there, bit for bit, so that none has to
+compute them again. What decides the weights of every step is in `base`; the learning rates join step by step, so that trainings part
+where their rates do. A setting, fact or module that is not listed here as harmless decides the weights.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.setting_strings import by_key, join, split
 
-VERSION = 1  # of what is digested here: fingerprints of another version are never equal
+VERSION = 2  # of what is digested here: fingerprints of another version are never equal
 
 # fields of the section `train`; all others decide the weights
 BY_THE_RATES = ("schedule", "warmup", "epochs", "steps")  # these do so only through the learning rates
 WITHOUT_EFFECT = (
-    "precision",  # what `auto` has chosen counts instead
     "metrics",
     "evaluations_per_epoch",
     "evaluate_every",
@@ -29,7 +31,7 @@ WITHOUT_EFFECT = (
     "bad_steps_allowed",  # compared with what has happened: see `Record.bad_steps`
     "rollbacks_allowed",
 )
-COMPUTING = ("strategy", "accumulate")  # equal up to rounding; they count with `train.deterministic`
+EXECUTION = ("strategy", "accumulate", "precision")  # compared as they are executed: see `Execution`
 EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq": "generate"}  # of tasks, by name
 
 # modules that decide no weights: they measure ...
@@ -72,23 +74,42 @@ class Record(TypedDict):
 
 @dataclass(frozen=True)
 class Execution:
-    """How a training is computed, which changes the weights by no more than rounding."""
+    """All that decides how a step is rounded: one training takes over the steps of another only where it is equal."""
 
     strategy: str
+    arguments: JsonObject  # of the strategy
     processes: int
-    device: str
-    torch: str
+    nodes: int
     accumulate: int
+    precision: str
+    devices: list[str]  # their kinds
+    versions: dict[str, str]
 
     def content(self) -> JsonObject:
-        return dict(vars(self))
+        content: JsonObject = json.loads(json.dumps(hidden_in(vars(self))))  # as it is read from a checkpoint
+        return content
+
+
+def execution_differences(theirs: JsonObject, ours: JsonObject) -> list[str]:
+    """`processes 1, here 2`, for each difference between two executions."""
+    one, other = ({name: value for name, value in each.items() if name != "versions"} | each["versions"] for each in (theirs, ours))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return [f"{name} {as_text(one.get(name))}, here {as_text(other.get(name))}" for name in names]
+
+
+def as_text(value: Json) -> str:
+    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Trajectory:
     """The fingerprints of one training."""
 
-    def __init__(self, base: str, measures: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes]):
-        """`step_content`: what joins the chain at a step."""
+    def __init__(
+        self, base: str, measures: str, execution: Execution, bad_steps_allowed: int, step_content: Callable[[int], bytes],
+        planned: Collection[str] = (),
+    ):  # fmt: skip
+        """`step_content`: what joins the chain at a step; `planned`: the modules and files whose code is in the fingerprint, or does not matter."""
+        self.planned = planned
         self.base, self.measures, self.execution = base, measures, execution
         self.bad_steps_allowed, self.step_content = bad_steps_allowed, step_content
         self._chains = {0: hashlib.sha256(base.encode())}  # as they are after some steps
@@ -107,14 +128,16 @@ class Trajectory:
         return {"fingerprint": self.at(step), "measures": self.measures, "bad_steps": bad_steps, "execution": self.execution.content()}
 
     def contains(self, step: int, record: Record | None) -> bool:
-        """Whether this training has the recorded weights at this step."""
-        if record is None or record["bad_steps"] > self.bad_steps_allowed:
-            return False
-        return record["fingerprint"] == self.at(step)
+        """Whether this training has the recorded weights at this step, bit for bit."""
+        return record is not None and self.follows(step, record) and record["execution"] == self.execution.content()
+
+    def follows(self, step: int, record: Record | None) -> bool:
+        """Whether it has these weights at this step up to rounding: it may be executed otherwise."""
+        return record is not None and record["bad_steps"] <= self.bad_steps_allowed and record["fingerprint"] == self.at(step)
 
 
 def trajectory_of(
-    settings: Sequence[str], code: Sequence[str], inputs: dict[str, str], data: Manifest, execution: Execution, precision: str,
+    settings: Sequence[str], code: Sequence[str], inputs: dict[str, str], data: Manifest, execution: Execution,
     step_content: Callable[[int], bytes], observers: Collection[int] = (), exempt: Collection[str] = (), cadence: JsonObject | None = None, evaluations_count: bool = False,
 ) -> Trajectory:  # fmt: skip
     """`inputs`: digests of the weights to start from; `observers`: the numbers of callbacks that only observe; `exempt`: the files of these.
@@ -125,7 +148,7 @@ def trajectory_of(
     measures = digest(
         VERSION, data_digest(data, "dev"), measuring_settings(settings), [each for each in code if module_of(each) in MEASURING]
     )
-    moments = (*COMPUTING, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
+    moments = (*EXECUTION, *BY_THE_RATES, "rollbacks_allowed", "early_stopping")
     when = digest(sorted(each for each in settings if field_of(each) not in moments), cadence or {})
     parts: JsonObject = {
         "version": VERSION,
@@ -133,14 +156,11 @@ def trajectory_of(
         "code": weight_code(code, exempt),
         "inputs": inputs,
         "data": data_digest(data, "train"),
-        "precision": precision,
     }
-    if "train.deterministic=true" in settings:
-        parts |= {"execution": execution.content(), "strategy": [each for each in settings if field_of(each) in COMPUTING]}
     if evaluations_count:
         parts |= {"when": when, "measures": measures, "schedule": [each for each in settings if field_of(each) == "schedule"]}
     allowed = int(str(by_key(settings).get("train.bad_steps_allowed", 0)))
-    return Trajectory(digest(parts), measures, execution, allowed, step_content)
+    return Trajectory(digest(parts), measures, execution, allowed, step_content, frozenset(map(module_of, code)))
 
 
 def field_of(setting: str) -> str:
@@ -155,7 +175,7 @@ def weight_settings(settings: Iterable[str], observers: Collection[int] = ()) ->
     evaluation = _evaluation_arguments(settings)
     for setting in settings:
         field = field_of(setting)
-        if field in (*BY_THE_RATES, *WITHOUT_EFFECT, *COMPUTING) or setting.startswith(("select.", *evaluation)):
+        if field in (*BY_THE_RATES, *WITHOUT_EFFECT, *EXECUTION) or setting.startswith(("select.", *evaluation)):
             continue
         if field in ("callbacks", "groups"):
             key, value = split(setting)
@@ -196,7 +216,7 @@ def files_of_observers(settings: Iterable[str], observers: Collection[int]) -> s
 
 def weight_code(code: Iterable[str], exempt: Collection[str] = ()) -> list[str]:
     """The digests of the modules that decide the weights; `exempt`: further ones that do not."""
-    return sorted(each for each in code if module_of(each) not in (*MEASURING, *NOT_MEASURING, *exempt))
+    return sorted(each for each in code if module_of(each) not in (*MEASURING, *NOT_MEASURING, *exempt) and not each.startswith(RECORDED))
 
 
 def module_of(code: str) -> str:

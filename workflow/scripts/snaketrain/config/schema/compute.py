@@ -152,6 +152,16 @@ class Compute(Section):
     reduce_batch_on_oom: bool = Field(
         False, description="split batches into more microbatches when memory runs out; the result is the same"
     )
+    resume_changed: bool = Field(
+        False,
+        description="continue an unfinished training whose code, `train` or `select` has changed, instead of setting it aside and beginning anew; its "
+        "result is that of neither: it is marked as mixed, shares no steps and is not ranked. Not for trunks and searches",
+    )
+    rerun_on_upgrade: bool = Field(
+        False,
+        description="make results again that were made with other versions of torch, transformers and other packages that compute than those installed "
+        "now; without it a line at the start names them",
+    )
     loader_workers: NotNegative | Literal["auto"] = Field(
         0,
         description="processes that load batches ahead, forked from each training process; `auto`: none, or up to its share of `threads` if "

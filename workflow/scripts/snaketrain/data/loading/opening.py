@@ -1,6 +1,9 @@
 """Opens prepared data for training and evaluation."""
 
+import hashlib
 from dataclasses import dataclass
+
+import numpy as np
 
 from snaketrain.config.schema import Train
 from snaketrain.data.loading.examples import TextExamples
@@ -11,6 +14,8 @@ from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.prepared_files import split_files
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+
+FIRST = 100_000  # examples whose lengths are compared
 
 
 @dataclass(frozen=True)
@@ -58,3 +63,10 @@ def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
     if not len(blocks):
         raise SystemExit(f"data.{split}: has {blocks.tokens} tokens, too few to predict one from another. Give it more text.")
     return blocks
+
+
+def digest_of(data: TrainingData | Stream) -> str:
+    """Tells training data apart by the number of its examples and the lengths of the first ones, without reading them all."""
+    if data.lengths is None:
+        return "a stream"
+    return f"{len(data.lengths)} examples, {hashlib.sha256(np.asarray(data.lengths[:FIRST]).tobytes()).hexdigest()[:16]}"

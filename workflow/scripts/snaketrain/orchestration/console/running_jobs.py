@@ -80,6 +80,8 @@ class RunningJob:
             self.progress.add(event)
             if event["event"] == "attempt" and event["attempt"] > 1:
                 yield f"{self.name}  resumes after step {event['resume_step']}"
+            elif event["event"] == "reused":
+                yield f"{self.name}  {event.get('message', '')}"
             elif event["event"] in ("train", "eval"):
                 self.has_progress = self.progress_is_new = True
 

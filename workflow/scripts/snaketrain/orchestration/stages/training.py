@@ -47,6 +47,8 @@ class Training(ModelStage):
             "stall-seconds": run.compute.stall_seconds,
             "rank-files": run.compute.rank_files,
             "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
+            "resume-changed": run.compute.resume_changed,
+            "same-versions": run.compute.rerun_on_upgrade,
             "reduce-batch-on-oom": run.compute.reduce_batch_on_oom,
             "loader-workers": loader_workers(run.compute),
             "notes": hidden(run.tracking.notes),

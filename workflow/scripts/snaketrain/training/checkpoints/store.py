@@ -10,6 +10,7 @@ from typing import Protocol
 
 from snaketrain.runtime.background import Background
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
@@ -45,14 +46,17 @@ class Checkpoints:
         format: CheckpointFormat | None = None,
         check: Callable[[], object] = lambda: None,
         branch_steps: Sequence[int] = (),
+        settings: Sequence[str] = (),
+        continues_others: bool = False,
     ):
-        """`check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written.
+        """`settings`: those that decide the training; a checkpoint of others is refused, unless this training `continues_others`. `check` raises where nothing may be written any more: the folder may have been taken over while a checkpoint was written.
 
         `branch_steps`: where other trainings continue from this one; the checkpoints of these steps stay, and all that such a training
         would have kept by then.
         """
         self.folder, self.format, self.check = folder, format or WholeTensors(), check
         self.branch_steps = branch_steps
+        self.settings, self.continues_others = list(settings), continues_others
         self.selection, self.keep_best = selection, keep_best
         self._background, self._newly_saved = Background(), list[int]()
         self.restored: CheckpointState | None = None
@@ -74,7 +78,9 @@ class Checkpoints:
         self.finish()
         write = self.format.collect(state, stateful)
         if state.rank == 0 or self.format.every_rank_writes:
-            facts = CheckpointState(step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict())
+            facts = CheckpointState(
+                step=state.step, metrics=metrics, scaler=state.strategy.scaler.state_dict(), settings=self.settings
+            )  # fmt: skip
             if ended:
                 facts["ended"] = ended
             if record:
@@ -157,11 +163,21 @@ class Checkpoints:
         path = self._last_intact(state)
         if path is None:
             return 0
+        saved = read_state(path)
+        self._refuse_others(saved)
         load_checkpoint(state, stateful, path)
-        self.restored = saved = read_state(path)
+        self.restored = saved
         if saved["scaler"]:
             state.strategy.scaler.load_state_dict(saved["scaler"])
         return int(saved["step"])
+
+    def _refuse_others(self, saved: CheckpointState) -> None:
+        """A training that silently continued under other settings would have the results of neither."""
+        if "settings" in saved and not self.continues_others and (changed := differing_settings(saved["settings"], self.settings)):
+            raise SystemExit(
+                f"{self.folder.parent}: holds a training with other settings, at step {saved['step']}: {'; '.join(changed)}. Train in another folder, or move this "
+                "one away. To continue it with the new settings, pass TrainerOptions(resume_changed=True): it is then a training of neither."
+            )
 
     def load(self, state: TrainState, step: int, stateful: dict[str, Stateful]) -> None:
         """The weights of a step, to evaluate them. All ranks take part."""
