@@ -212,7 +212,7 @@ def test_code_changed_in_the_middle(data, tmp_path, asked):
     aside = list((training.parent / "superseded").glob("*"))
     if not asked:
         assert attempts(training) == [0] and len(aside) == 1 and f"moved to {aside[0]}, and begins anew" in log
-        assert "--config compute.resume_changed=true" in log and about["mixed"] == [] and "mixed" not in made["facts"]
+        assert "--config 'compute={resume_changed: true}'" in log and about["mixed"] == [] and "mixed" not in made["facts"]
         return
     mixed = [{"step": last, "changed": ["code.snaketrain.training.step"]}]
     assert attempts(training) == [0, last] and not aside and "continues from step" in log

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from distributed import forking
 from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_manifest, write_checked
+from snaketrain.runtime.stages import MADE_AGAIN_WITH
 from snaketrain.slurm.submissions import Submission, Submissions
 from snaketrain.tracking.mlflow_store import Store
 
@@ -409,3 +412,17 @@ def test_another_cadence_trains_no_step_again(finished):
         assert [point.step for point in store.client.get_metric_history(runs[0].info.run_id, "train/loss")] == steps != []
         assert runs[0].info.status == "FINISHED" and "test/accuracy" in runs[0].data.metrics
     assert planned(finished) == set()
+
+
+def test_other_versions_of_packages_are_told_and_rerun_only_where_that_is_asked(finished):
+    training, asked = finished / "results/runs/small/training", ("--config", "compute={rerun_on_upgrade: true}")
+    recorded = read_manifest(training / "manifest.json").versions
+    assert recorded["torch"] == metadata.version("torch") and "numpy" in recorded
+    write_checked(training / MADE_AGAIN_WITH, {"versions": recorded | {"torch": "1.0"}})
+    printed = dry_run(finished)
+    told = f"note: 1 finished result was made with torch 1.0 (now {recorded['torch']}). Nothing reruns for that; "
+    assert jobs_in(printed) == set() and told in printed
+    assert of(TRAINS, "small") <= planned(finished, *asked)
+    snakemake(finished, *asked, snakefile=finished / "Snakefile")
+    assert len(list((training.parent / "superseded").iterdir())) == 1
+    assert "made with" not in dry_run(finished, *asked) and planned(finished, *asked) == set()

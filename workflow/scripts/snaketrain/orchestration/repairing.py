@@ -71,7 +71,7 @@ class Repairs:
             results = "finished result was" if len(upgraded) == 1 else "finished results were"
             self.report(
                 f"note: {len(upgraded)} {results} made with {described_versions(packages)}. Nothing reruns for that; "
-                "--config compute.rerun_on_upgrade=true makes them again."
+                "--config 'compute={rerun_on_upgrade: true}' makes them again."
             )
 
     def _changed(self, manifest: Manifest) -> dict[str, str]:

@@ -124,7 +124,7 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     if clean and mixed:
         set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared", "")
     elif changed and not resumes:
-        remedy = " To continue it nevertheless: --config compute.resume_changed=true." if step and not finished and not clean else ""
+        remedy = " To continue it nevertheless: --config 'compute={resume_changed: true}'." if step and not finished and not clean else ""
         set_aside(folder, before, f"belonged to other settings or code ({shortened(changed)})", remedy)
     elif changed:
         mixed.append({"step": step, "changed": changed})
