@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pydantic import Field, field_validator
+from pydantic import Field, StrictStr, field_validator
 
 from snaketrain.config.schema.base import Arguments, Fraction, Name, Positive, Section, is_null
 from snaketrain.config.schema.sources import Source
@@ -20,10 +20,11 @@ class Adapters(Section):
     lora_alpha: Positive = Field(8, description="their output is scaled by `lora_alpha` / `r`")
     use_rslora: bool = Field(False, description="scale by `lora_alpha` / sqrt(`r`) instead")
     lora_dropout: Fraction = Field(0.0, description="dropout of their inputs")
-    target_modules: list[Name] | str | None = Field(
+    target_modules: list[Name] | StrictStr | None = Field(
         None,
         description="the layers that get adapters: suffixes of their names, a regular expression, or `all-linear`; null: peft's choice for the architecture",
     )
+    modules_to_save: list[Name] = Field([], description="further modules that are trained and saved in full, by suffixes of their names")
 
     @field_validator("target_modules")
     @classmethod
@@ -34,8 +35,6 @@ class Adapters(Section):
             except re.error as error:
                 raise ValueError(f"{value!r} is no regular expression: {error}") from None
         return value
-
-    modules_to_save: list[Name] = Field([], description="further modules that are trained and saved in full, by suffixes of their names")
 
 
 class InitialWeights(Section):
