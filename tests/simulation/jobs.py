@@ -22,7 +22,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import STOPPED_EARLY
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import TakenOver, check
 from snaketrain.runtime.run_folder import (
     EXECUTION_OPTIONS,
@@ -207,7 +207,7 @@ class Training:
         take_over(job, {})
         self.check(folder)
         ours = {FINGERPRINT: fingerprint(job, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
-        write_json(folder / "run.json", ours)
+        write_checked(folder / "run.json", ours)
         step, saved = last_saved(folder), None
         journal = Journal(folder / "journal.jsonl", True, lambda: self.check(folder))
         journal.begin(step, job=self.job.number, host=self.process.host, pid=self.process.pid)

@@ -19,7 +19,7 @@ from snaketrain.runtime.credentials import Concealing, hidden
 from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
-from snaketrain.runtime.manifests import write_json, write_text
+from snaketrain.runtime.manifests import read_checked, write_checked, write_json, write_text
 from snaketrain.runtime.provenance import copy_of, write_provenance
 from snaketrain.runtime.rank_logs import log_to
 from snaketrain.runtime.variables import resolved
@@ -39,9 +39,9 @@ def planted(tmp_path, monkeypatch) -> Path:
     everything = f"{ADDRESS} {IN_ENVIRONMENT} {TOKEN}"
     results = make_workspace(tmp_path, {"first": {"data.train.path": ADDRESS, "train.task.arguments": {"key": TOKEN}}})
     training = results / "runs/first/training"
-    run = json.loads((training / "run.json").read_text())
+    run = read_checked(training / "run.json")
     run |= {"notes": everything, "environment": {"host": everything}, "data": run["data"] | {"name": f"phrases {TOKEN}"}}
-    write_json(training / "run.json", run)
+    write_checked(training / "run.json", run)
     (training / "logs").mkdir()
     (training / "logs/rank-0.log").write_text(everything)
     for name in ("code.diff", "packages.txt", "code/own/task.py"):

@@ -21,7 +21,8 @@ from workspace import START, make_workspace
 from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.runtime.goodput import ACTIVITIES
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json, write_manifest, write_text
+from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.tracking import passes, slurm_jobs
 from snaketrain.tracking.addresses import MODE
@@ -129,6 +130,10 @@ def test_an_average_of_checkpoints_has_the_metrics_of_its_evaluation(tmp_path, u
     write_json(
         path, chosen | {"averaged": [60, 40], "winner": chosen["winner"] | {"value": 0.75, "metrics": {"accuracy": 0.75, "loss": 0.5}}}
     )
+    selected, evaluated = (read_manifest(results / f"runs/first/{stage}/manifest.json") for stage in ("selection", "evaluation"))
+    selected = replace(selected, files=digests(selected.folder, selected.files))
+    write_manifest(selected.path, selected)
+    write_manifest(evaluated.path, replace(evaluated, inputs={"selection": selected.content}))
     store = follow(results, uri)
     run = training_run(store)
     assert run.data.metrics["dev/accuracy"] == 0.9 and [value for _, value in history(store, run, "dev/accuracy")] == [0.9]
@@ -481,7 +486,7 @@ def test_results_of_an_earlier_training_are_ignored(tmp_path, uri):
         ("training/manifest.json", {"facts": {"other": 1}, "finished": time.time() + 9}),
     ):
         file = results / "runs/first" / path
-        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        write_checked(file, read_checked(file) | change)
     assert "test/accuracy" not in training_run(follow(results, uri)).data.metrics
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from snaketrain.evaluation import comparing
 from snaketrain.evaluation.mistakes import hardest, mistakes_of
 from snaketrain.evaluation.page import page
 from snaketrain.evaluation.predictions import Predictions
+from snaketrain.runtime.integrity import digests, log_digests
+from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
 
 pytestmark = pytest.mark.lengthy
 
@@ -66,6 +69,9 @@ def copy_as_set(run: Path, name: str) -> None:
     shutil.copy(run / "evaluation/test_results.json", folder / f"{name}_results.json")
     checkpoints = [{"step": step, "metrics": {"accuracy": step / 100}} for step in (30, 60)]
     (folder / "checkpoints.json").write_text(json.dumps({"set": name, "checkpoints": checkpoints}))
+    write_manifest(
+        folder / "manifest.json", Manifest("evaluate_set", "1", [], {}, digests(folder, [path.name for path in folder.iterdir()]))
+    )
 
 
 def continue_trunk(run: Path, trunk: Path, step: int) -> None:
@@ -73,6 +79,8 @@ def continue_trunk(run: Path, trunk: Path, step: int) -> None:
     (trunk / "journal.jsonl").write_text(json.dumps({"event": "train", "step": step}) + "\n")
     reused = {"event": "reused", "step": step, "training": str(trunk), "time": 0.0, "attempt": 0}
     (run / "journal.jsonl").write_text(json.dumps(reused) + "\n" + (run / "journal.jsonl").read_text())
+    if (run / "manifest.json").is_file():
+        write_manifest(run / "manifest.json", replace(read_manifest(run / "manifest.json"), logs=log_digests(run, ["journal.jsonl"])))
 
 
 def made_page(results: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> str:

@@ -1,6 +1,5 @@
 """Which first steps runs share, planned from their settings, against the learning rates of real schedules."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.shared_rates import shared, stretches
 from snaketrain.orchestration.stages.training import TrainTrunk
-from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
+from snaketrain.runtime.manifests import Manifest, read_checked, write_checked, write_json, write_manifest
 from snaketrain.runtime.run_folder import record_trunk
 from snaketrain.training.plan import Plan
 
@@ -149,9 +148,9 @@ def begin(pipeline: Pipeline, kind: str, name: str, trunk: str | None, finished:
     folder = Path("results") / kind / name / "training"
     stage, run = "train_model", name if kind == "runs" else pipeline.trunks.known[name].run
     strings = pipeline.strings(stage, run)
-    write_json(folder / "run.json", {"settings": strings, "ways": [each for each in strings if each.startswith("code.")]})
+    write_checked(folder / "run.json", {"settings": strings, "ways": [each for each in strings if each.startswith("code.")]})
     if trunk:
-        write_json(folder / "trunk.json", {"trunk": trunk})
+        write_checked(folder / "trunk.json", {"trunk": trunk})
     if finished:
         write_json(folder / "manifest.json", {})
 
@@ -237,7 +236,7 @@ def test_a_trunk_is_up_to_date_whichever_run_it_was_made_with(tmp_path, monkeypa
     monkeypatch.setattr(TrainTrunk, "reads", lambda *_: {})
     assert not repairs.needed("train_trunk", trunk) and not reports
     about = Path(manifest).with_name("run.json")
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"ways": ["code.x=1"]}))
+    write_checked(about, read_checked(about) | {"ways": ["code.x=1"]})
     assert Repairs(short(), reports.append, [manifest]).needed("train_trunk", trunk), "its code has changed"
     assert "was written while no workflow ran" in reports[0]
 
@@ -250,5 +249,5 @@ def test_trainings_that_began_without_a_trunk_finish_without_one(tmp_path, monke
     begin(short(), "runs", second, None)
     about = Path("results/runs", second, "training/run.json")
     assert short().trunks.has_begun(second)
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"ways": ["code.x=1"]}))
+    write_checked(about, read_checked(about) | {"ways": ["code.x=1"]})
     assert not short().trunks.has_begun(second), "its code has changed"

@@ -1,13 +1,15 @@
 """Writes the files of finished runs, as the stages do, without training anything."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import f1_score
 
 from snaketrain.evaluation.results import write_results
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json, write_manifest
+from snaketrain.runtime.integrity import digests, log_digests
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_checked, write_json, write_manifest
 
 START = 1_700_000_000.0
 LABELS = ["negative", "positive"]
@@ -52,7 +54,7 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
     prepared = read_manifest(data)
     run = {
         "run": name,
-        "identity": digest(settings),
+        "identity": digest("train_model", settings, {"data": prepared.content}),
         "started": START,
         "settings": settings,
         "ways": ["code.train_model=0123", "code.own/task.py=4567"],
@@ -62,7 +64,7 @@ def make_run(folder: Path, name: str, changes: dict, data: Path, number: int) ->
         "experiment": "tests",
         "notes": "a *note*",
     }
-    write_json(folder / "training/run.json", run)
+    write_checked(folder / "training/run.json", run)
     (folder / "training/journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in journal(skill, ends, number)))
     if ends != "FINISHED":
         return
@@ -145,5 +147,10 @@ def journal(skill: float, ends: str, number: int) -> list[dict]:
 
 
 def _manifest(path: Path, stage: str, settings: list[str], inputs: dict[str, str], facts: dict) -> Manifest:
-    write_manifest(path, Manifest(stage, digest(stage, settings, inputs), settings, inputs, {}, facts, START + 62))
+    names = [
+        each.name for each in path.parent.glob("*") if each.is_file() and not each.name.startswith((".", "manifest", "journal", "run"))
+    ]
+    logs = log_digests(path.parent, [each.name for each in path.parent.glob("journal.jsonl")])
+    made = Manifest(stage, digest(stage, settings, inputs), settings, inputs, digests(path.parent, sorted(names)), facts, START + 62)
+    write_manifest(path, replace(made, logs=logs))
     return read_manifest(path)

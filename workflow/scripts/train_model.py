@@ -232,9 +232,8 @@ def finish(run: str, training: Training) -> int:
             "metrics": training.metrics, "checkpoints": trainer.checkpoints.metrics(),
         } | ({"mixed": list(training.job.mixed)} if training.job.mixed else {})  # fmt: skip
         described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
-        training.job.finish(
-            training.inputs, [*trainer.checkpoints.files_to_select(folder), *described], facts, training.started, versions_of_steps(folder)
-        )
+        files = [*trainer.checkpoints.files_to_select(folder), *described]
+        training.job.finish(training.inputs, files, facts, training.started, versions_of_steps(folder), logs=["journal.jsonl"])
     return 0
 
 

@@ -11,11 +11,12 @@ import pandas as pd
 
 from snaketrain.evaluation.curves import Curves, curves, seconds_training
 from snaketrain.evaluation.predictions import examples_of
-from snaketrain.runtime import strict_json
+from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import Event, read_events
 from snaketrain.runtime.json_types import Json, JsonObject
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest
 from snaketrain.runtime.rounding import is_number
+from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.setting_strings import by_key
 from snaketrain.runtime.stages import versions_of
 from snaketrain.runtime.versions import one_after_the_other
@@ -42,34 +43,45 @@ class FinishedRun(TypedDict):
 
 def read_run(folder: Path, sets: Sequence[str] = ()) -> FinishedRun:
     folder = Path(folder)
-    info, evaluation = _read(folder / "training/run.json"), _read(folder / "evaluation/manifest.json")
-    events, _ = read_events(folder / "training/journal.jsonl")
+    info = _read(folder / "training/run.json")
+    training, selection, evaluation = (read_manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation"))
+    evaluated = {name: read_manifest(folder / f"sets/{name}/manifest.json") for name in sets}
+    if info["identity"] != training.identity or info["run"] != training.facts["run"]:
+        raise SystemExit(
+            f"{folder}/training/run.json: is of another training. Start snakemake again: it reruns train_model, which writes it."
+        )
+    events = events_of(training)
     return {
         "run": info["run"],
-        "settings": by_key(info["settings"]) | evaluation["facts"].get("test", {}),
+        "settings": by_key(info["settings"]) | evaluation.facts.get("test", {}),
         "data": info.get("data") or {},
         "events": events,
         "curves": curves(events),
-        "selection": _read(folder / "selection/selection.json"),
-        "dev": _read(folder / "evaluation/dev_results.json"),
-        "test": _read(folder / "evaluation/test_results.json"),
-        "sets": {name: _read(folder / f"sets/{name}/{name}_results.json") for name in sets},
-        "checkpoints": {name: _read(path)["checkpoints"] for name in sets if (path := folder / f"sets/{name}/checkpoints.json").is_file()},
+        "selection": read_result(selection, "selection.json"),
+        "dev": read_result(evaluation, "dev_results.json"),
+        "test": read_result(evaluation, "test_results.json"),
+        "sets": {name: read_result(made, f"{name}_results.json") for name, made in evaluated.items()},
+        "checkpoints": {
+            name: read_result(made, "checkpoints.json")["checkpoints"]
+            for name, made in evaluated.items()
+            if "checkpoints.json" in made.files
+        },
         "mixed": info.get("mixed") or [],
-        "versions": versions_in(folder),
+        "versions": one_after_the_other(map(versions_of, (training, selection, evaluation))),
     }
 
 
-def versions_in(folder: Path) -> dict[str, str]:
-    """Of the packages that trained, selected and evaluated."""
-    paths = [folder / stage / "manifest.json" for stage in ("training", "selection", "evaluation")]
-    return one_after_the_other(versions_of(read_manifest(path)) for path in paths if path.is_file())
+def events_of(training: Manifest) -> list[Event]:
+    """The journal of a finished training, as far as its manifest vouches for it."""
+    if message := damaged_log(training):
+        raise SystemExit(message)
+    size, _ = training.logs["journal.jsonl"]
+    return read_events(training.folder / "journal.jsonl", at_most_bytes=size - 1)[0]  # and the rest of the line
 
 
 def _read(path: Path) -> JsonObject:
     try:
-        content: JsonObject = strict_json.loads(path.read_text(encoding="utf-8"))
-        return content
+        return read_checked(path)
     except (OSError, ValueError) as error:
         raise SystemExit(f"{path}: cannot be read ({error}). Run the stage that writes it again.") from None
 

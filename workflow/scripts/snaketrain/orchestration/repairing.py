@@ -13,7 +13,8 @@ from snaketrain.orchestration.own_files import file_digests, own_digests
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.loaded_code import changed_files
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest
+from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, read_manifest
+from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import versions_of
 from snaketrain.runtime.versions import described as described_versions
 from snaketrain.runtime.versions import differing
@@ -50,6 +51,17 @@ class Repairs:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             self.report(f"{file} {how}{more} since {f'{stage}/{name}'.rstrip('/')} ran. {stage} runs again.")
             return True
+        of_run = manifest.facts.get("run")
+        if stage != "train_trunk" and of_run not in (None, name.partition("/")[0]):
+            self.report(f"{path}: is of run {of_run}. {stage} runs again.")
+            return True
+        if stage == "train_model":
+            if message := damaged_log(manifest):
+                raise SystemExit(message)
+            about = read_if_intact(manifest.folder / "run.json", "train_model writes it again")
+            if about is None or (about["identity"], about["run"]) != (manifest.identity, name):
+                self.report(f"{manifest.folder}/run.json: is missing, damaged or of another training. {stage} runs again.")
+                return True
         if self.pipeline.rerun_on_upgrade and (upgraded := differing(versions_of(manifest))):
             self.report(f"{path}: was made with {described_versions(upgraded)}. {stage} runs again, as compute.rerun_on_upgrade asks for.")
             return True

@@ -3,7 +3,6 @@
 A training that has begun keeps its trunk, or none, whatever is planned now, since Snakemake repeats a job whose set of inputs changes.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache, cached_property
@@ -22,6 +21,7 @@ from snaketrain.orchestration.trunk_planning import (
 )
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.manifests import read_if_intact
 from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, TRUNK
 
 MANIFEST = "manifest.json"
@@ -146,9 +146,5 @@ def same_code(given: JobSettings, about: JsonObject) -> bool:
 
 
 def read(path: Path) -> JsonObject:
-    """Empty where there is none, or it is just being replaced."""
-    try:
-        content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content
+    """Empty where there is none, or it is damaged."""
+    return read_if_intact(path, "it is taken as one that has not begun") or {}

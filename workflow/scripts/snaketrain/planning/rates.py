@@ -1,6 +1,5 @@
 """How fast one process computes: as in finished trainings of the same machine, or a range that is assumed."""
 
-import json
 import math
 import statistics
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from snaketrain.planning.estimates import Estimate
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_if_intact
 
 ASSUMED_SHARE = 0.2, 0.5  # of a GPU's peak that a training reaches
 SHARE_OF_PRODUCT = 0.4, 0.9  # on CPUs, of the rate of a matrix product; measured: 0.64 to 0.81
@@ -45,12 +45,8 @@ def rate_of(estimates: dict[str, Estimate], results: Path, tflops: float | None)
 
 def measured_rate(estimate: Estimate, training: Path) -> float | None:
     """Of a training under the same settings, from its journal; the first lines include warm-up. Not by texts of an assumed length."""
-    about = training / "run.json"
-    if (
-        estimate.assumed
-        or not about.is_file()
-        or json.loads(about.read_text(encoding="utf-8")).get("environment", {}).get("processes") != estimate.processes
-    ):
+    about = read_if_intact(training / "run.json", "its speed is not used")
+    if estimate.assumed or about is None or about.get("environment", {}).get("processes") != estimate.processes:
         return None
     events, _ = read_events(training / "journal.jsonl")
     rates = [event["metrics"].get("examples_per_second", 0.0) for event in events if event["event"] == "train"]

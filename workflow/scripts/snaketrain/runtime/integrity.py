@@ -6,6 +6,7 @@ stage verifies what it reads; the workflow checks all results when it starts, an
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
@@ -28,6 +29,12 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     cache.found = {name: entry for name, entry in cache.found.items() if name in found}
     cache.save()
     return found
+
+
+def log_digests(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Of files that only grow: how long they are, and the digest of that."""
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    return {name: (size, file_digest(folder / name, size)) for name, size in sizes.items()}
 
 
 def read_result(manifest: Manifest, name: str) -> JsonObject:
@@ -68,10 +75,12 @@ def described(manifest: Manifest, found: dict[str, str]) -> str:
 def damage(manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, str]:
     """The problem of each damaged file; empty if all exist and are unchanged."""
     cache, found = digest_cache(manifest.folder), {}
-    for name, expected in manifest.files.items():
+    logs = {name: (f"{name} until {size}", sha256, size) for name, (size, sha256) in manifest.logs.items()}
+    files = {name: (name, sha256, None) for name, sha256 in manifest.files.items()}
+    for name, (key, expected, until) in (logs | files).items():
         if wanted(name):
             try:
-                digest = cache.of(manifest.folder / name, file_digest, name)
+                digest = cache.of(manifest.folder / name, partial(file_digest, until=until) if until else file_digest, key)
             except OSError as error:
                 found[name] = MISSING if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
                 continue

@@ -26,6 +26,7 @@ class Manifest:
     facts: JsonObject = field(default_factory=dict)
     started: float = 0.0
     finished: float = 0.0
+    logs: dict[str, tuple[int, str]] = field(default_factory=dict)  # files that grow: the bytes that they had, and their sha256; no result
     loaded: dict[str, str] = field(default_factory=dict)  # own code, the files and the variables that it read -> digest; see loaded_code.py
     recorded: list[str] = field(default_factory=list)  # part of the identity: what had changed of it since the result before
     versions: dict[str, str] = field(default_factory=dict)  # of the packages that it was computed with, as far as they are recorded
@@ -50,12 +51,12 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def file_digest(path: str | Path) -> str:
-    """The sha256 of a file; prints the progress if it takes long."""
+def file_digest(path: str | Path, until: int | None = None) -> str:
+    """The sha256 of a file, or of its first bytes `until` there; prints the progress if it takes long."""
     with open(path, "rb") as file:
         size, last_line = os.fstat(file.fileno()).st_size, time.monotonic()
         found = hashlib.sha256()
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK if until is None else min(BLOCK, until - file.tell())):
             found.update(block)
             if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
                 last_line = time.monotonic()

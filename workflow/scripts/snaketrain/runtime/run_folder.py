@@ -1,6 +1,5 @@
 """The folder of a training: which training it belongs to, and what it was started with."""
 
-import json
 import platform
 import shutil
 import sys
@@ -16,7 +15,7 @@ from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import as_line, read_events
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.loaded_code import RECORDED
-from snaketrain.runtime.manifests import Manifest, digest, write_json
+from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.private_files import PRIVATE_FILE, private
 from snaketrain.runtime.provenance import git_state, write_provenance
@@ -110,14 +109,20 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     Other settings, code or data mean another training. Returns the changes in the middle of this one, which the user has asked to continue.
     """
     folder = job.folder
-    try:
-        before: JsonObject = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    made = previous_manifest(folder)
+    is_this_one = made is not None and made.identity == job.identity(inputs)
+    if made and is_this_one and (message := damaged_log(made)):
+        raise SystemExit(message)
+    before = read_if_intact(folder / "run.json", "it is written again")
+    if before is None or (made and is_this_one and before["identity"] != made.identity):
+        if not is_this_one and last_saved(folder):
+            unknown = {"started": time.time(), FINGERPRINT: "unknown"}
+            set_aside(folder, unknown, "its run.json is missing or damaged, so that nothing says which training this is", "")
         folder.mkdir(parents=True, exist_ok=True)
         return []
     finished, mixed, step = _finished(folder), list(before.get("mixed", [])), last_saved(folder)
     changed = what_changed(before, job, inputs)
-    upgraded = differing(versions_of(made)) if same_versions and finished and (made := previous_manifest(folder)) else {}
+    upgraded = differing(versions_of(made)) if same_versions and finished and made else {}
     if finished and not changed:
         changed = [*sorted(set(before[EXECUTION_OPTIONS]) ^ set(execution_options(job.given))), *upgraded]
     resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
@@ -171,7 +176,7 @@ def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
 def record_trunk(folder: Path, manifest: Path | None) -> None:
     """Record it for the workflow: a training that has begun keeps its trunk, or none where it resumes without the one that it had."""
     if manifest:
-        write_json(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
+        write_checked(folder / TRUNK, {"trunk": manifest.resolve().parents[1].name})
     else:
         (folder / TRUNK).unlink(missing_ok=True)
 
@@ -202,6 +207,17 @@ def move_damaged_checkpoints(folder: Path) -> None:
           file=sys.stderr, flush=True)  # fmt: skip
 
 
+def damaged_log(made: Manifest) -> str | None:
+    """What to do where the journal of a finished training is not what was written: nothing but the training could write it again."""
+    if not (found := damage(made, lambda name: name in made.logs)):
+        return None
+    name, what = next(iter(found.items()))
+    return (
+        f"{made.folder / name}: {what}. The curves, speed and times of the training are read from it. Put a copy of it back, or move "
+        f"{made.folder} away to train again."
+    )
+
+
 def _finished(folder: Path) -> bool:
     return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
 
@@ -225,7 +241,7 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
 
     git = git_state()
     write_provenance(job.folder, git["dirty"], job.given.code)
-    write_json(
+    write_checked(
         job.folder / "run.json",
         {
             FINGERPRINT: fingerprint(job, inputs),

@@ -6,11 +6,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snaketrain.runtime.full_disk import explained
-from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.integrity import digests, log_digests
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.loaded_code import RECORDED, imported_packages, loaded_files
@@ -40,11 +40,13 @@ class Job:
         return digest(self.given.stage, sorted(self.given.settings), sorted(self.given.code), inputs, *mixed)
 
     def finish(
-        self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None
+        self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
+        logs: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
 
-        `versions`: of packages, where they are not those of this process.
+        `versions`: of packages, where they are not those of this process; `logs`: files that a later attempt adds lines to, and whose
+        lines until now must stay.
         """
         versions = in_use() | imported_packages() if versions is None else versions
         stage, settings = self.given.stage, self.given.settings
@@ -61,6 +63,7 @@ class Job:
             recorded=recorded,
             versions=versions,
         )
+        made = replace(made, logs=log_digests(self.folder, logs))
         earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):
             write_manifest(self.folder / MADE_BEFORE, made)
