@@ -227,7 +227,9 @@ def test_a_run_ends_with_its_evaluation_on_all_sets_that_the_workflow_has_planne
         (end,) = ends(results, uri)
         assert end.awaited_since == noted["time"] and noted["sets"] == ["tweets", "emails"]
         write_json(folder / f"sets/{name}/{name}_results.json", {"split": name, "metrics": {"accuracy": 0.5}})
-        made = Manifest("evaluate_set", "1", [], {"selection": selection}, {f"{name}_results.json": "0"}, {}, START)
+        made = Manifest(
+            "evaluate_set", "1", [], {"selection": selection}, digests(folder / f"sets/{name}", [f"{name}_results.json"]), {}, START
+        )
         write_manifest(folder / f"sets/{name}/manifest.json", made)
     (end,) = ends(results, uri)
     assert end.awaited_since == 0 and end.time == read_manifest(folder / "sets/emails/manifest.json").finished
@@ -479,6 +481,19 @@ def test_status_of_a_training_that_is_stopped_and_resumed(tmp_path, uri):
     assert training_run(follow(results, uri)).info.status == "FINISHED"
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "sent"), [("evaluation/test_results.json", "0.9", "dev/accuracy"), ("selection/selection.json", "0.9", None)]
+)
+def test_no_edited_figure_is_sent(tmp_path, uri, file, old, sent):
+    results = make_workspace(tmp_path, {"first": {"skill": 0.9}})
+    path = results / "runs/first" / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, "0.7"))
+    metrics = training_run(follow(results, uri)).data.metrics
+    assert "test/accuracy" not in metrics and 0.7 not in metrics.values()
+    assert sent is None or metrics[sent] == 0.9
+
+
 def test_results_of_an_earlier_training_are_ignored(tmp_path, uri):
     results = make_workspace(tmp_path, {"first": {}})
     for path, change in (
@@ -496,7 +511,9 @@ def test_results_of_a_checkpoint_that_is_not_selected_any_more_become_nan(tmp_pa
     folder = results / "runs/first"
     selected, evaluated = (read_manifest(folder / stage / "manifest.json") for stage in ("selection", "evaluation"))
     write_json(folder / "sets/tweets/tweets_results.json", {"split": "tweets", "metrics": {"accuracy": 0.5}})
-    on_set = Manifest("evaluate_set", "1", [], {"selection": selected.content}, {"tweets_results.json": "0"}, {}, START)
+    on_set = Manifest(
+        "evaluate_set", "1", [], {"selection": selected.content}, digests(folder / "sets/tweets", ["tweets_results.json"]), {}, START
+    )
     write_manifest(folder / "sets/tweets/manifest.json", on_set)
     measured = {"test/accuracy", "test/macro_f1", "test.tweets/accuracy"}
     assert measured <= training_run(follow(results, uri)).data.metrics.keys()
@@ -511,7 +528,8 @@ def test_results_of_a_checkpoint_that_is_not_selected_any_more_become_nan(tmp_pa
     del found["metrics"]["macro_f1"], found["macro_f1"]
     write_json(path, found)
     now = read_manifest(folder / "selection/manifest.json")
-    write_manifest(folder / "evaluation/manifest.json", replace(evaluated, identity="2", inputs={"selection": now.content}))
+    now_evaluated = replace(evaluated, identity="2", inputs={"selection": now.content}, files=digests(evaluated.folder, evaluated.files))
+    write_manifest(folder / "evaluation/manifest.json", now_evaluated)
     run = training_run(follow(results, uri))
     assert run.data.metrics["test/accuracy"] == pytest.approx(0.9) and run.data.tags["interval"]
     assert [run.data.metrics[name] for name in ("test/macro_f1", "test.tweets/accuracy")] == pytest.approx([math.nan] * 2, nan_ok=True)

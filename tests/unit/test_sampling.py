@@ -13,7 +13,8 @@ import sample_runs
 from snaketrain import sampling
 from snaketrain.config.schema.search import Sampling
 from snaketrain.config.trials import Trials
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.integrity import digests
+from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
 from snaketrain.sampling import SampledSearch
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}
@@ -34,7 +35,7 @@ def search(name: str = "tuned", space: dict | None = None, **changes) -> Sampled
 def finish(run: str, value: float) -> None:
     folder = Path("results/runs", run, "selection")
     write_json(folder / "selection.json", {"winner": {"value": value}})
-    write_json(folder / "manifest.json", {})
+    write_manifest(folder / "manifest.json", Manifest("select_checkpoint", "", [], {}, digests(folder, ["selection.json"])))
 
 
 def settings(name: str) -> list[dict]:

@@ -27,8 +27,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from snaketrain.config.schema.search import Range, Sampling
 from snaketrain.config.trials import FOLDER, Trial, Trials
+from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.manifests import read_manifest
 
 RUNS = Path("results/runs")
 warnings.filterwarnings("ignore", "Choices for a categorical distribution")  # mappings and lists, which the storage below can hold
@@ -103,8 +105,8 @@ class SampledSearch:
         """The results of the trials that have ended."""
         for trial in self.waiting:
             folder = RUNS / run_name(self.name, trial.number)
-            if (folder / "selection/manifest.json").is_file():
-                selection = json.loads((folder / "selection/selection.json").read_text(encoding="utf-8"))
+            if (manifest := folder / "selection/manifest.json").is_file():
+                selection = read_result(read_manifest(manifest), "selection.json")
                 self.study.tell(trial.number, selection["winner"]["value"])
             elif failed(folder):
                 self.study.tell(trial.number, state=TrialState.FAIL)

@@ -11,6 +11,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
 from snaketrain.runtime.setting_strings import by_key
@@ -51,7 +52,10 @@ def register(folder: Path, store: Store) -> Decision:
 
 
 def contender_of(folder: Path) -> Contender:
-    run, selection = (tracked.finished_json(folder / name) for name in ("training/run.json", "selection/selection.json"))
+    run, selection = (
+        tracked.finished_json(folder / "training/run.json"),
+        read_result(read_manifest(folder / "selection/manifest.json"), "selection.json"),
+    )
     found = Evaluated.read(folder)
     value = selection["winner"]["value"] if found is None or found.value is None else found.value
     return Contender(run["run"], value, selection["metric"], selection["mode"], run["data"]["content"])

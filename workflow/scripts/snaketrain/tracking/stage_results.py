@@ -34,7 +34,7 @@ class Evaluated:
         trained, selected, *after = (
             tracked.manifest(folder / stage / "manifest.json") for stage in ("training", "selection", "evaluation", "predictions")
         )
-        selection = tracked.read_json(folder / "selection/selection.json")
+        selection = tracked.result(selected, "selection.json") if selected else None
         if trained is None or selected is None or selection is None or not tracked.follows(selected, trained):
             return None
         found = {path.parent.name: tracked.manifest(path) for path in sorted(folder.glob("sets/*/manifest.json"))}
@@ -62,9 +62,9 @@ class Evaluated:
     def points_on(self, name: str) -> list[tracked.Point]:
         """The metrics of the selected checkpoint on an evaluation set, and of all kept checkpoints, if they were evaluated."""
         made = self.sets[name]
-        results = tracked.read_json(made.folder / f"{name}_results.json") or {}
+        results = tracked.result(made, f"{name}_results.json") or {}
         found = tracked.scores(f"test.{name}", results, self.selection, made.finished)
-        kept = tracked.read_json(made.folder / "checkpoints.json") if "checkpoints.json" in made.files else None
+        kept = tracked.result(made, "checkpoints.json") if "checkpoints.json" in made.files else None
         return found + tracked.by_step(f"test.{name}.checkpoints", kept["checkpoints"] if kept else [], made.finished)
 
     def figures(self) -> dict[str, float]:
@@ -79,7 +79,7 @@ class Evaluated:
 
     @staticmethod
     def by_split(evaluated: Manifest) -> dict[str, JsonObject]:
-        return {split: tracked.read_json(evaluated.folder / f"{split}_results.json") or {} for split in SPLITS}
+        return {split: tracked.result(evaluated, f"{split}_results.json") or {} for split in SPLITS}
 
 
 class StageResults:

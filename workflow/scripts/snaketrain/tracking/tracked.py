@@ -8,6 +8,7 @@ from pathlib import Path
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
 from snaketrain.runtime import strict_json
+from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import Event
 from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
@@ -53,6 +54,14 @@ def manifest(path: Path) -> Manifest | None:
     try:
         return Manifest(**content, path=str(path)) if content else None
     except TypeError:
+        return None
+
+
+def result(made: Manifest, name: str) -> JsonObject | None:
+    """A result of a stage; None if it is not what was written, which the next start of the workflow reports, or is just being replaced."""
+    try:
+        return read_result(made, name)
+    except SystemExit:
         return None
 
 
