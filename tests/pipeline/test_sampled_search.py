@@ -14,6 +14,7 @@ from pipeline.warm_python import warm_python
 from pipeline.workspace import SNAKEMAKE, make_workspace, snakemake
 from snaketrain.config.trials import Trial
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.rounding import rounded
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_batches_of_runs_are_proposed_trained_and_reported_to_the_study(sampled)
         selection = json.loads((sampled / f"results/runs/{trial.run}/selection/selection.json").read_text())
         assert trial.value == selection["winner"]["value"]
     best = min(found, key=lambda trial: trial.value)
-    assert f"search tuned: the best of 3 runs is {best.run} ({best.value:.4g}; " in (sampled / "printed.txt").read_text()
+    assert f"search tuned: the best of 3 runs is {best.run} ({rounded(best.value)}; " in (sampled / "printed.txt").read_text()
     assert json.loads((sampled / "results/comparison/manifest.json").read_text())["facts"]["runs"][0] == best.run
 
 

@@ -79,7 +79,9 @@ def test_checkpoints_without_a_finite_metric_are_not_selected(tmp_path):
 
 
 def test_evaluations_that_were_taken_over_are_numbers_again(tmp_path):
-    write_json(tmp_path / FILE, {"step": 9, "steps": 12, "training": "other", "evaluations": [(5, METRICS), (9, {"loss": 1.0})], "unknown": []})
+    write_json(
+        tmp_path / FILE, {"step": 9, "steps": 12, "training": "other", "evaluations": [(5, METRICS), (9, {"loss": 1.0})], "unknown": []}
+    )
     strict((tmp_path / FILE).read_text())
     (first, metrics), last = Reused.read(tmp_path).evaluations
     assert first == 5 and math.isnan(metrics["pearson"]) and last == (9, {"loss": 1.0})
