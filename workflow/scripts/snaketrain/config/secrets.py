@@ -15,8 +15,6 @@ OF_SHELL = re.compile(r"\$\w+|\$\{[^}]*\}|\$\([^)]*\)")
 KEYS_OF_DATA = ("class_weights", "columns", "sha256")  # the names below are not those of settings
 NO_SECRETS = re.compile(r"[/~.].*|default|anonymous|none|env|auto|null|true|false|\*+|", re.I)
 
-DEEPEST = 100  # levels of a configuration that are looked at
-
 
 class Text(NamedTuple):
     """A text, or a whole number, in the configuration."""
@@ -123,8 +121,6 @@ def _why_not(text: Text) -> str:
 
 
 def _texts(content: Json, place: tuple[str, ...] = ()) -> Iterator[Text]:
-    if len(place) > DEEPEST:
-        return  # an endless alias, which is refused by itself
     if isinstance(content, dict):
         for key, value in content.items():
             yield from _texts(value, (*place, *str(key).split(".")))

@@ -112,6 +112,7 @@ def digest_now(name: str, cache: DigestCache | None = None) -> str:
         return f"cannot be read ({error.strerror})"
 
 
+@functools.lru_cache(maxsize=1024)
 def digest_of_source(source: str | bytes) -> str:
     """The same for code that does the same: without comments, docstrings, layout, and imports for the type checker."""
     try:
