@@ -206,7 +206,8 @@ class Training:
         folder, work = job.folder, self.work
         take_over(job, {})
         self.check(folder)
-        ours = {FINGERPRINT: fingerprint(job, {}), EXECUTION_OPTIONS: execution_options(job.given), "started": 0}
+        options, identity = execution_options(job.given), job.identity({})
+        ours = {FINGERPRINT: fingerprint(job, {}), EXECUTION_OPTIONS: options, "identity": identity, "started": 0}
         write_checked(folder / "run.json", ours)
         step, saved = last_saved(folder), None
         journal = Journal(folder / "journal.jsonl", True, lambda: self.check(folder))
