@@ -56,6 +56,14 @@ def rank_variables(processes: int) -> list[dict[str, str]]:
     return [{**address, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
+def forget_what_was_read() -> None:
+    """What tests in this process have opened and looked up is no input of the training."""
+    from snaketrain.runtime import loaded_code
+
+    for record in (loaded_code._opened, loaded_code._written, loaded_code._variables):
+        record.clear()
+
+
 def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Path) -> int:
     pid = os.fork()
     if pid:
@@ -63,6 +71,7 @@ def _fork(script: Path, arguments: list[str], variables: dict[str, str], log: Pa
     code = 1
     try:
         os.environ.update(variables)
+        forget_what_was_read()
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads were not forked, so it would wait for them for ever
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)

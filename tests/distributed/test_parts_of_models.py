@@ -20,13 +20,13 @@ FIRST = [
     ("1f1b, a frozen stage", "half frozen", {"pipeline": 2}, None, TWO_LOSSES | {"accumulate": 2}),
     ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than there are examples in a batch: some microbatches are fillers
     ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
+    ("zbv, recomputed", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "recompute_activations": True}),
     ("expert", "mixture", {"expert": 2}, None, {}),
     ("one expert each, or no token", "few", {"expert": 2}, None, {}),
     ("expert, packed", "qwen", {"expert": 2}, None, {"accumulate": 2, "format": "whole"}),
 ]
 RESUMED = [
     ("interleaved from single", "deep", {"pipeline": 2, "schedule": "interleaved"}, "deep", {"accumulate": 4}),
-    ("zbv, recomputed", "deep", {"pipeline": 2, "schedule": "zbv"}, "deep", {"accumulate": 4, "recompute_activations": True}),
     ("single from 1f1b", "deep", "single", "1f1b", {}),
     ("fsdp from zbv", "deep", "fsdp", "zbv, whole", {}),
     ("expert from single", "mixture", {"expert": 2}, "mixture", {}),

@@ -14,7 +14,14 @@ from snaketrain.data.loading.item_splits import prepare_items
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest
 
-SETTINGS: dict[str, Any] = {"task": DIGITS, "model": CNN, "batch_size": 24, "steps": 30, "evaluate_every": 10, "learning_rate": 2e-2}
+SETTINGS: dict[str, Any] = {
+    "task": DIGITS,
+    "model": CNN,
+    "batch_size": 24,
+    "steps": 30,
+    "evaluate_every": 10,
+    "learning_rate": 5e-3,
+}  # small: rounding is not amplified
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,7 @@ def data(tmp_path_factory) -> Path:
 def alone(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "alone"
     found = train(data, folder, **SETTINGS)
-    assert len(found) == 30 and found[30] < found[1] - 0.1
+    assert len(found) == 30 and found[30] < found[1] - 0.03
     return folder
 
 
@@ -63,5 +70,6 @@ def test_a_longer_training_on_a_stream_continues_another_one(data, tmp_path):
     train(data, tmp_path / "results/runs/short/training", **longer | {"steps": 20})
     found = train(data, tmp_path / "results/runs/long/training", **longer)
     lines = read_events(tmp_path / "results/runs/long/training/journal.jsonl")[0]
-    assert [line["resume_step"] for line in lines if line["event"] == "attempt"] == [20]
+    begins = [line["resume_step"] for line in lines if line["event"] == "attempt"]
+    assert begins == [20], log_of(tmp_path / "results/runs/long/training").read_text()
     assert found == train(data, tmp_path / "fresh", **longer)

@@ -405,7 +405,7 @@ def test_another_cadence_trains_no_step_again(finished):
         (attempt,) = [event for event in events if event["event"] == "attempt"]
         steps = [event["step"] for event in events if event["event"] == "train"]
         assert attempt["resume_step"] == attempt["steps"] == json.loads((training / "manifest.json").read_text())["facts"]["steps"]
-        assert "resumed at step" in (training / "logs/rank-0.log").read_text()
+        assert f"took over {attempt['steps']} of {attempt['steps']} steps" in (training / "logs/rank-0.log").read_text()
         runs = store.client.search_runs(
             [store.experiment("words")], f"attributes.run_name = '{name}'", order_by=["attributes.start_time DESC"]
         )

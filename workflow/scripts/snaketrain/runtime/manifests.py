@@ -84,9 +84,9 @@ def write_json(path: str | Path, content: Json, mode: int = 0o666) -> None:
     write_text(path, strict_json.dumps(content, indent=2, ensure_ascii=False) + "\n", mode)
 
 
-def write_checked(path: str | Path, content: JsonObject, indent: int | None = 2) -> None:
+def write_checked(path: str | Path, content: JsonObject, *, indent: int | None = 2, mode: int = 0o666) -> None:
     """Write what is read back by `read_checked`, which notices if it was changed in between."""
-    write_text(path, strict_json.with_checksum(content, indent))
+    write_text(path, strict_json.with_checksum(content, indent), mode)
 
 
 def read_checked(path: str | Path) -> JsonObject:

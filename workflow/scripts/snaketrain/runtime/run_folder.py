@@ -275,7 +275,7 @@ def record_start(job: Job, description: Description, inputs: dict[str, str], dat
             "experiment": hidden(description.experiment),
             "notes": hidden(description.notes),
         },
-        PRIVATE_FILE,
+        mode=PRIVATE_FILE,
     )
 
 

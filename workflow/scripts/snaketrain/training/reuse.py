@@ -147,6 +147,8 @@ def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
 
 
 def source_of(folder: Path, begun: Beginning) -> Source:
+    if last_attempt(folder / "journal.jsonl") is None:  # it was ended while it took over another one's steps: parts are missing
+        return Source(folder, {}, {})
     made = previous_manifest(folder)
     if made and not (changed := set(changed_files(made.loaded))).issubset(begun.trajectory.planned):
         logging.info("%s is not reused: %s changed since", name_of(folder), ", ".join(sorted(changed)))
