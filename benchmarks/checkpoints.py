@@ -68,8 +68,8 @@ def measure(format: str, folder: Path, width: int, layers: int, times: int) -> N
     from snaketrain.config.schema import Train
     from snaketrain.tasks.base import Task
     from snaketrain.training.building import make_train_state, start_strategy
-    from snaketrain.training.checkpoints.best_metric import BY_LOSS
     from snaketrain.training.checkpoints.formats import make_format
+    from snaketrain.training.checkpoints.ranking import BY_LOSS
     from snaketrain.training.checkpoints.store import Checkpoints
 
     train = Train(strategy={"use": "fsdp"})

@@ -22,8 +22,11 @@ sys.path.insert(0, str(REPOSITORY / "workflow/scripts"))
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches, MicroBatch  # noqa: E402
-from snaketrain.data.loading.examples import TextExamples  # noqa: E402
-from snaketrain.data.loading.layouts import Blocks, Packed  # noqa: E402
+from snaketrain.data.loading.examples import (  # noqa: E402
+    Blocks,
+    Packed,
+    TextExamples,
+)
 from snaketrain.strategies import make_strategy  # noqa: E402
 from snaketrain.tasks.causal_lm import CausalLm  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402

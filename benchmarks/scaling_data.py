@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import pyarrow  # noqa: E402
 from psutil import Process  # noqa: E402
 
-from snaketrain.data.text.spooling import BATCH_ROWS  # noqa: E402
+from snaketrain.data.text.split_files import BATCH_ROWS  # noqa: E402
 
 BATCH_SIZE, STEPS, TOKENS = 256, 400, 2048
 IN_A_FILE = 10**7
@@ -49,8 +49,7 @@ def megabytes() -> float:
 
 
 def measure(path: Path, files: int) -> dict[str, float]:
-    from snaketrain.data.loading.batch_counts import BatchCounts
-    from snaketrain.data.loading.batches import Batches, shard_batch
+    from snaketrain.data.loading.batches import BatchCounts, Batches, shard_batch
     from snaketrain.data.loading.examples import TextExamples
 
     before, began = megabytes(), time.process_time()

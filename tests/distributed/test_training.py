@@ -18,8 +18,8 @@ from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from snaketrain.config.schema import Model
-from snaketrain.runtime.goodput import ACTIVITIES, goodput
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.training_progress import ACTIVITIES, goodput
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import yaml
 from pipeline.workspace import REPOSITORY, snakemake
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema import Settings
-from snaketrain.config.schema.module_task import ModuleSettings
+from snaketrain.config.schema.tasks import ModuleSettings
 
 README, OWN_TASK, OWN_MODEL, NOTEBOOK = "README.md", "docs/own_task.md", "docs/own_model.md", "docs/notebook.md"
 

@@ -15,9 +15,9 @@ from simulation.judge import Judge
 from simulation.programs import Programs
 from simulation.virtual_time import Flag, Process, Raise, World, current, origin, sleep
 from snaketrain.config.schema import Compute
-from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, dead_nodes, first_cause
+from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import STOPPED_EARLY
 from snaketrain.runtime.job_settings import JobSettings

@@ -16,10 +16,9 @@ from simulation.virtual_time import Process, sleep
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.launching import asked
 from snaketrain.slurm import checks, monitor
-from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError, comment
 from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.left_over import LeftOver
-from snaketrain.slurm.own_jobs import comment
 from snaketrain.slurm.steady_executor import SteadyExecutor
 from snaketrain.slurm.submissions import Submissions
 

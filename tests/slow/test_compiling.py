@@ -8,8 +8,7 @@ import torch
 from distributed.test_strategies import job, run
 from torch import nn
 
-from snaketrain.models.blocks import recompute_activations
-from snaketrain.models.compiling import compile_blocks
+from snaketrain.models.blocks import compile_blocks, recompute_activations
 
 pytestmark = pytest.mark.slow
 

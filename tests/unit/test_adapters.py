@@ -12,7 +12,7 @@ from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weight_files import load_weights, read_weights, save_weights
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.training.building import build
-from snaketrain.training.parameters import check_groups
+from snaketrain.training.optimizers import check_groups
 
 DATA = {"train": {"path": "train.csv"}, "tokenizer": {"path": "tokenizer"}}
 ADAPTED = {"use": "transformers.BertForSequenceClassification", "source": {"path": "weights"}, "adapters": {"target_modules": ["query"]}}

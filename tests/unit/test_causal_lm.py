@@ -11,10 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from snaketrain.config.schema import Metric
 from snaketrain.data.loading.batches import MicroBatch
-from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
 from snaketrain.evaluation.predicting import predict
-from snaketrain.models import logit_chunks
 from snaketrain.models.token_losses import token_losses
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
@@ -208,7 +206,7 @@ def test_only_answers_are_trained_on_unless_learn_prompts_is_set(task, modules, 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_losses_in_chunks_equal_those_of_pytorch(monkeypatch, chunk, kind):
     torch.manual_seed(2)
-    monkeypatch.setattr(logit_chunks, "CHUNK", chunk)
+    monkeypatch.setattr("snaketrain.models.token_losses.CHUNK", chunk)
     logits, targets = torch.randn(3, 7, VOCABULARY).to(kind).requires_grad_(), torch.randint(0, VOCABULARY, (3, 7))
     targets[0, 3:] = -100
     weights = torch.rand(3, 7)

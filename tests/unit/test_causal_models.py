@@ -5,11 +5,10 @@ import pytest
 import torch
 import transformers
 
-from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
 from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import give_memory
-from snaketrain.strategies.slices import read_slices
+from snaketrain.strategies.shards import read_slices
 from snaketrain.tasks.causal_lm import CausalLm
 
 FACTS = {"vocab_size": 40, "end_token_id": 3}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from snaketrain.models.compiling import compile_blocks
+from snaketrain.models.blocks import compile_blocks
 
 CPU = torch.device("cpu")
 

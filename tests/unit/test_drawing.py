@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from snaketrain.evaluation import learning_curves
-from snaketrain.evaluation.drawing import plt
-from snaketrain.evaluation.plots import draw
+from snaketrain.evaluation.drawing import draw, plt
 from snaketrain.labels.base import drawable
 
 ODD = r"$_{bad$ \frac{"

@@ -6,7 +6,7 @@ import pytest
 
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.state import TrainState
 

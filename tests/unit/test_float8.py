@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from snaketrain.config.schema import Settings
-from snaketrain.models.float8 import use_float8
+from snaketrain.models.blocks import use_float8
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.strategies.base import Strategy
 

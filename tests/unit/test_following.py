@@ -20,18 +20,18 @@ from workspace import START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.orchestration.reasons import note_reasons
-from snaketrain.runtime.goodput import ACTIVITIES
 from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.tracking import passes, slurm_jobs
-from snaketrain.tracking.addresses import MODE
+from snaketrain.runtime.training_progress import ACTIVITIES
+from snaketrain.tracking import following, passes
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
 from snaketrain.tracking.on_end import RunEnd
 from snaketrain.tracking.passes import Postponed, full_pass
 from snaketrain.tracking.registering import contender_of
+from snaketrain.tracking.tracked import MODE
 
 pytestmark = pytest.mark.lengthy
 
@@ -399,19 +399,19 @@ def test_slurm_is_asked_once_for_all_live_runs_and_not_in_every_pass(tmp_path, u
             follower.update(training)
     (asked,) = squeue("470", "472", "473")[before:]
     assert asked.endswith("--jobs=470,471,472,473")
-    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(following, "ASK_EVERY_SECONDS", 0.0)
     with open(results / "runs/run-1/training/journal.jsonl", "a") as journal:  # just now, so that its silence cannot be the reason
         journal.write(json.dumps(loss(65, 0.5)) + "\n")
     follower.update(results / "runs/run-1/training")
     assert training_run(follower.store, "run-1").data.tags["pipeline.end"] == "killed: SLURM job 471 is over"
     asked = len(squeue())
-    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 30.0)
+    monkeypatch.setattr(following, "ASK_EVERY_SECONDS", 30.0)
     follower.update(results / "runs/run-0/training")
     assert len(squeue()) == asked
 
 
 def test_a_requeued_job_is_alive(tmp_path, uri, squeue, monkeypatch):
-    monkeypatch.setattr(slurm_jobs, "ASK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(following, "ASK_EVERY_SECONDS", 0.0)
     results = make_workspace(tmp_path, {"first": {"ends": "nothing"}})
     write(results, loss(65, 0.5))
     in_job(results, "first", "4711")

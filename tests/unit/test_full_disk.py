@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.runtime.full_disk import explained
+from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.manifests import write_text
 
 

@@ -10,13 +10,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
 from transformers import GenerationConfig
 
-from snaketrain.config.schema.generation import TEXT_METRICS
+from snaketrain.config.schema.evaluation import TEXT_METRICS
 from snaketrain.data.loading.examples import NO_TARGET, padded
 from snaketrain.evaluation.predicting import predict
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.causal_lm import CausalLm
-from snaketrain.tasks.generation import split_answer
-from snaketrain.tasks.predicting_tokens import TokenPrediction
+from snaketrain.tasks.predicting_tokens import TokenPrediction, split_answer
 from snaketrain.tasks.seq2seq import Seq2seq
 from snaketrain.tasks.text_metrics import rouge, text_metrics, text_sums, token_f1
 from snaketrain.training.state import TrainState

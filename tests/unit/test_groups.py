@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 from snaketrain.config.schema import Train
 from snaketrain.config.schema.train import Group
 from snaketrain.strategies.zero1 import Zero1
-from snaketrain.training.optimizers import optimizer_of
-from snaketrain.training.parameters import check_groups, parameter_groups
+from snaketrain.training.optimizers import check_groups, optimizer_of, parameter_groups
 
 MUON = {"use": "torch.optim.Muon", "arguments": {"momentum": 0.9}}
 MATRICES = {"match": "*", "dimensions": 2, "optimizer": MUON, "schedule": {"use": "torch.optim.lr_scheduler.StepLR", "arguments": {"step_size": 3}}}  # fmt: skip

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from snaketrain.launch.interfaces import address_of, use_interface
+from snaketrain.launch.slurm_step import address_of, use_interface
 
 
 def test_an_interface_is_passed_to_both_libraries(monkeypatch):

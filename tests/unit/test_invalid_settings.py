@@ -10,7 +10,7 @@ from limits import slowness
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Section, Settings
-from snaketrain.config.schema.module_task import ModuleSettings
+from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.orchestration.preflight import examine
 
 ROWS = 40

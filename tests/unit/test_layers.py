@@ -21,7 +21,6 @@ GROUND = {
     "snaketrain.data",
     "snaketrain.data.cells",
     "snaketrain.tasks",
-    "snaketrain.tasks.metric_modes",
     "snaketrain.tasks.metric_names",
 }
 SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}
@@ -36,7 +35,7 @@ MLFLOW = {
     "snaketrain.tracking.run_keys",
     "snaketrain.tracking.saved_models",
     "snaketrain.tracking.served_classifier",
-    "snaketrain.tracking.shared_runs",
+    "snaketrain.tracking.stage_results",
     "tools.show_runs",
 }
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from snaketrain.data.loading.batches import Batches, shard_batch
-from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.loading.layouts import Blocks, Packed, in_rows
+from snaketrain.data.loading.examples import Blocks, Packed, TextExamples, in_rows
 
 
 def write(path, texts: list[list[int]], batch: int) -> TextExamples:
@@ -111,7 +110,7 @@ READS = """
 import sys
 import pyarrow
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.loading.layouts import Blocks, Packed
+from snaketrain.data.loading.examples import Blocks, Packed
 
 examples = TextExamples(sys.argv[1], pad_token_id=0)
 batches = examples.batch([5, 1999]), Blocks(examples, 64).batch([3, 20_000]), Packed(examples).batch([7, 8])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.slurm import ending, left_over
+from snaketrain.slurm import client, left_over
 from snaketrain.slurm.client import Slurm
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
 from snaketrain.slurm.submissions import Submission, Submissions, fingerprint, stamps
@@ -168,7 +168,7 @@ def test_a_job_that_does_not_end_is_reported(job, monkeypatch):
     submitted("4", fingerprint="before")
     slurm = FakeSlurm(_4="RUNNING")
     monkeypatch.setattr(slurm, "cancel", lambda *numbers: None)
-    monkeypatch.setattr(ending, "ENDING_SECONDS", 0)
+    monkeypatch.setattr(client, "ENDING_SECONDS", 0)
     _, said = settled(job, slurm)
     assert "Still running: SLURM job 4" in said[-1]
 

@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from snaketrain.data.loading.batches import shard_batch
-from snaketrain.data.loading.collating import BadItem
 from snaketrain.data.loading.items import Items
-from snaketrain.data.loading.loader import Loader, Waiting
-from snaketrain.data.loading.workers import Request, load_in_workers
+from snaketrain.data.loading.loader import Loader, Request, Waiting, load_in_workers
+from snaketrain.data.loading.training_data import BadItem
 
 pytestmark = pytest.mark.lengthy
 

@@ -7,7 +7,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import cross_entropy
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.text_task import TextClassificationSettings
+from snaketrain.config.schema.tasks import TextClassificationSettings
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.preflight import examine
 from snaketrain.tasks.module import Module

@@ -16,7 +16,7 @@ from snaketrain.evaluation.results import write_results
 from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.labels.classes import MOST_IN_FULL, MOST_PROBABLE
 from snaketrain.labels.one_class import MOST_PAIRS
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 EXAMPLES = 400
 MANY = MOST_IN_FULL + 1

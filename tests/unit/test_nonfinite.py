@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.nonfinite import nonfinite_ranks
+from snaketrain.training.recovery import nonfinite_ranks
 from snaketrain.training.state import StepOutcome
 
 

@@ -236,7 +236,7 @@ def read_often(store: Path, folder: Path, log: Path) -> None:
             file.write(f"{wanted.name}\n")
         return found
 
-    import snaketrain.data.sources.cached_files as module
+    import snaketrain.data.sources.objects as module
 
     module.download = logged
     cached = CachedFiles(f"file://{store}", gigabytes=1e-3, folder=folder)

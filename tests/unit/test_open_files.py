@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from snaketrain.launch import slurm_step
-from snaketrain.runtime import open_files
+from snaketrain.runtime import processes
 from snaketrain.slurm.client import Slurm
 from snaketrain.slurm.jobs import Allocation
 
@@ -26,20 +26,20 @@ def limits_of(monkeypatch):
 @pytest.mark.parametrize(("ranks", "calls"), [(128, []), (1024, [(524288, 524288)])])
 def test_the_soft_limit_is_raised_to_the_hard_one_for_many_ranks(limits_of, ranks, calls):
     made = limits_of(1024, 524288)
-    assert open_files.raise_limit(ranks) is None
+    assert processes.raise_limit(ranks) is None
     assert made == calls
 
 
 def test_a_hard_limit_that_is_too_low_is_reported(limits_of):
     calls = limits_of(1024, 4096)
-    assert "1024 ranks may need 4352 open files" in open_files.raise_limit(1024)
+    assert "1024 ranks may need 4352 open files" in processes.raise_limit(1024)
     assert calls == [(4096, 4096)]
 
 
 @pytest.mark.parametrize("limits", [(resource.RLIM_INFINITY, resource.RLIM_INFINITY), (1024, resource.RLIM_INFINITY)])
 def test_without_a_hard_limit_nothing_is_reported(limits_of, limits):
     limits_of(*limits)
-    assert open_files.raise_limit(1024) is None
+    assert processes.raise_limit(1024) is None
 
 
 def test_the_process_that_all_ranks_of_a_slurm_job_connect_to_raises_its_limit(monkeypatch):

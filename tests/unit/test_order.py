@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from snaketrain.config.schema import Train
-from snaketrain.data.loading import order
-from snaketrain.data.loading.batch_counts import BatchCounts
-from snaketrain.data.loading.batches import Batches
-from snaketrain.data.loading.order import Order
+from snaketrain.data.loading import batches
+from snaketrain.data.loading.batches import BatchCounts, Batches, Order
 from snaketrain.runtime.manifests import Manifest
 
 SIZES = [1, 63, 64, 65, 640, 1000, 4097]
@@ -17,8 +15,8 @@ SIZES = [1, 63, 64, 65, 640, 1000, 4097]
 
 @pytest.fixture(autouse=True)
 def small_sections(monkeypatch):
-    monkeypatch.setattr(order, "SECTION", 512)
-    monkeypatch.setattr(order, "BLOCK", 64)
+    monkeypatch.setattr(batches, "SECTION", 512)
+    monkeypatch.setattr(batches, "BLOCK", 64)
 
 
 def lengths(examples: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import fetch
 from snaketrain.data.sources.formats import BadData
 from snaketrain.data.sources.reading import PREVIEW_FILES
-from snaketrain.data.text import spooling
+from snaketrain.data.text import split_files
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
 from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
@@ -71,7 +71,7 @@ def test_a_limit_does_not_change_the_examples_it_keeps(prepared):
 @pytest.mark.parametrize("limits", [{}, {"limit_train": 500}])
 def test_batches_leave_no_trace_in_the_examples(prepared, monkeypatch, limits):
     at_once = prepared(table(ROWS), **limits)[0]
-    monkeypatch.setattr(spooling, "BATCH_ROWS", 7)
+    monkeypatch.setattr(split_files, "BATCH_ROWS", 7)
     assert prepared(table(ROWS), **limits)[0] == at_once
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.runtime import rank_logs
-from snaketrain.runtime.rank_failures import report_failure
+from snaketrain.runtime.rank_logs import report_failure
 
 LOST = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:23456"
 

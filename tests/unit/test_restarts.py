@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.launch.endings import Ending, Restarts
+from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.runtime.run_folder import MICROBATCHES
 
 LOST = Ending(76, "rank 0 asks for a restart")

@@ -10,7 +10,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.plan import Plan
 from snaketrain.training.plateau import ReduceOnPlateau
 from snaketrain.training.state import TrainState

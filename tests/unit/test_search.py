@@ -230,7 +230,7 @@ def test_sampled_runs_change_the_common_sections(tmp_path, monkeypatch):
 def test_a_run_that_diverged_ends_its_rung_without_an_error(tmp_path, monkeypatch):
     """So that it does not hold up the decision about the others."""
     import train_rung
-    from snaketrain.training.nonfinite import Diverged
+    from snaketrain.training.recovery import Diverged
 
     def diverge(args, share):
         raise Diverged("step 3: too many steps are not finite")

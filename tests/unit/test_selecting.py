@@ -12,7 +12,7 @@ import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Train
-from snaketrain.evaluation.curves import curves, points
+from snaketrain.evaluation.comparing import curves, points
 from snaketrain.runtime import integrity
 from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.job_settings import JobSettings

@@ -16,18 +16,15 @@ from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.prepared_files import split_files
 from snaketrain.data.sharded import repetitions
 from snaketrain.data.sharded.classes import decide_classes, survey_file
-from snaketrain.data.sharded.dealing import RawFile
-from snaketrain.data.sharded.gathering import parts_of
+from snaketrain.data.sharded.dealing import RawFile, assign_by_key, parts_of, text_key
 from snaketrain.data.sharded.joining import join_parts
-from snaketrain.data.sharded.preparing import prepare_parts
+from snaketrain.data.sharded.parts import prepare_parts
 from snaketrain.data.sharded.repetitions import Keys, among, repeated
-from snaketrain.data.sharded.splitting import assign_by_key, text_key
 from snaketrain.data.sources import file_slices
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.sources.formats import slices
-from snaketrain.data.text.preparing import prepare
+from snaketrain.data.text.preparing import TrainedOn, prepare
 from snaketrain.data.text.surveying import text_hash
-from snaketrain.data.text.trained_on import TrainedOn
 from snaketrain.data.tokenization.files import copy_tokenizer
 from snaketrain.evaluation.scoring import ScoredSet
 from snaketrain.orchestration.names import data_name

@@ -8,7 +8,7 @@ from simulation.history import History, Outcome
 
 from snaketrain.slurm.left_over import LeftOver
 from snaketrain.slurm.steady_executor import SteadyExecutor
-from snaketrain.slurm.submitting import SubmittingExecutor
+from snaketrain.slurm.submissions import SubmittingExecutor
 
 pytestmark = pytest.mark.lengthy
 

@@ -11,7 +11,7 @@ import pytest
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.cluster_jobs import ranges_and_folders
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.slurm import checks, own_jobs
+from snaketrain.slurm import checks, client
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import QueuedJob
 from snaketrain.slurm.monitor import JobMonitor
@@ -157,7 +157,7 @@ def test_jobs_of_other_folders_are_not_ours(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shown = f"1|RUNNING|None|rule_train_model_wildcards_a|n1|{tmp_path}\n2|RUNNING|None|rule_train_model_wildcards_a|n1|/elsewhere\n3|RUNNING|None|mine|n1|{tmp_path}\n"
     monkeypatch.setattr(Slurm, "_answer", lambda self, command: shown)
-    assert [job.number for job in own_jobs.jobs_here(Slurm())] == ["1"]
+    assert [job.number for job in client.jobs_here(Slurm())] == ["1"]
 
 
 def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch, tmp_path):
@@ -175,7 +175,7 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     slurm = Slurm()
     for _ in range(2):
-        found = {job.number: job.comment for job in own_jobs.jobs_here(slurm)}
+        found = {job.number: job.comment for job in client.jobs_here(slurm)}
         assert found == {
             "4": "rule_train_model_wildcards_large",
             "5": "rule_compare_runs",
@@ -187,7 +187,7 @@ def test_jobs_are_recognised_where_the_site_rewrites_their_comments(monkeypatch,
 def test_missing_slurm_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match="squeue is not installed here"):
-        own_jobs.jobs_here(Slurm())
+        client.jobs_here(Slurm())
 
 
 @pytest.mark.parametrize(

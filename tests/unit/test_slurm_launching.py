@@ -16,9 +16,9 @@ from snakemake_interface_executor_plugins.utils import format_cli_value
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.config.schema import Compute, Settings
 from snaketrain.launch import slurm_job
-from snaketrain.launch.endings import Ending, Restarts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command
+from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.slurm import checks

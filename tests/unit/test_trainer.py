@@ -13,7 +13,7 @@ from snaketrain.data.loading.opening import Splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.callbacks.profiler import Profiler
-from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.ranking import Selection
 
 OWN = """
 from pathlib import Path

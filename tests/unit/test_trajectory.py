@@ -233,6 +233,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_hide_the_others(tmp_path, cap
     for step in (2, 4, 6):
         state = {"step": step, "metrics": None, "scaler": {}, "trajectory": trajectory.record(step, 0)}
         write_json(tmp_path / f"checkpoints/step-{step:08d}/state.json", state)
+    (tmp_path / "journal.jsonl").write_text('{"event": "attempt", "resume_step": 0}\n')
     torn = tmp_path / "checkpoints/step-00000006/state.json"
     torn.write_text("{")
     found = source_of(tmp_path, Beginning(tmp_path / "new", trajectory, Plan.of(Train.model_validate(BASE), lengths(320))))

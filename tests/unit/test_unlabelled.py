@@ -17,7 +17,7 @@ from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.generation import split_answer
+from snaketrain.tasks.predicting_tokens import split_answer
 from snaketrain.training.state import TrainState
 
 PAIRS = [("a good film", "a bad film"), ("the story", "never really good"), ("this plot was very boring", "it is great")]

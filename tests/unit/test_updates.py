@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.data.loading.batches import MicroBatch
-from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import step_on_device
+from snaketrain.strategies.base import Strategy, step_on_device
 from snaketrain.tasks.base import Task
-from snaketrain.training.nonfinite import NonfiniteSteps
+from snaketrain.training.recovery import NonfiniteSteps
 from snaketrain.training.state import StepOutcome, TrainState
 from snaketrain.training.step import take_step
 from snaketrain.training.trainer import Trainer

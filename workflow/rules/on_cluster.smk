@@ -7,7 +7,7 @@ from snaketrain.runtime.private_files import make_private_folder
 from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.configuration import keep_slurm_conf
+from snaketrain.slurm.plugin import keep_slurm_conf
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
 from snaketrain.slurm.plugin import use_steady_executor
 from snaketrain.slurm.submissions import Submissions

@@ -12,9 +12,9 @@ from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import examples_of, read_predictions
 from snaketrain.runtime import stages, strict_json
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
-from snaketrain.tasks.metric_modes import Modes, mode_of
+from snaketrain.runtime.strict_json import Json
+from snaketrain.tasks.metric_names import Modes, mode_of
 
 
 def arguments() -> Namespace:

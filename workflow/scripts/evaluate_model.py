@@ -8,13 +8,12 @@ from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
 from snaketrain.runtime.model_card import write_card
-from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import start_rank
+from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def arguments() -> Namespace:

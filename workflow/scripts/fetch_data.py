@@ -12,7 +12,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Examples
 from snaketrain.data.sources.fetching import fetch
 from snaketrain.runtime import stages
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def main(args: Namespace) -> None:

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.schema import Model, ReadInputs, Source
-from snaketrain.config.schema.generation import Generate
-from snaketrain.config.schema.predict import text_problems
+from snaketrain.config.schema.evaluation import Generate, text_problems
 from snaketrain.data.sources.fetching import describe, local_files
 from snaketrain.data.sources.local_files import told
 from snaketrain.orchestration.inspection.generation_settings import setting_errors

@@ -11,8 +11,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import start_rank
+from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks
 
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import whole_files
-from snaketrain.data.sharded.gathering import ARROW, parts_of, remove_others
+from snaketrain.data.sharded.dealing import ARROW, parts_of, remove_others, whole_files
 from snaketrain.data.sources.reading import check, report_unread
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from snaketrain.data.sources.data_issues import DataIssues

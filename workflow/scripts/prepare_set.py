@@ -9,12 +9,12 @@ from pathlib import Path
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
-from snaketrain.config.schema.evaluation_sets import placed
+from snaketrain.config.schema.evaluation import placed
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def main(args: argparse.Namespace) -> None:
@@ -55,8 +55,7 @@ def _prepare(
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     from snaketrain.data.sources.data_issues import BadData
     from snaketrain.data.sources.reading import check, report_unread
-    from snaketrain.data.text.preparing import prepare
-    from snaketrain.data.text.trained_on import TrainedOn
+    from snaketrain.data.text.preparing import TrainedOn, prepare
 
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}

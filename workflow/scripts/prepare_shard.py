@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
 def _prepare(
     job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
 ) -> dict[str, Manifest]:
-    from snaketrain.data.sharded.preparing import prepare_parts
+    from snaketrain.data.sharded.parts import prepare_parts
     from snaketrain.data.tokenization.files import tokenizer_folder
 
     classes: list[str] = decided.facts["classes"] if decided else []

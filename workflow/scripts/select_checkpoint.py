@@ -16,7 +16,7 @@ from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rounding import rounded
-from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.tasks.metric_names import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated
 

@@ -10,8 +10,8 @@ from snaketrain.data.sharded.classes import survey_file
 from snaketrain.data.sharded.dealing import Shard
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, read_manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def main(args: argparse.Namespace) -> None:

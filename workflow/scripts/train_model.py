@@ -18,14 +18,12 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
-from snaketrain.runtime.goodput import Clock
 from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.ownership import check
+from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
-from snaketrain.runtime.rank_failures import report_failure
-from snaketrain.runtime.rank_logs import keeps_files, log_to, start_rank
+from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.run_folder import (
     Description,
@@ -34,12 +32,13 @@ from snaketrain.runtime.run_folder import (
     record_trunk,
     take_over,
 )
-from snaketrain.runtime.stopping import Stopping
-from snaketrain.tasks.metric_modes import mode_of, modes_of
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.training_progress import Clock
+from snaketrain.tasks.metric_names import mode_of, modes_of
 
 if TYPE_CHECKING:
     from snaketrain.runtime.manifests import Manifest
-    from snaketrain.tasks.metric_modes import Modes
+    from snaketrain.tasks.metric_names import Modes
     from snaketrain.training.trainer import Trainer
 
 
@@ -140,12 +139,12 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     data, inputs = read["data"], {role: manifest.content for role, manifest in read.items()}
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
-    from snaketrain.data.loading.batch_counts import BatchCounts
+    from snaketrain.data.loading.batches import BatchCounts
     from snaketrain.data.loading.loader import Loader
     from snaketrain.data.loading.opening import open_splits
     from snaketrain.training.building import early_stopping, make_task, observers, start_strategy
     from snaketrain.training.callbacks import default_callbacks
-    from snaketrain.training.checkpoints.best_metric import Selection
+    from snaketrain.training.checkpoints.ranking import Selection
     from snaketrain.training.job_trajectory import execution_of, trajectory_of_job
     from snaketrain.training.journals import open_journals
     from snaketrain.training.options import TrainerOptions

@@ -45,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         training = train_model.train(args, args.share)
     except SystemExit as error:
-        from snaketrain.training.nonfinite import Diverged
+        from snaketrain.training.recovery import Diverged
 
         if not isinstance(error, Diverged):
             raise

@@ -29,8 +29,8 @@ from snaketrain.config.schema.search import Range, Sampling
 from snaketrain.config.trials import FOLDER, Trial, Trials
 from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 RUNS = Path("results/runs")
 warnings.filterwarnings("ignore", "Choices for a categorical distribution")  # mappings and lists, which the storage below can hold

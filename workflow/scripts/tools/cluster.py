@@ -18,10 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.runtime.ownership import living_process
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
+from snaketrain.slurm.client import ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob
-from snaketrain.slurm.own_jobs import jobs_here
 from snaketrain.slurm.run_states import RunState, progress_of, run_states
 from snaketrain.slurm.submissions import Submissions
 

@@ -17,9 +17,15 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.launch.endings import Ending, Restarts
-from snaketrain.launch.options import add_restart_options, parse_with_training
-from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
+from snaketrain.launch.workers import (
+    Ending,
+    Restarts,
+    add_restart_options,
+    gpus_that_answer,
+    launch_config,
+    parse_with_training,
+    run_workers,
+)
 from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
 

@@ -10,11 +10,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.launch.endings import Ending
-from snaketrain.launch.interfaces import use_interface
-from snaketrain.launch.options import parse_with_command
 from snaketrain.launch.rendezvous import BACKEND, Member
-from snaketrain.launch.workers import gpus_that_answer, launch_config, run_workers
+from snaketrain.launch.slurm_step import use_interface
+from snaketrain.launch.workers import Ending, gpus_that_answer, launch_config, parse_with_command, run_workers
 from snaketrain.runtime.exit_codes import STOPPED_EARLY, WORTH_ANOTHER_START
 from snaketrain.runtime.memory_kill import kill_since, memory_use
 

@@ -14,10 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.config.node_counts import NodeCounts
-from snaketrain.launch.endings import Restarts
-from snaketrain.launch.options import add_restart_options, parse_with_training
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize
+from snaketrain.launch.workers import Restarts, add_restart_options, parse_with_training
 from snaketrain.slurm.client import Slurm, SlurmError
 
 

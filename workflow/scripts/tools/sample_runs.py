@@ -22,10 +22,10 @@ from snaketrain.config.searches import setting_problems
 from snaketrain.config.trials import sampled_searches
 from snaketrain.orchestration.inspection.task_metrics import logged_metrics
 from snaketrain.orchestration.preflight import examine
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.rounding import rounded
-from snaketrain.tasks.metric_modes import mode_of
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.metric_names import mode_of
 
 if TYPE_CHECKING:
     from snaketrain.sampling import SampledSearch

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from snaketrain.config.references import PACKAGE, NotFound
 from snaketrain.config.schema import Settings
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 Made = TypeVar("Made")
 SAYS_WHERE = re.compile(rf"({'|'.join(Settings.model_fields)})[\w. ]*[:. ]")  # how messages of the project begin

@@ -8,7 +8,7 @@ from torch import nn
 from snaketrain.config.errors import near, nearest, shown
 from snaketrain.config.schema import Settings, Train
 from snaketrain.config.schema.model import Adapters
-from snaketrain.training.parameters import belongs, matches
+from snaketrain.training.optimizers import belongs, matches
 
 SHOWN = 6
 

@@ -17,7 +17,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 from snaketrain.checking.findings import Findings, is_own
 from snaketrain.checking.runs import check
 from snaketrain.config.schema import Settings
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def main() -> None:

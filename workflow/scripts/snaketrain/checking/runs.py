@@ -19,7 +19,7 @@ from snaketrain.config.schema import Settings, Use
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.planning.data import NotPlannable, fetched_or_local
 from snaketrain.planning.modules import PlannedModel, planned_model
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.building import add_metrics

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from snaketrain.config.schema import Settings
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 

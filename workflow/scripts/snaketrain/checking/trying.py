@@ -29,7 +29,7 @@ from snaketrain.data.loading.training_data import Batch
 from snaketrain.planning.data import NotPlannable, planned_data
 from snaketrain.planning.fake_world import without_moving, without_values
 from snaketrain.planning.modules import PlannedModel, adapt
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.causal_lm import CausalLm

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from snaketrain.config.errors import bad_name, shown
 from snaketrain.config.trials import sampled_runs
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_RUNS = 10_000  # unless `max_runs` says otherwise
 

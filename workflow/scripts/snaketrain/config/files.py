@@ -13,7 +13,7 @@ import yaml
 
 from snaketrain.config.errors import ConfigurationError, shown
 from snaketrain.config.plain_values import DEEPEST
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 LONGEST_NAME = 100
 READ_AS_ANOTHER = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+)")  # YAML's octal and sexagesimal numbers: 010 is 8, 1:30 is 90

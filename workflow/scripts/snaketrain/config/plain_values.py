@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from snaketrain.config.errors import shown
-from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.strict_json import Json
 
 DEEPEST = 60  # levels of nesting
 MOST_VALUES = 1_000_000  # a small file with aliases of aliases can expand without limit

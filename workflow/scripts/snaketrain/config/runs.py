@@ -18,8 +18,8 @@ from snaketrain.config.schema import Section, Settings
 from snaketrain.config.searches import search_problems
 from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.validating import Validated, validated
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import flattened, join, nested
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)
 TOP_LEVEL = (*SECTIONS, "datasets", "runs", "sweeps", "search", "max_runs")

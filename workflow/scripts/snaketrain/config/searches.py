@@ -10,7 +10,7 @@ from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.search import Sampling, Search
 from snaketrain.config.trials import Trials, is_sampled
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 
 class SearchedSweep(NamedTuple):

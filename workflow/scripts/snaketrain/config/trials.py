@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.strict_json import JsonObject
 
 FOLDER = Path("results/searches")
 

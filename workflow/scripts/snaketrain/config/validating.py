@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from snaketrain.config.errors import fields_at, near, problem
 from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 ROUNDS = 20  # leaving a setting out may cause another error
 STAND_IN = {

@@ -1,7 +1,7 @@
 """The summary of prepared data, at the end of the log of the job that prepared it."""
 
 from snaketrain.labels import label_kind
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def show(report: JsonObject) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from snaketrain.evaluation.results import Rows, Table, report_for
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.measuring import Measuring
 from snaketrain.tasks.text_classification import TextClassification

@@ -11,7 +11,7 @@ from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.runtime.rounding import rounded, spoken
-from snaketrain.tasks.metric_modes import rank_key
+from snaketrain.tasks.metric_names import rank_key
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from snaketrain.evaluation.colours import COLOURS
-from snaketrain.evaluation.comparing import Row, SeedGroup
-from snaketrain.evaluation.curves import Curves
+from snaketrain.evaluation.comparing import Curves, Row, SeedGroup
 from snaketrain.evaluation.drawing import Axes, Line2D, in_both_themes, plt
 from snaketrain.labels.base import drawable
 from snaketrain.runtime.rounding import is_number, spoken

@@ -12,12 +12,11 @@ from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.models.unread import leave_trained_unread
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Outputs, Task
 from snaketrain.training.building import build, by_slices, load_for_evaluation
-from snaketrain.training.evaluation import Measurements, compute_outputs
-from snaketrain.training.gathering import Rows, as_array, merged
+from snaketrain.training.evaluation import Measurements, Rows, as_array, compute_outputs, merged
 from snaketrain.training.state import TrainState
 
 

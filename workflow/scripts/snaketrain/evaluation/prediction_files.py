@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from snaketrain.evaluation.results import NOT_SHOWN, Rows, flat, report_for
 from snaketrain.labels import label_kind
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 TEXTS = ("text", "text_pair")
 

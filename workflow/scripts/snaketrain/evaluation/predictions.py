@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import TypedDict
 
 import numpy as np
 
-from snaketrain.evaluation.plots import draw
+from snaketrain.evaluation.drawing import draw
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import Report
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import digest, write_json
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 Rows = dict[str, np.ndarray]  # what the task predicts, by name; a row for each example
 Table = dict[str, list[Json]]  # columns of the prepared data

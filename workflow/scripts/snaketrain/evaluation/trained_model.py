@@ -6,8 +6,8 @@ from pathlib import Path
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data, Model, Train
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import Manifest, write_json
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.training.batch_limits import BatchLimits
 
 FILE = "snaketrain.json"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from snaketrain.config.schema import ReadInputs
-from snaketrain.config.schema.generation import Generate, generation_of
+from snaketrain.config.schema.evaluation import Generate, generation_of
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.sources.data_issues import DataIssues
 from snaketrain.data.sources.reading import report_unread
@@ -13,7 +13,7 @@ from snaketrain.data.text.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.prediction_files import write_predictions
 from snaketrain.evaluation.trained_model import TrainedModel
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.answering import Answering
 from snaketrain.tasks.predicting_tokens import TokenPrediction

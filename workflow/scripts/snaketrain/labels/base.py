@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.config.schema import Data
-    from snaketrain.config.schema.text_task import TextClassificationSettings
-    from snaketrain.runtime.json_types import Json, JsonObject
+    from snaketrain.config.schema.tasks import TextClassificationSettings
+    from snaketrain.runtime.strict_json import Json, JsonObject
 
     Rows = dict[str, np.ndarray]  # what a task predicts, by name; a row for each example
     Sums = dict[str, Tensor]

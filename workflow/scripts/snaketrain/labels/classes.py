@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-    from snaketrain.config.schema.text_task import TextClassificationSettings
+    from snaketrain.config.schema.tasks import TextClassificationSettings
     from snaketrain.labels.base import ClassCounts, Losses, Rows
-    from snaketrain.runtime.json_types import Json, JsonObject
+    from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_LOGGED = 10  # classes
 MOST_IN_FULL = 1000  # classes; the predictions of more have the scores of the most probable ones instead of all

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import Json, JsonObject
+    from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_POINTS = 5000  # of a scatter plot
 

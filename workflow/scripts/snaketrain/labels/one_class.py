@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-    from snaketrain.config.schema.text_task import TextClassificationSettings
+    from snaketrain.config.schema.tasks import TextClassificationSettings
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import Json, JsonObject
+    from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_NUMBERS = 20  # classes whose counts are readable in a confusion matrix
 MOST_PAIRS, MOST_BARS = 100, 20  # of classes, in the results and in the plot, where there are too many for a confusion matrix

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-    from snaketrain.config.schema.text_task import TextClassificationSettings
+    from snaketrain.config.schema.tasks import TextClassificationSettings
     from snaketrain.labels.base import Rows, Sums
-    from snaketrain.runtime.json_types import Json, JsonObject
+    from snaketrain.runtime.strict_json import Json, JsonObject
 
 MOST_SETS = 100_000  # different sets of classes that are counted, which bounds the memory
 MOST_BARS = 40  # classes; more would not be readable

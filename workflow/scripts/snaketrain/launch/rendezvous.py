@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from snaketrain.launch.endings import Ending
+from snaketrain.launch.workers import Ending
 
 BACKEND = "snaketrain"
 SECONDS_TO_JOIN = 600  # a large environment may take minutes to load on many nodes at once

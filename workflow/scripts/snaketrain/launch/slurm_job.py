@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from snaketrain.config.node_counts import NodeCounts
-from snaketrain.launch.endings import Restarts
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
+from snaketrain.launch.workers import Restarts
 from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.memory_kill import OUT_OF_MEMORY

@@ -1,8 +1,11 @@
 """One start of a training on nodes of its SLURM job: a step of srun with an agent on each node, and why it ended."""
 
+import fcntl
 import os
+import platform
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -11,15 +14,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.launch.endings import Ending
-from snaketrain.launch.interfaces import address_of
+from snaketrain.launch.workers import Ending
 from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
-from snaketrain.runtime.open_files import raise_limit
+from snaketrain.runtime.processes import raise_limit
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server
+
+
+# --- The network interface over which the nodes of a training communicate: `compute.interface`.
+
+SIOCGIFADDR = 0x8915  # of Linux: the IPv4 address of an interface
+
+
+def address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError as error:
+            here = ", ".join(name for _, name in socket.if_nameindex())
+            raise SystemExit(
+                f"compute.interface: {platform.node()} has no interface `{interface}` with an IPv4 address ({error.strerror}). Name one of {here}."
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def use_interface(interface: str) -> None:
+    """Make NCCL and gloo use it, unless the environment names another."""
+    address_of(interface)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # `=`: this one alone, not all with this prefix
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
 
 AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
 SECONDS_TO_END = 60  # for srun to end its step

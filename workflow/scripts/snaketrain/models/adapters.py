@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from snaketrain.models.weight_files import tied_names
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -11,8 +11,8 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.models.adapters import add_adapters
-from snaketrain.models.unread_pretrained import not_loaded, unread_pretrained
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.models.unread import not_loaded, unread_pretrained
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -20,8 +20,8 @@ from snaketrain.config.schema import Settings
 from snaketrain.data.sources.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.runtime.digest_cache import stamp
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 STORE = Path(".snakemake/snaketrain-effects.json")
 SWITCH = "SNAKETRAIN_CHECKS"  # `names`: nothing is imported or tried

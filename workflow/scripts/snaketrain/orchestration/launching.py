@@ -11,7 +11,7 @@ from snaketrain.config.schema import Compute
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
-from snaketrain.runtime.stopping import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
+from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
 

@@ -10,8 +10,8 @@ from snaketrain.config.references import find
 from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.sources.fetching import named_files
 from snaketrain.runtime.digest_cache import OWN_FILES, DigestCache
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import digest, file_digest
+from snaketrain.runtime.strict_json import Json
 
 AT_ONCE = 4  # files that are read for their digests
 

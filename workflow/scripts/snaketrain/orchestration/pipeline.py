@@ -24,7 +24,7 @@ from snaketrain.orchestration.stage_strings import StageStrings
 from snaketrain.orchestration.stages import STAGES, ModelStage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 T = TypeVar("T")
 

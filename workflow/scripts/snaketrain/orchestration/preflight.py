@@ -8,9 +8,7 @@ from pathlib import Path
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read, settings_of
 from snaketrain.config.schema import Data, Settings, Source
-from snaketrain.config.schema.evaluation_sets import placed
-from snaketrain.config.schema.predict import Inputs
-from snaketrain.config.schema.reading import placed_in
+from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
 from snaketrain.config.validating import follows, mentions
 from snaketrain.data.sources.data_issues import BadData
@@ -27,7 +25,7 @@ from snaketrain.orchestration.inspection.strategy_declarations import strategy_e
 from snaketrain.orchestration.inspection.streamed_data import stream_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import all_set, resolved
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless

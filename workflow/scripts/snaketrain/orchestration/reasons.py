@@ -7,9 +7,9 @@ from pathlib import Path
 
 from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.private_files import PRIVATE_FILE
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], results: Path) -> None:

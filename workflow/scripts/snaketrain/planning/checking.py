@@ -16,7 +16,7 @@ from snaketrain.config.schema import Settings
 from snaketrain.planning.data import NotPlannable
 from snaketrain.planning.estimates import plan_run
 from snaketrain.planning.page import figures
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def main() -> None:

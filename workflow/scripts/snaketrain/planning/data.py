@@ -16,8 +16,8 @@ from snaketrain.data.text.split_files import SplitWriter
 from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.names import data_name, source_name
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.plan import Plan, batches_of
 

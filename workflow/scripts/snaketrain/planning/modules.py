@@ -11,7 +11,7 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS, Model, Settings
 from snaketrain.models.adapters import add_adapters
 from snaketrain.planning.data import NotPlannable
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 NOT_FIELDS = ("model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "auto_map")
 SET_BY_DATA = ("id2label", "label2id", "num_labels", "problem_type")

@@ -6,7 +6,7 @@ from snaketrain.planning.estimates import CONTEXT_GIB, FRAGMENTED, GIB, NCCL_GIB
 from snaketrain.planning.ledger import PARTS
 from snaketrain.planning.proposals import Proposal, described
 from snaketrain.planning.rates import Rate
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 PHASES = {
     "forward": "the forward pass",

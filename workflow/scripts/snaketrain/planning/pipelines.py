@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.planning.footprints import DEPTHS, Footprint
-from snaketrain.strategies.gradients import MicroBatches
+from snaketrain.strategies.base import MicroBatches
 from snaketrain.strategies.pipeline_runs import owners
 
 

@@ -7,7 +7,7 @@ from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors, strategy_info
 from snaketrain.planning.data import NotPlannable
 from snaketrain.planning.estimates import Estimate, processes_of
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 GPUS_OF_A_NODE = 8
 MOST_PROCESSES = 1024

@@ -21,8 +21,7 @@ from snaketrain.planning.footprints import Footprint, Work
 from snaketrain.planning.ledger import Ledger
 from snaketrain.planning.modules import PlannedModel, adapt, cut, depth_of
 from snaketrain.planning.pipelines import Pipeline, World, combined
-from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import MicroBatches
+from snaketrain.strategies.base import MicroBatches, Strategy
 from snaketrain.strategies.optimizer_state import local_optimizer
 from snaketrain.strategies.pipeline_runs import Pipelined
 from snaketrain.strategies.pipelining import Pipelining

@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 
 from snaketrain.runtime.environment_secrets import Pattern, secrets_in
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.secret_forms import HIDDEN, is_secret_name, without_secrets
+from snaketrain.runtime.strict_json import Json
 
 SHORTEST_TEXT = 4  # of a secret
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import read_if_intact, write_checked
+from snaketrain.runtime.strict_json import Json
 
 OWN_FILES = Path(".snakemake/snaketrain-files.json")  # digests of the user's own files, which each start of the workflow compares
 SECONDS_UNTIL_TRUSTED = 2.0  # a file can change twice within the resolution of its timestamp, and keep its size

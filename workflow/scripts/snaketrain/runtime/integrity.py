@@ -11,8 +11,8 @@ from pathlib import Path
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.digest_cache import OWN_FILES, DigestCache, stamp
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, file_digest
+from snaketrain.runtime.strict_json import JsonObject
 
 MISSING, CHANGED = "is missing", "is not what was written"
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.setting_strings import flattened, join, nested
+from snaketrain.runtime.strict_json import JsonObject
 
 FOLDER = Path(".snakemake/snaketrain-settings")
 CODE = "code."

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.private_files import private
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 Event = JsonObject
 ATTEMPT = b'{"event": "attempt"'  # how `Journal.write` begins such a line

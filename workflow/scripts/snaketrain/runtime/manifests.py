@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 BLOCK = 1 << 20
 SECONDS_BETWEEN_LINES = 5.0

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.processes import start_ticks
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 
 PATIENCE_SECONDS = 120  # to save and exit; after that it is killed

@@ -1,10 +1,13 @@
-"""Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time."""
+"""Processes of this machine: who is alive, what a signal asks for, how many files may be open."""
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
+
+# --- Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time.
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -55,3 +58,52 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended meanwhile
             os._exit(1)
+
+
+# --- The limit on open files, of which every connection is one.
+
+PER_RANK = 4  # connections of each rank to the rendezvous store: one of gloo, others of NCCL; an upper bound
+OWN = 256  # what the process has open besides
+
+
+def needed(world_size: int) -> int:
+    """The number of open files of the process that hosts the rendezvous store; all others need a few dozen."""
+    return PER_RANK * world_size + OWN
+
+
+def raise_limit(world_size: int) -> str | None:
+    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed(world_size) <= soft or soft == resource.RLIM_INFINITY:
+        return None
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY or hard >= needed(world_size):
+        return None
+    return (
+        f"{world_size} ranks may need {needed(world_size)} open files in the process that they all connect to, and the limit is {hard}. If the "
+        "training cannot start, ask the administrator of this machine for a higher one (`ulimit -Hn`)."
+    )
+
+
+# --- Signals that ask the training to stop only set a flag, which the loop checks between two steps.
+
+# signals that a launcher passes on to its processes instead of dying from them, and how long it waits before it kills the processes
+LAUNCHER_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+SECONDS_TO_SAVE = 600
+
+
+class Stopping:
+    def __init__(self) -> None:
+        self.signals: list[str] = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        if name == "SIGINT" and name in self.signals:
+            raise KeyboardInterrupt  # a second Ctrl-C ends at once; checkpoints stay intact
+        self.signals.append(name)
+
+    def requested(self) -> bool:
+        return bool(self.signals)

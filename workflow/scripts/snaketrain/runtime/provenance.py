@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.processes import start_ticks
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 
 

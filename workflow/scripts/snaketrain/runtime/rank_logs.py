@@ -1,16 +1,25 @@
-"""The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report."""
+"""What each rank writes for people: its log, and a report of its failure."""
 
 import io
+import json
 import logging
 import os
+import platform
 import sys
+import time
+import traceback
 from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snaketrain.runtime.binding import bind
-from snaketrain.runtime.credentials import ConcealingFormatter
+from snaketrain.runtime.credentials import ConcealingFormatter, hidden
+from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.private_files import make_private_folder, private
 from snaketrain.runtime.ranks import Ranks
+
+# --- The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report.
 
 WARNING = "warning: "  # begins a line of a log, or follows its time
 LAST_LINES = 200  # that a rank without a log remembers
@@ -80,3 +89,105 @@ def start_rank() -> None:
 
 def last_lines() -> list[str]:
     return list(_last_lines)
+
+
+# --- When ranks fail together, the first one reports why; the others lost their connection to it, or failed in the same place.
+#
+# logs/failed/START/first.json     the first failure of this start of the ranks
+# logs/failed/START/rank-N.txt     traceback and last lines of each rank that failed by itself
+
+OF_ONE_START = (
+    "SNAKETRAIN_START",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+)  # the same in all ranks
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL", "ncclRemoteError")
+
+
+@dataclass(frozen=True)
+class Failure:
+    rank: int
+    host: str
+    place: str  # where it was raised
+    cause: str  # in one line, or the message that says what to do
+    lost_peer: bool  # another rank ended first, perhaps without a message
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int) -> "Failure":
+        frames = traceback.extract_tb(error.__traceback__)
+        cause = str(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        place = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else cause
+        of_torch = isinstance(error, RuntimeError | ConnectionError) and (
+            type(error).__name__.startswith("Dist") or any(words in str(error) for words in LOST_PEER)
+        )
+        return cls(rank, platform.node(), place, hidden(cause), of_torch)
+
+    @property
+    def sentence(self) -> str:
+        who = f"rank {self.rank} on {self.host}"
+        return (
+            f"{who} lost its connection to a rank that ended without a message: {self.cause}" if self.lost_peer else f"{who}: {self.cause}"
+        )
+
+
+def report_failure(what: str, logs: Path, error: BaseException) -> str:
+    """Print once why the ranks fail, and save what a diagnosis needs; returns the cause as a sentence."""
+    ranks = Ranks.of_environment()
+    mine, message = Failure.of(error, ranks.rank), _message(what, error)
+    if ranks.world_size == 1:
+        logging.error(message)
+        return mine.cause
+    folder = logs / "failed" / digest([os.environ.get(name) for name in OF_ONE_START])[:8]
+    first = _first(folder, mine)
+    if first == mine:
+        _write_report(folder, message)
+        _print(f"{mine.sentence}\n" if mine.lost_peer else f"rank {mine.rank} on {mine.host} failed first. {message}")
+    elif mine.lost_peer or mine.place == first.place:
+        logging.info("rank %d ends because of rank %d on %s: %s", mine.rank, first.rank, first.host, first.cause)
+    else:
+        _write_report(folder, message)
+        _print(f"{mine.sentence} (after rank {first.rank}; {folder / _file(mine.rank)})")
+    return first.sentence
+
+
+def _message(what: str, error: BaseException) -> str:
+    if isinstance(error, SystemExit) and isinstance(error.code, str):  # what to do about it is all that matters
+        return error.code
+    return f"the {what} failed\n{''.join(traceback.format_exception(error))}"
+
+
+def _first(folder: Path, mine: Failure) -> Failure:
+    """The first failure of this start, which is `mine` if there was none before."""
+    try:
+        make_private_folder(folder)
+        with open(folder / "first.json", "x", encoding="utf-8", opener=private) as file:
+            file.write(json.dumps(asdict(mine)))
+        return mine
+    except FileExistsError:
+        for _ in range(50):
+            with suppress(ValueError):  # it is being written
+                return Failure(**json.loads((folder / "first.json").read_text(encoding="utf-8")))
+            time.sleep(0.1)
+    except OSError:  # a full disk, or one that is gone
+        pass
+    return mine
+
+
+def _write_report(folder: Path, message: str) -> None:
+    with suppress(OSError):
+        text = "\n".join([*last_lines(), hidden(message)])
+        with open(folder / _file(Ranks.of_environment().rank), "w", encoding="utf-8", opener=private) as file:
+            file.write(f"{text}\n")
+
+
+def _file(rank: int) -> str:
+    return f"rank-{rank}.txt"
+
+
+def _print(text: str) -> None:
+    """On the terminal and in the log of this rank."""
+    logging.error(text)
+    if Ranks.of_environment().rank:  # whose log does not go to the terminal
+        print(hidden(text), file=sys.stderr, flush=True)

@@ -13,7 +13,6 @@ from snaketrain.runtime.credentials import hidden, hidden_in
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import as_line, read_events
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
@@ -22,6 +21,7 @@ from snaketrain.runtime.provenance import git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.runtime.setting_strings import split
 from snaketrain.runtime.stages import Job, previous_manifest, versions_of
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.versions import all_installed, differing
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 
 def join(key: str, value: Json) -> str:

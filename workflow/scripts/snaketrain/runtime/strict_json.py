@@ -11,9 +11,13 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from snaketrain.runtime.json_types import Json, JsonObject
+# --- Types of JSON and YAML content, which is checked where it is read, unless this package has written it.
+
+Json: TypeAlias = Any
+JsonObject: TypeAlias = dict[str, Any]
+
 
 CHECKSUM = re.compile(r',\s*"checksum": "([0-9a-f]{16})"\s*}\s*\Z')
 

@@ -5,9 +5,8 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from snaketrain.slurm.client import Slurm, SlurmError
+from snaketrain.slurm.client import Slurm, SlurmError, comment
 from snaketrain.slurm.jobs import Work
-from snaketrain.slurm.own_jobs import comment
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job

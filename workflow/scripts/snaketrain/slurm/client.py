@@ -4,19 +4,27 @@ Questions take many jobs at once. Those that are asked again and again may take 
 workflow with a hundred jobs does not burden a busy controller.
 """
 
+import contextlib
 import getpass
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from snaketrain.slurm.jobs import Allocation, QueuedJob, gpus_of, moment_of
+
+if TYPE_CHECKING:
+    from snakemake.jobs import Job
+
 
 TIMEOUT_SECONDS = 60
 FOR_EVER = float("inf")
@@ -198,3 +206,74 @@ class Slurm:
             raise SlurmError(f"{program} cannot be run: {error}") from None
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{program} did not answer within {TIMEOUT_SECONDS} seconds") from None
+
+
+# --- The jobs that workflows in this folder have submitted: how they are named, and how they are told from others.
+
+ENDED_STATES = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "FAILED", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+NAME_LENGTH = 60  # hundreds of names are one argument of squeue
+
+
+def jobs_here(slurm: Slurm) -> list[QueuedJob]:
+    """The jobs that workflows in this folder have submitted."""
+    found, here = slurm.user_jobs(), os.path.realpath(".")
+    ours = {folder for folder in {job.folder for job in found} if os.path.realpath(folder) == here}
+    commented = (with_own_comment(slurm, job) for job in found if job.folder in ours)
+    return [job for job in commented if job.comment.startswith("rule_")]
+
+
+def with_own_comment(slurm: Slurm, job: QueuedJob) -> QueuedJob:
+    """Some sites rewrite a job's comment. Where its log goes says the same: `rule_<name>/<wildcards>/<number>.log`, or `group_<name>/<number>.log`."""
+    if job.comment.startswith("rule_"):
+        return job
+    try:
+        folder = slurm.log_of(job.number).parent
+    except SlurmError:  # it has ended, or SLURM does not answer
+        return job
+    if folder.parent.name.startswith("rule_"):
+        return replace(job, comment=f"{folder.parent.name}_wildcards_{folder.name}")
+    return replace(job, comment=re.sub("^group_", "rule_", folder.name))
+
+
+def comment(job: "Job") -> str:
+    """How a job of ours is recognised in squeue."""
+    wildcards = "_".join(map(str, getattr(job, "wildcards", ()))).replace("/", "_")  # a group of jobs has none
+    return f"rule_{job.name}_wildcards_{wildcards}" if wildcards else f"rule_{job.name}"
+
+
+def job_name(job: "Job") -> str:
+    """What plain squeue shows: `train_model:large`. A name has no comma, which separates names in a question, and no blank."""
+    return re.sub(r"[^\w.=+:-]", "_", ":".join([job.name, *getattr(job, "wildcards", ())]), flags=re.ASCII)[:NAME_LENGTH]
+
+
+# --- Waiting for cancelled jobs: a training saves before it ends.
+
+ENDING_SECONDS = 300  # so long is waited for jobs that save
+SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_LINES = 1.0, 10.0
+NAMES_SHOWN = 5
+
+
+def wait_for_end(slurm: Slurm, jobs: Mapping[str, str], say: Callable[[str], None]) -> set[str]:
+    """Which of the jobs, names by number, have not ended after a while, or when Ctrl-C is pressed."""
+    left, began, reported = set(jobs), time.monotonic(), 0.0
+    say(f"Cancelled {listed(jobs, left)}. Waiting until they have saved and ended; Ctrl-C leaves at once, and they save all the same.")
+    try:
+        while left and (waited := time.monotonic() - began) < ENDING_SECONDS:
+            with contextlib.suppress(SlurmError):  # asked again
+                left = slurm.in_queue(left)
+            if left and waited - reported > SECONDS_BETWEEN_LINES:
+                reported = waited
+                say(f"Still waiting for {listed(jobs, left)}, after {waited:.0f} seconds.")
+            if left:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+    except KeyboardInterrupt:
+        say(f"Not waiting any longer for {listed(jobs, left)}. The next start waits until they have ended.")
+        return left
+    say(f"All have ended, after {time.monotonic() - began:.0f} seconds." if not left else f"Still running: {listed(jobs, left)}.")
+    return left
+
+
+def listed(jobs: Mapping[str, str], numbers: Iterable[str]) -> str:
+    shown = [f"{number} ({jobs[number]})" for number in sorted(numbers, key=lambda number: (len(number), number))]
+    more = f" and {len(shown) - NAMES_SHOWN} more" if len(shown) > NAMES_SHOWN else ""
+    return f"SLURM job{'s' if len(shown) > 1 else ''} {', '.join(shown[:NAMES_SHOWN])}{more}"

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snaketrain.slurm.client import Slurm
-from snaketrain.slurm.ending import ENDING_SECONDS, wait_for_end
+from snaketrain.slurm.client import ENDED_STATES, ENDING_SECONDS, Slurm, comment, jobs_here, wait_for_end
 from snaketrain.slurm.jobs import QueuedJob, Work
-from snaketrain.slurm.own_jobs import ENDED_STATES, comment, jobs_here
 from snaketrain.slurm.submissions import Submission, Submissions, fingerprint
 
 if TYPE_CHECKING:

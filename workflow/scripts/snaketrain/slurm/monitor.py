@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from snaketrain.config.schema import Compute
-from snaketrain.slurm.client import NODES_TO_EXCLUDE, Slurm, SlurmError
+from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, Slurm, SlurmError, jobs_here
 from snaketrain.slurm.failures import failure
 from snaketrain.slurm.jobs import QueuedJob
-from snaketrain.slurm.own_jobs import ENDED_STATES, jobs_here
 
 SECONDS_BETWEEN_LOOKS = 30
 PATIENCE_SECONDS = 600  # a job may wait this long before the wait is reported

@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snaketrain.slurm.client import SlurmError
-from snaketrain.slurm.ending import wait_for_end
+from snaketrain.slurm.client import SlurmError, comment, wait_for_end
 from snaketrain.slurm.failures import Failure, failure
 from snaketrain.slurm.jobs import Work
 from snaketrain.slurm.left_over import Left, LeftOver
-from snaketrain.slurm.own_jobs import comment
-from snaketrain.slurm.submissions import Stamp, Submission, stamps
-from snaketrain.slurm.submitting import SubmittingExecutor
+from snaketrain.slurm.submissions import Stamp, Submission, SubmittingExecutor, stamps
 
 if TYPE_CHECKING:
     from snakemake.jobs import Job

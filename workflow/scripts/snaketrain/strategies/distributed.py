@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from snaketrain.runtime.open_files import raise_limit
+from snaketrain.runtime.processes import raise_limit
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.base import Strategy, T, best_precision
 

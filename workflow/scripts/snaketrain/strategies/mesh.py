@@ -8,13 +8,11 @@ from torch import nn
 from snaketrain.config.mesh_shape import is_used, option_errors
 from snaketrain.models.call_types import Value
 from snaketrain.models.without_memory import has_memory
-from snaketrain.strategies.context_attention import ContextAttention
-from snaketrain.strategies.cut_logits import CutLogits
 from snaketrain.strategies.expert_parallel import ExpertDimension
 from snaketrain.strategies.mesh_base import Dimension
 from snaketrain.strategies.pipelining import Pipelining
-from snaketrain.strategies.sequence import SequenceDimension
-from snaketrain.strategies.tensor_plan import TensorDimension
+from snaketrain.strategies.sequence import ContextAttention, SequenceDimension
+from snaketrain.strategies.tensor_plan import CutLogits, TensorDimension
 
 
 class Mesh(Pipelining):

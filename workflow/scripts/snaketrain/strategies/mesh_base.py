@@ -26,8 +26,7 @@ from snaketrain.models.unread import unread_weights
 from snaketrain.models.without_memory import give_memory, has_memory
 from snaketrain.strategies.base import PRECISIONS, T
 from snaketrain.strategies.distributed import Distributed
-from snaketrain.strategies.shards import ShardedScaler, clip_sharded
-from snaketrain.strategies.slices import read_slices
+from snaketrain.strategies.shards import ShardedScaler, clip_sharded, read_slices
 
 
 class Dimension(Protocol):

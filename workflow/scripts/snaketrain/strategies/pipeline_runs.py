@@ -1,6 +1,7 @@
 """Runs the stages of a pipeline: in training by a schedule of torch.distributed.pipelining, in an evaluation one after the other."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -10,9 +11,83 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 from torch.utils._pytree import tree_leaves, tree_map
 
-from snaketrain.models.call_types import Value
-from snaketrain.strategies.pipeline_calls import Call, Output
-from snaketrain.strategies.pipeline_stages import Stage, cut, hidden_size
+from snaketrain.models.call_types import Args, Kwargs, Value
+from snaketrain.strategies.base import Objective
+from snaketrain.strategies.pipeline_stages import INPUT, Stage, cut, hidden_size
+from snaketrain.tasks.base import Batch, Returned
+
+# --- A task's call of its model, recorded before a pipeline runs and answered when the last stage has its outputs.
+#
+# So a task need not know that its model is elsewhere: every process of the pipeline has the whole batch, and learns from the recording
+# what its stage of the model is called with.
+
+Output = Value  # of a model: any type that its task knows
+
+
+@dataclass(frozen=True)
+class Call:
+    arguments: Args  # as the task gives them
+    named: Kwargs
+
+    @property
+    def tokens(self) -> int:
+        """How many hidden states are exchanged."""
+        ids = self.named.get(INPUT, self.arguments[0] if self.arguments else None)
+        if not isinstance(ids, Tensor):
+            raise SystemExit(f"train.task.use: calls its model without `{INPUT}`, by which a pipeline cuts it. Use `fsdp`.")
+        return ids.numel()
+
+
+class Recorded(BaseException):
+    """The task has called its model, whose outputs are not known yet."""
+
+    def __init__(self, call: Call):
+        self.call = call
+
+
+class Stand(nn.Module):
+    """Stands in for the model when the loss is computed: records the call, or returns the outputs."""
+
+    def __init__(self, model: nn.Module, outputs: Output = None):
+        super().__init__()
+        object.__setattr__(self, "_model", model)  # not as a part of this module
+        self.outputs = outputs
+        self.train(model.training)
+
+    def forward(self, *arguments: object, **named: object) -> Output:
+        if self.outputs is None:
+            raise Recorded(Call(arguments, named))
+        outputs, self.outputs = self.outputs, None
+        return outputs
+
+    def __getattr__(self, name: str) -> Value:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            found = getattr(self._model, name)
+        if isinstance(found, nn.Module | Tensor) or callable(found):
+            raise SystemExit(f"train.task.use: uses `{name}` of its model, whose parts are on several processes in a pipeline. Use `fsdp`.")
+        return found
+
+
+def record(objective: Objective, batch: Batch) -> Call:
+    """What the task calls its model with."""
+    ((name, model),) = objective.modules.items()
+    try:
+        objective.loss({name: Stand(model)}, batch)
+    except Recorded as recorded:
+        return recorded.call
+    raise SystemExit("train.task.use: computes a loss without calling its model, which a pipeline cannot train. Use `fsdp`.")
+
+
+def answer(objective: Objective, batch: Batch, outputs: Output) -> Returned:
+    """The task's losses, of the outputs of the recorded call."""
+    ((name, model),) = objective.modules.items()
+    try:
+        return objective.loss({name: Stand(model, outputs)}, batch)
+    except Recorded:
+        raise SystemExit("train.task.use: calls its model more than once for a loss, which a pipeline cannot train. Use `fsdp`.") from None
+
 
 CLASSES: dict[str, Value] = {"1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
 ONLY = torch.zeros(1, dtype=torch.long)  # the number of a microbatch where there is one

@@ -10,12 +10,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snaketrain.models.call_types import ParameterGroups
-from snaketrain.strategies.base import PRECISIONS, Keep, MakeOptimizer
-from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up, losses_and_figures, nan_if_infinite, total
+from snaketrain.strategies.base import (
+    PRECISIONS,
+    Keep,
+    LossSums,
+    MakeOptimizer,
+    MicroBatches,
+    Objective,
+    add_up,
+    losses_and_figures,
+    nan_if_infinite,
+    total,
+)
 from snaketrain.strategies.mesh_base import MeshBase
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, named_groups, named_state
-from snaketrain.strategies.pipeline_calls import answer, record
-from snaketrain.strategies.pipeline_runs import Pipelined, all_gather, gather
+from snaketrain.strategies.pipeline_runs import Pipelined, all_gather, answer, gather, record
 from snaketrain.strategies.shards import clip_sharded, full_tensor
 from snaketrain.tasks.base import on_device
 

@@ -3,13 +3,98 @@
 from collections import Counter
 from fnmatch import fnmatchcase
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
-from snaketrain.strategies.cut_logits import output_head
-from snaketrain.strategies.sequence_parallel import within_blocks
+from snaketrain.models.blocks import blocks
+from snaketrain.models.call_types import Args, Kwargs
+from snaketrain.strategies.sequence import SequenceDimension
+
+# --- Sequence parallelism: between split matrices, each rank of the `tensor` dimension works on a piece of the sequence.
+#
+# What is not split, such as norms and residuals, is then neither computed nor kept by every rank.
+
+SEQUENCE_PARALLEL = "train.strategy.arguments.sequence_parallel"
+
+
+def within_blocks(module: nn.Module, styles: dict[str, ParallelStyle], mesh: DeviceMesh) -> dict[str, ParallelStyle]:
+    """The styles, changed inside of blocks so that these exchange pieces of the sequence."""
+    of_blocks = {id(part) for block in blocks(module) for part in block.modules()}
+    inside = {name: part for name, part in module.named_modules() if id(part) in of_blocks}
+    gathering = {name.rpartition(".")[0] for name, style in styles.items() if name in inside and isinstance(style, ColwiseParallel)}
+    for name in gathering:
+        inside[name].register_forward_pre_hook(lambda part, args, kwargs: gather_hidden(args, kwargs, mesh), with_kwargs=True)
+    found = dict(styles)
+    for name, part in inside.items():
+        if isinstance(style := styles.get(name), RowwiseParallel):
+            found[name] = RowwiseParallel(input_layouts=style.input_layouts[0], output_layouts=Shard(1))
+        elif style is None and any(True for _ in part.parameters(recurse=False)):
+            if any(name.startswith(f"{each}.") for each in gathering):
+                raise SystemExit(
+                    f"{SEQUENCE_PARALLEL}: the plan does not say how `{name}` is split. Add it to train.strategy.arguments.plan."
+                )
+            found[name] = SequenceParallel(use_local_output=True)
+    return found
+
+
+def gather_hidden(args: Args, kwargs: Kwargs, mesh: DeviceMesh) -> tuple[Args, Kwargs]:
+    """The input of a module with split matrices: the sequence of all pieces."""
+    if "hidden_states" in kwargs:
+        return args, kwargs | {"hidden_states": _whole(kwargs["hidden_states"], mesh)}
+    return (_whole(args[0], mesh), *args[1:]), kwargs
+
+
+def _whole(piece: Tensor, mesh: DeviceMesh) -> DTensor:
+    # a DTensor, so that the gradients of all matrices are added before they are reduced and cut at once
+    return DTensor.from_local(piece, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
+
+
+# --- Logits that are cut over ranks until the loss is known: with a large vocabulary, or long sequences, they are the largest tensor.
+
+LOSS_PARALLEL = "train.strategy.arguments.loss_parallel"
+
+
+class CutLogits:
+    """By `tensor` ranks along the vocabulary, by `context` ranks along the sequence. `models.token_losses` takes them so; evaluations
+    get whole ones."""
+
+    def __init__(self, mesh: DeviceMesh, sequence: SequenceDimension | None):
+        """`mesh`: of those of the dimensions `context` and `tensor` that there are."""
+        self.mesh, self.sequence = mesh, sequence
+
+    def apply(self, module: nn.Module) -> nn.Module:
+        head = output_head(module)
+        assert isinstance(head.weight, Tensor)
+        self.vocabulary = head.weight.shape[0]
+        head.register_forward_hook(self._cut)
+        return module
+
+    def _cut(self, head: nn.Module, args: Args, output: Tensor) -> Tensor:
+        local = output.to_local() if isinstance(output, DTensor) else output
+        whole = self.sequence.whole if self.sequence and not self.sequence.joins else None
+        along = {"context": Shard(1) if whole else Replicate(), "tensor": Shard(2)}
+        shape = torch.Size((local.shape[0], whole.padded if whole else local.shape[1], self.vocabulary))
+        stride = (shape[1] * shape[2], shape[2], 1)
+        placements = [along[name] for name in self.mesh.mesh_dim_names or ()]
+        logits = DTensor.from_local(local, self.mesh, placements, run_check=False, shape=shape, stride=stride)
+        if torch.is_grad_enabled():
+            return logits
+        return logits.full_tensor()[:, : whole.length if whole else None]
+
+
+def output_head(module: nn.Module) -> nn.Module:
+    """The layer that predicts tokens."""
+    head = getattr(module, "get_output_embeddings", lambda: None)()
+    if head is None:
+        raise SystemExit(
+            f"{LOSS_PARALLEL}: {type(module).__name__} does not predict tokens, so there are no large logits to cut. Remove it."
+        )
+    assert isinstance(head, nn.Module)
+    return head
+
 
 STYLES = {  # by transformers' names
     "colwise": ColwiseParallel(),

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from snaketrain.config.schema.generation import Generate
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.config.schema.evaluation import Generate
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Batch, Columns, Modules, Task
-from snaketrain.tasks.generation import Generation, stop_at_end
-from snaketrain.tasks.predicting_tokens import TokenPrediction
+from snaketrain.tasks.predicting_tokens import Generation, TokenPrediction, stop_at_end
 
 
 class Answering(Task):

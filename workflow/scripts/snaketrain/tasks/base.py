@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.data.loading.training_data import Batch as Batch  # part of this interface
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metrics import Metric
 
 Modules = dict[str, nn.Module]

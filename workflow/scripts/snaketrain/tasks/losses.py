@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from snaketrain.config.references import load
 from snaketrain.labels.classes import focal
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 Parameters = Mapping[str, inspect.Parameter]
 Returned = TypeVar("Returned")

@@ -15,10 +15,9 @@ from torch import Tensor
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric as Setting
 from snaketrain.labels import label_kinds
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import resolved
-from snaketrain.tasks.metric_modes import MODES, Modes, declared_mode
-from snaketrain.tasks.metric_names import is_short, known_metric
+from snaketrain.tasks.metric_names import MODES, Modes, declared_mode, is_short, known_metric
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as Torchmetric

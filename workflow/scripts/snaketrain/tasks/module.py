@@ -1,6 +1,6 @@
 """Any module on any data, from the configuration alone: predictions by name, a loss for each, regularisers and metrics.
 
-Its arguments are in `config/schema/module_task.py`.
+Its arguments are in `config/schema/tasks.py`.
 """
 
 import operator
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.config.references import load
-from snaketrain.config.schema.module_task import ModuleSettings
+from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks.base import Batch, Modules, Task
-from snaketrain.tasks.baselines import constant_answer
 from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
-from snaketrain.tasks.measuring import Measuring
-from snaketrain.tasks.metric_modes import MODES
+from snaketrain.tasks.measuring import Measuring, constant_answer
+from snaketrain.tasks.metric_names import MODES
 from snaketrain.tasks.metrics import make_metric
 
 Predictions = dict[str, Tensor]  # by name

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from snaketrain.models.logit_chunks import NO_TARGET
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.probing import vocabulary_size
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.models.token_losses import NO_TARGET
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Batch, Modules
 from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from snaketrain.config.schema.text_task import TextClassificationSettings
+from snaketrain.config.schema.tasks import TextClassificationSettings
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks import number_metrics as number_metrics  # named by a label kind
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.tasks.metrics import make_metric

@@ -4,31 +4,64 @@ The files are authoritative. `.mlflow.json` beside them records what was sent. I
 changes: runs are found by their key, and MLflow keeps identical points once.
 """
 
+import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from snaketrain.evaluation.curves import points, standing
+from snaketrain.evaluation.comparing import points, standing
 from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.goodput import goodput
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, read_events
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
 from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.training_progress import goodput
+from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.addresses import MODE, run_address
 from snaketrain.tracking.configurations import TrainingRow, labels, short_name
 from snaketrain.tracking.mlflow_store import NOTE, Store
 from snaketrain.tracking.on_end import RunEnd
 from snaketrain.tracking.registering import is_due
 from snaketrain.tracking.run_keys import training_run
 from snaketrain.tracking.sent import Sent, has_ended
-from snaketrain.tracking.shared_runs import SharedRuns
-from snaketrain.tracking.slurm_jobs import SlurmJobs
-from snaketrain.tracking.stage_results import Evaluated, StageResults
+from snaketrain.tracking.stage_results import Evaluated, SharedRuns, StageResults
+from snaketrain.tracking.tracked import MODE, run_address
+
+# --- Which SLURM jobs have ended: one query for all of them, so rarely that it does not burden a busy cluster.
+
+ASK_EVERY_SECONDS = 30
+
+
+class SlurmJobs:
+    def __init__(self, at_work: Callable[[], set[str]]):
+        """`at_work`: the jobs of all runs that may still be writing, which are queried together."""
+        self.slurm, self.at_work = Slurm(), at_work
+        self.over: set[str] = set()
+        self.doubtful: set[str] = set()
+        self.asked_at: float | None = None
+
+    def is_over(self, job: str) -> bool:
+        """False until SLURM reports that it has ended."""
+        if self.asked_at is None or time.monotonic() - self.asked_at >= ASK_EVERY_SECONDS:
+            self.ask()
+        return job in self.over
+
+    def doubt(self, job: str) -> None:
+        """Query this job again: its training has written to its journal, and a requeued job keeps its ID."""
+        self.doubtful.add(job)
+
+    def ask(self) -> None:
+        asked = (self.at_work() - self.over) | self.doubtful
+        self.asked_at = time.monotonic()
+        if asked and self.slurm.is_installed():
+            with contextlib.suppress(SlurmError):
+                listed = self.slurm.in_queue(asked)
+                self.over, self.doubtful = (self.over - asked) | (asked - listed), set()
+
 
 CHECK_EVERY_SECONDS = 30  # whether what was sent to MLflow is still there
 MOST_REPORTS = 10  # of failed ranks that are sent

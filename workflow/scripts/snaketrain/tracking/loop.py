@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,11 +20,60 @@ from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
 from snaketrain.tracking.on_end import OnEnd
 from snaketrain.tracking.problems import Problem, problem_with
-from snaketrain.tracking.registrar import Registrar
 
 if TYPE_CHECKING:
     from snaketrain.tracking.following import Follower
     from snaketrain.tracking.passes import Postponed
+
+
+# --- Registers models in a separate process: loading and saving one takes a while, and the curves must not wait for it.
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/register_model.py"
+
+
+class Registrar:
+    def __init__(self, uri: str, log: Path):
+        self.uri, self.log = uri, log
+        self.process: subprocess.Popen[bytes] | None = None
+        self.asked: set[Path] = set()
+        self.registering: list[Path] = []
+
+    def forget(self) -> None:
+        """Registered models may have been deleted."""
+        self.asked.clear()
+
+    def start(self, due: set[Path]) -> None:
+        """Register these runs, unless others are being registered. A follower tries each run only once."""
+        if self.process and self.process.poll() is None:
+            return
+        if new := sorted(due - self.asked):
+            self.asked |= set(new)
+            self.registering = new
+            command = [sys.executable, str(SCRIPT), *map(str, new), "--uri", self.uri]
+            with open(self.log, "w", encoding="utf-8", opener=private) as log:
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    def finish(self, due: set[Path], note: Callable[[str], None]) -> str | None:
+        """Register the rest and wait; returns what went wrong, if anything did."""
+        self._wait(note)
+        self.start(due)
+        if self._wait(note):
+            last = (self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["the process was killed"])[-1]
+            return f"the best model could not be registered: {last[:300]} (full log: {self.log})"
+        return None
+
+    def stop(self) -> None:
+        """Another follower registers the models now."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _wait(self, note: Callable[[str], None]) -> int:
+        if self.process is None:
+            return 0
+        note(f"registering the best model of {', '.join(folder.name for folder in self.registering)}")
+        return self.process.wait()
+
 
 LONGEST_PAUSE_SECONDS = 15
 LOCAL_UI = "http://127.0.0.1:5000"  # where show_runs.py serves MLflow's pages

@@ -35,8 +35,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.lease import Lease
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.limits import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, allowed, cut, folder_name, milliseconds, rounded
 from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.tracked import Point

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mlflow.entities import Run
 
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store
 

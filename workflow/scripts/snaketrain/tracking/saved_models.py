@@ -11,8 +11,8 @@ import transformers
 from mlflow.models import Model
 from mlflow.types import ColSpec, Schema
 
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.strict_json import Json
 from snaketrain.tracking.tracked import finished_json
 
 EXAMPLE: Json = ["a touching film"]

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snaketrain.evaluation.curves import standing
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import write_checked
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.tracked import read_json
 
 FILE = ".mlflow.json"

@@ -10,12 +10,23 @@ from snaketrain.labels import label_kinds
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import Event
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.rounding import rounded
 from snaketrain.runtime.setting_strings import by_key
-from snaketrain.tracking.addresses import run_address
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.limits import LONGEST_TAG, cut
+
+# --- Addresses of MLflow's pages.
+#
+# MLflow 3.17 opens every experiment in its mode for traces and prompts unless the address says otherwise: no tag of the experiment and no
+# option of the server changes that.
+
+MODE = "workflowType=machine_learning"
+
+
+def run_address(ui: str, experiment_id: str, run_id: str) -> str:
+    return f"{ui}/#/experiments/{experiment_id}/runs/{run_id}?{MODE}"
+
 
 STATUSES = {"RUNNING": "RUNNING", "FINISHED": "FINISHED", "STOPPED": "KILLED", "FAILED": "FAILED"}
 SILENT_SECONDS = 6 * 3600  # a training that writes nothing for this long is taken to be killed

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from snaketrain.evaluation.differences import differing_settings
-from snaketrain.tracking.addresses import MODE
 from snaketrain.tracking.configurations import CONFIGURATION, TrainingRow, configurations
-from snaketrain.tracking.tracked import INTERVAL
+from snaketrain.tracking.tracked import INTERVAL, MODE
 
 NAME, GROUPED = "snaketrain", "snaketrain-configurations"
 TAG, GROUPED_TAG = f"mlflow.sharedViewState.{NAME}", f"mlflow.sharedViewState.{GROUPED}"

@@ -15,26 +15,23 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Metric, Model, Train
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.models.adapters import config_of
-from snaketrain.models.blocks import recompute_activations
-from snaketrain.models.compiling import compile_blocks
-from snaketrain.models.float8 import use_float8
+from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
 from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.setting_strings import join
+from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.runtime.variables import resolved
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
-from snaketrain.tasks.metric_modes import modes_of
+from snaketrain.tasks.metric_names import modes_of
 from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import Selection
+from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.initial_weights import start_from
-from snaketrain.training.optimizers import optimizer_of
-from snaketrain.training.parameters import check_groups, freeze, parameter_groups
+from snaketrain.training.optimizers import check_groups, freeze, optimizer_of, parameter_groups
 from snaketrain.training.plateau import ReduceOnPlateau
 from snaketrain.training.state import TrainState
 from snaketrain.training.weight_average import WeightAverage

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import Selection, is_outdated
+from snaketrain.training.checkpoints.ranking import Selection, is_outdated
 from snaketrain.training.state import StateDict, TrainState
 
 

@@ -10,15 +10,37 @@ import torch
 from torch import Tensor
 
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
-from snaketrain.data.loading.loader import Loader
+from snaketrain.data.loading.loader import Loader, Request
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.data.loading.workers import Request
 from snaketrain.tasks.base import Batch, Outputs, on_device
 from snaketrain.tasks.measuring import Measuring
-from snaketrain.training.gathering import merged
-from snaketrain.training.names import check_names
-from snaketrain.training.out_of_memory import explain_evaluation, is_out_of_memory
+from snaketrain.training.metric_window import check_names
+from snaketrain.training.recovery import explain_evaluation, is_out_of_memory
 from snaketrain.training.state import TrainState
+
+# --- Rows of all ranks in the order of the examples: each example once, whatever the number of ranks.
+
+Rows = dict[str, np.ndarray]
+
+
+def as_array(rows: torch.Tensor | list[str]) -> np.ndarray:
+    if isinstance(rows, list):
+        return np.array(rows, np.str_)
+    rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # numpy has no bfloat16
+    return rows.cpu().numpy()
+
+
+def merged(parts: list[Rows], examples: int) -> Rows:
+    """The rows of all ranks in the order of the examples, each of which must occur exactly once."""
+    parts = [part for part in parts if len(part["ids"])]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {"ids": np.empty(0, np.int64)}
+    order = np.argsort(rows["ids"], kind="stable")
+    if not np.array_equal(rows["ids"][order], np.arange(examples)):
+        raise SystemExit(
+            f"{len(order)} rows were predicted for {examples} examples: some were evaluated twice or not at all. Please report this."
+        )
+    return {name: values[order] for name, values in rows.items()}
+
 
 UseOutputs: TypeAlias = Callable[[MicroBatch, Batch, Outputs], None]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from snaketrain.config.schema import Train
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.loaded_code import imported_packages
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.stages import Job
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.versions import all_installed
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task

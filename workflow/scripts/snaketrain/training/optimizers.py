@@ -1,8 +1,11 @@
 """Builds optimizers over groups of named parameters, in the fastest implementation that torch has."""
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -12,13 +15,128 @@ from torch.optim import Optimizer
 
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train, Use
-from snaketrain.config.schema.train import NEEDS_CLOSURE
+from snaketrain.config.schema.train import NEEDS_CLOSURE, Group
 from snaketrain.runtime.variables import resolved
-from snaketrain.training.combined_optimizer import CombinedOptimizer
-from snaketrain.training.parameters import NamedGroup
+
+# --- Which parameters are trained, their learning rates and weight decay, and the norm of their gradients.
+
+NO_GROUP = -1
+
+
+class NamedGroup(TypedDict):
+    """A parameter group with names in place of parameters."""
+
+    params: list[str]
+    weight_decay: float
+    rate_scale: float
+    setting: NotRequired[int]  # the number in `train.groups` of one with an optimizer or a schedule of its own
+
+
+def freeze(modules: dict[str, nn.Module], patterns: list[str]) -> None:
+    for pattern in patterns:
+        matched = [p for name, module in modules.items() for key, p in module.named_parameters() if matches(pattern, name, key)]
+        if not matched:
+            raise SystemExit(f"train.freeze: no parameter matches `{pattern}`. {_some_names(modules)}")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+
+
+def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: list[Group]) -> list[NamedGroup]:
+    """The parameter groups of an optimizer; biases and norms, which have one dimension, never decay."""
+    found: dict[tuple[float, float, int | None], list[str]] = {}
+    for key, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            number, group = next(((n, g) for n, g in enumerate(groups) if belongs(parameter, g, name, key)), (None, None))
+            scale = group.rate_scale if group else 1.0
+            decay = weight_decay if group is None or group.weight_decay is None else group.weight_decay
+            apart = number if group and (group.optimizer or group.schedule) else None
+            found.setdefault((scale, decay if parameter.ndim > 1 else 0.0, apart), []).append(key)
+    if not found:
+        raise SystemExit(f"train.freeze: nothing of the module `{name}` is left to train. Freeze less.")
+    return [named_group(members, scale, decay, apart) for (scale, decay, apart), members in found.items()]
+
+
+def named_group(members: list[str], scale: float, decay: float, apart: int | None) -> NamedGroup:
+    group: NamedGroup = {"params": members, "weight_decay": decay, "rate_scale": scale}
+    return group if apart is None else {**group, "setting": apart}
+
+
+def belongs(parameter: nn.Parameter, group: Group, module: str, key: str) -> bool:
+    return group.dimensions in (None, parameter.ndim) and matches(group.match, module, key)
+
+
+def check_groups(modules: dict[str, nn.Module], groups: list[Group]) -> None:
+    for group in groups:
+        matched = [p for name, module in modules.items() for key, p in module.named_parameters() if belongs(p, group, name, key)]
+        if not any(parameter.requires_grad for parameter in matched):
+            of = f" of {group.dimensions} dimensions" if group.dimensions else ""
+            what = "only frozen parameters match" if matched else f"no parameter{of} matches"
+            raise SystemExit(f"train.groups: {what} `{group.match}`. {_some_names(modules)}")
+        if group.weight_decay and all(parameter.ndim <= 1 for parameter in matched):
+            raise SystemExit(
+                f"train.groups: all parameters that match `{group.match}` have one dimension, so that no weight decays. Remove its weight_decay."
+            )
+
+
+def set_rate(optimizer: Optimizer, rate: float, of_groups: Mapping[int, float] = MappingProxyType({})) -> None:
+    """`of_groups`: the rates of groups with a schedule of their own."""
+    for group in optimizer.param_groups:
+        group["lr"] = of_groups.get(group.get("setting", NO_GROUP), rate) * group.get("rate_scale", 1.0)
+
+
+def matches(pattern: str, module: str, key: str) -> bool:
+    """A pattern matches a parameter's name in its module, or that name with the module's name in front."""
+    return fnmatchcase(key, pattern) or fnmatchcase(f"{module}.{key}", pattern)
+
+
+def _some_names(modules: dict[str, nn.Module]) -> str:
+    names = [key for module in modules.values() for key, _ in module.named_parameters()]
+    shown = names if len(names) <= 6 else [*names[:3], "...", *names[-3:]]
+    return f"There are {len(names)}: {', '.join(shown)}."
+
+
+# --- Several optimizers of one module as one, such as Muon for its matrices and AdamW for the rest.
+
+
+class CombinedOptimizer(Optimizer):
+    """Its parameter groups and its state are those of its optimizers, in order."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]):
+        self.optimizers = optimizers
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+        self.share()
+
+    def share(self) -> None:
+        """Let all hold the same groups, whose rates the trainer sets, and the same state, which checkpoints save."""
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        self.state = defaultdict(dict, {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()})
+        for optimizer in self.optimizers:
+            optimizer.state = self.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # torch's has overloads
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Parameters are numbered in the order of the groups."""
+        groups, first = list(state_dict["param_groups"]), 0
+        for optimizer in self.optimizers:
+            mine, groups = groups[: len(optimizer.param_groups)], groups[len(optimizer.param_groups) :]
+            count = sum(len(group["params"]) for group in mine)
+            numbers = range(first, first + count)
+            optimizer.state = defaultdict(dict)
+            optimizer.load_state_dict(
+                {
+                    "state": {number - first: state_dict["state"][number] for number in numbers if number in state_dict["state"]},
+                    "param_groups": [group | {"params": [number - first for number in group["params"]]} for group in mine],
+                }
+            )
+            first += count
+        self.share()
+
 
 Sharded = Callable[..., Optimizer]
-Group = dict[str, Any]  # as optimizers take it: parameters and their options
+OptimizerGroup = dict[str, Any]  # as optimizers take it: parameters and their options
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)  # on CPUs and GPUs alike
 
 
@@ -26,7 +144,7 @@ def optimizer_of(
     train: Train, groups: list[NamedGroup], parameters: dict[str, nn.Parameter], sharded: Sharded | None = None, **options: object
 ) -> Optimizer:
     """The optimizer of parameters under their names in the plain module; or `sharded`, which takes its groups, class and arguments."""
-    by_setting: dict[int | None, list[Group]] = {}
+    by_setting: dict[int | None, list[OptimizerGroup]] = {}
     for group in groups:
         number = group.get("setting")
         own = number if number is not None and train.groups[number].optimizer else None
@@ -49,7 +167,7 @@ def named(train: Train, number: int | None) -> tuple[Use, str]:
 
 
 def one_optimizer(
-    setting: Use, where: str, members: list[Group], rate: float, sharded: Sharded | None, options: dict[str, object]
+    setting: Use, where: str, members: list[OptimizerGroup], rate: float, sharded: Sharded | None, options: dict[str, object]
 ) -> Optimizer:
     made, given = load(setting.use), resolved(setting.arguments)
     for name in ARGUMENTS_WITH_SETTINGS:
@@ -75,9 +193,9 @@ def one_optimizer(
     return optimizer
 
 
-def by_mesh(groups: list[Group]) -> list[Group]:
+def by_mesh(groups: list[OptimizerGroup]) -> list[OptimizerGroup]:
     """Groups whose parameters are sharded over one device mesh each, or not at all, since a fused optimizer takes a group in one call."""
-    found: list[Group] = []
+    found: list[OptimizerGroup] = []
     for group in groups:
         alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
         for parameter in group["params"]:

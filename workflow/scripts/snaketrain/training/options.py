@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from snaketrain.data.loading.loader import Loader
-from snaketrain.runtime.goodput import Clock
+from snaketrain.runtime.training_progress import Clock
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import BY_LOSS, Selection
 from snaketrain.training.checkpoints.formats import FormatName
+from snaketrain.training.checkpoints.ranking import BY_LOSS, Selection
 from snaketrain.training.stop_agreement import NeverStop, StopRequest
 from snaketrain.training.trajectory import Trajectory
 

@@ -11,11 +11,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from snaketrain.config.references import load
 from snaketrain.config.schema import Train, Use
 from snaketrain.config.schema.train import PLATEAU
-from snaketrain.data.loading.batch_counts import BatchCounts
-from snaketrain.data.loading.batches import Batches
+from snaketrain.data.loading.batches import BatchCounts, Batches
 from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import resolved
 from snaketrain.training.torch_schedules import TorchSchedule
 

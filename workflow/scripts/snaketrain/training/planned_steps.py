@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from snaketrain.data.loading.batches import MicroBatch, shard_batch
-from snaketrain.data.loading.loader import Loader
-from snaketrain.data.loading.stream_progress import StreamProgress
-from snaketrain.data.loading.streams import Stream
+from snaketrain.data.loading.loader import Loader, Request, load
+from snaketrain.data.loading.streams import Stream, StreamProgress
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.data.loading.workers import Request, load
-from snaketrain.runtime.goodput import Clock
-from snaketrain.strategies.gradients import MicroBatches
-from snaketrain.training.out_of_memory import Accumulation
+from snaketrain.runtime.training_progress import Clock
+from snaketrain.strategies.base import MicroBatches
 from snaketrain.training.plan import Plan
+from snaketrain.training.recovery import Accumulation
 from snaketrain.training.state import TrainState
 
 

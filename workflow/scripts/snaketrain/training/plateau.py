@@ -3,9 +3,9 @@
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.callbacks.base import Callback
-from snaketrain.training.checkpoints.best_metric import Selection, is_outdated
+from snaketrain.training.checkpoints.ranking import Selection, is_outdated
 from snaketrain.training.state import StateDict, TrainState
 
 KEPT = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")

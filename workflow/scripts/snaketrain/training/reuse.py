@@ -16,11 +16,11 @@ from pathlib import Path
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.loaded_code import changed_files
 from snaketrain.runtime.manifests import write_json, write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.stages import previous_manifest
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
 from snaketrain.training.early_stopping import EarlyStopping

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import LossSums, Objective
+from snaketrain.strategies.base import LossSums, Objective, Strategy
 from snaketrain.tasks.base import Task
 
 StateDict: TypeAlias = dict[str, Any]  # numbers, strings, lists and tensors: what `torch.load` reads with `weights_only`

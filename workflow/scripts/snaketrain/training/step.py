@@ -7,10 +7,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import LossSums, MicroBatches, Objective, add_up, norm_of
-from snaketrain.training.out_of_memory import explain_update, is_out_of_memory
-from snaketrain.training.parameters import set_rate
+from snaketrain.strategies.base import LossSums, MicroBatches, Objective, Strategy, add_up, norm_of
+from snaketrain.training.optimizers import set_rate
+from snaketrain.training.recovery import explain_update, is_out_of_memory
 from snaketrain.training.state import TrainState
 
 ForwardBackward: TypeAlias = Callable[[int, Objective], LossSums]  # of an objective and its number

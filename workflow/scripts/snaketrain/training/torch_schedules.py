@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from snaketrain.config.schema.train import SET_BY_LENGTH
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 class TorchSchedule:

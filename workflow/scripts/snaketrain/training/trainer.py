@@ -13,8 +13,7 @@ from snaketrain.data.loading.opening import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.setting_strings import join
-from snaketrain.strategies.base import Strategy
-from snaketrain.strategies.gradients import LossSums, Objective
+from snaketrain.strategies.base import LossSums, Objective, Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits
 from snaketrain.training.building import (
@@ -29,18 +28,17 @@ from snaketrain.training.building import (
     start_strategy,
 )
 from snaketrain.training.callbacks.base import Callbacks
-from snaketrain.training.checkpoints.best_metric import BestMetric
 from snaketrain.training.checkpoints.formats import make_format
+from snaketrain.training.checkpoints.ranking import BestMetric
 from snaketrain.training.checkpoints.store import Checkpoints
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
-from snaketrain.training.nonfinite import Diverged, NonfiniteSteps, nonfinite_ranks
 from snaketrain.training.options import TrainerOptions
-from snaketrain.training.out_of_memory import Accumulation
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.planned_steps import PlannedStep, PlannedSteps
+from snaketrain.training.recovery import Accumulation, Diverged, NonfiniteSteps, nonfinite_ranks
 from snaketrain.training.reused_evaluations import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import seed_step, train_step

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.setting_strings import by_key, join, split
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 VERSION = 2  # of what is digested here: fingerprints of another version are never equal
 
@@ -36,20 +36,20 @@ EVALUATION_ARGUMENTS = {"module": "metrics", "causal_lm": "generate", "seq2seq":
 
 # modules that decide no weights: they measure ...
 MEASURING = (
-    "snaketrain.tasks.baselines",
     "snaketrain.tasks.measuring",
-    "snaketrain.tasks.metric_modes",
+    "snaketrain.tasks.measuring",
+    "snaketrain.tasks.metric_names",
     "snaketrain.tasks.metric_names",
     "snaketrain.tasks.metrics",
     "snaketrain.tasks.text_metrics",
     "snaketrain.training.evaluation",
-    "snaketrain.training.gathering",
+    "snaketrain.training.evaluation",
 )
 # ... or decide when a training ends, what it reports, and the learning rates, which are compared themselves
 NOT_MEASURING = (
     "snaketrain.training.early_stopping",
     "snaketrain.training.metric_window",
-    "snaketrain.training.names",
+    "snaketrain.training.metric_window",
     "snaketrain.training.reuse",
     "snaketrain.training.schedules",
     "snaketrain.training.stop_agreement",

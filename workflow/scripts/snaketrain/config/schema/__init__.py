@@ -11,14 +11,10 @@ from pydantic import Field
 from snaketrain.config.schema.base import LARGEST, Name, Section, Use
 from snaketrain.config.schema.compute import Compute
 from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import Evaluate, Select
-from snaketrain.config.schema.evaluation_sets import EvaluationSet, set_problems
-from snaketrain.config.schema.metrics import Metric
-from snaketrain.config.schema.model import LOADING_ARGUMENTS, InitialWeights, Model
-from snaketrain.config.schema.predict import Inputs, ReadInputs, prediction_problems
-from snaketrain.config.schema.sources import Examples, Source
+from snaketrain.config.schema.evaluation import Evaluate, EvaluationSet, Inputs, ReadInputs, Select, prediction_problems, set_problems
+from snaketrain.config.schema.model import LOADING_ARGUMENTS, Examples, InitialWeights, Model, Source
 from snaketrain.config.schema.tracking import Tracking
-from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Train
+from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, Metric, Train
 
 __all__ = [
     "ARGUMENTS_WITH_SETTINGS",

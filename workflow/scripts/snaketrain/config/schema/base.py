@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 LARGEST = 10**9  # whole numbers beyond it are more likely typos, and arithmetic with them may overflow
 Positive = Annotated[int, Field(gt=0, le=LARGEST)]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from snaketrain.config.schema.base import Fraction, Name, Positive, Section, Seed, is_null
-from snaketrain.config.schema.sources import Examples, Source
+from snaketrain.config.schema.model import Examples, Source
 from snaketrain.data.cells import as_text
 from snaketrain.labels import label_kind, label_kinds
-from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.strict_json import Json
 
 if TYPE_CHECKING:
     LabelKindName = str

@@ -1,13 +1,51 @@
-"""The sections `select` and `evaluate`."""
+"""The sections `evaluate`, `evaluation_sets` and `predict`: what the selected model is measured on, and what it predicts."""
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from snaketrain.config.schema.base import Positive, Section, is_empty, is_null, is_one
-from snaketrain.config.schema.generation import Generate
-from snaketrain.config.schema.metrics import Metrics
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER, LARGEST, NotNegative, Positive, Section, is_empty, is_null, is_one
+from snaketrain.config.schema.data import CellByColumn, Data, NameByLabel
+from snaketrain.config.schema.model import Examples, Source
+from snaketrain.config.schema.train import Metrics, Train
+from snaketrain.labels import label_kind
+from snaketrain.runtime.strict_json import Json
+
+# --- How text is generated where a model's answers are compared with references.
+
+Penalty = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+
+# the metrics of generated texts, and which direction is better
+TEXT_METRICS = {"exact_match": "max", "token_f1": "max", "rouge1": "max", "rouge2": "max", "rougeL": "max", "bleu": "max"}
+
+
+class Generate(Section):
+    """Greedy decoding or beam search: nothing is sampled, so that results can be repeated. null: as in the model's own configuration."""
+
+    max_new_tokens: Positive = Field(128, description="longest answer in tokens; one that has not ended by then is cut off")
+    num_beams: Positive = Field(1, description="beams of the search; 1 is greedy decoding")
+    min_new_tokens: NotNegative | None = Field(None, description="shortest answer in tokens")
+    length_penalty: Penalty | None = Field(None, description="of beam search: above 0 longer answers are preferred, below 0 shorter ones")
+    repetition_penalty: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
+        None, description="above 1: tokens that have already occurred become less likely"
+    )
+    no_repeat_ngram_size: NotNegative | None = Field(None, description="no sequence of this many tokens occurs twice in an answer")
+
+    def applied_to(self, train: Train) -> Train:
+        """The settings of a training, with this generation in place of its own."""
+        arguments = train.task.arguments | {"generate": self.model_dump()}
+        return train.model_copy(update={"task": train.task.model_copy(update={"arguments": arguments})})
+
+
+def generation_of(train: Train) -> Generate | None:
+    """How the evaluations of a training generate answers; None if they do not."""
+    given = train.task.arguments.get("generate")
+    return None if given is None else Generate.model_validate(given)
+
+
+# --- The sections `select` and `evaluate`.
 
 
 class Select(Section):
@@ -53,3 +91,172 @@ class Evaluate(Section):
     def applied_to(self, train: Train) -> Train:
         """The settings of a training, with the generation of the evaluation in place of its own."""
         return self.generate.applied_to(train) if self.generate else train
+
+
+# --- How the rows of files beside the training data are read.
+
+
+class ReadFiles(Section):
+    """How rows are read, where that differs from the training data."""
+
+    text: list[str] | None = Field(None, description="the columns of the text, as many as in `data.text`; null: the same", max_length=2)
+    format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "text"] | None = Field(None, description="null: as `data.format`")
+    encoding: str | None = Field(None, description="null: as `data.encoding`")
+    columns: list[str] | None = Field(
+        None, description="column names, for CSV and TSV files without a header line; null: as `data.columns`; []: there is a header line"
+    )
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: Json) -> Json:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def differences(self) -> dict[str, object]:
+        """The settings of `data` that these replace."""
+        given: dict[str, object] = {name: getattr(self, name) for name in ("text", "format", "encoding") if getattr(self, name) is not None}
+        return given | ({} if self.columns is None else {"columns": self.columns or None})
+
+
+def placed_in(place: str, section: type[ReadFiles], problem: str) -> str:
+    """A problem of files that have settings of their own: it begins with the place, or with the setting there instead of that in `data`."""
+    setting, _, rest = problem.partition(": ")
+    name = setting.removeprefix("data.")
+    return f"{place}.{name}: {rest}" if name != setting and name in section.model_fields else f"{place}: {problem}"
+
+
+def other_number_of_texts(place: str, given: ReadFiles, data: Data) -> list[str]:
+    if given.text is None or len(given.text) == len(data.text):
+        return []
+    return [
+        f"{place} names {len(given.text)} columns, but data.text names {len(data.text)} ({', '.join(data.text)}): name as many, in the same order"
+    ]
+
+
+# --- The section `predict`.
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of files, and part of a setting's dotted key
+
+
+class ReadInputs(ReadFiles):
+    """How the rows of unlabelled files are read, where that differs from the training data."""
+
+    text: list[str] | None = Field(
+        None,
+        description="the columns of the text, as many as in `data.text`, or the column of the chats. If the model was trained on prompts with answers: the "
+        "column of the prompts, to generate answers, or both columns, to get the loss of given answers. null: as in `data`, without the answers",
+        max_length=2,
+    )
+    id: str | None = Field(None, description="a column that is copied to the predictions as `id`; null: the number of the row, from 0")
+    generate: Generate | None = Field(
+        None,
+        exclude_if=is_null,
+        description="how text is generated; null: as in `evaluate.generate`, else `train.task.arguments.generate`, else with the defaults. A language "
+        "model trained on running text continues each text only if this is given, and otherwise reports its loss",
+    )
+
+    def asks_for_text(self, data: Data) -> bool:
+        """Whether text is to be generated, rather than given text scored. Only some tasks can generate."""
+        prompts = data.label is None and data.pair and len(self.text or ()) != 2
+        return bool(data.target or data.messages or prompts or self.generate)
+
+    def reading(self, data: Data, generates: bool) -> Data:
+        """The settings of the training data with these in their place; all rows are read, and no labels.
+
+        `generates`: text is generated, so only the prompts are read.
+        """
+        texts = self.text or ([data.messages] if data.messages else data.text)
+        given = {"messages": texts[0] if data.messages else None, "text": texts[:1] if generates else texts}
+        return data.model_copy(update=self.differences | given | {"label": None, "target": None, "where": {}})
+
+
+class Inputs(Source, ReadInputs):
+    """Files whose rows are to be predicted: where they are, as in a [Source](#source), and how they are read."""
+
+
+def prediction_problems(predict: Mapping[str, Inputs], data: Data) -> Iterator[str]:
+    if predict and data.by_class:
+        yield "predict is for files of text, but the data is a dataset class: remove `predict`"
+    for name, inputs in predict.items():
+        yield from bad_file_name("predict", name)
+        yield from text_problems(f"predict.{name}.text", inputs, data)
+
+
+def text_problems(place: str, inputs: ReadInputs, data: Data) -> list[str]:
+    """Columns that do not match those of the training data; prompts alone match prompts with answers."""
+    if data.messages and len(inputs.text or ()) > 1:
+        return [f"{place} names {len(inputs.text or ())} columns, but chats are in one: name the column of the messages"]
+    prompts = data.label is None and data.pair and len(inputs.text or ()) == 1
+    return [] if prompts else other_number_of_texts(place, inputs, data)
+
+
+def bad_file_name(section: str, name: str) -> Iterator[str]:
+    if not NAME.fullmatch(name):
+        yield f"{section}: {name!r} cannot be a name: files are named after it, so use only letters, digits, - and _"
+
+
+# --- The section `evaluation_sets`.
+
+RESERVED = ("train", "dev", "test")
+ONLY_FOR_FILES = ("text", "target", "label", "labels", "where", "format", "encoding", "columns")
+
+
+class EvaluationSet(ReadFiles, Examples):
+    """Examples on which the trained model is evaluated: where they are, as in [Examples](#examples), and how they are read."""
+
+    target: str | None = Field(None, description="null: as `data.target`")
+    label: str | None = Field(None, description="null: as `data.label`")
+    labels: NameByLabel | None = Field(
+        None,
+        description="names of the training data's classes by the label in the file, such as `{neg: negative, pos: positive}`; null: as `data.labels`",
+    )
+    where: CellByColumn | None = Field(None, description="null: as `data.where`; {}: all rows")
+    limit: Positive | None = Field(None, description="use only this many examples, drawn by `data.split_seed`")
+    checkpoints: Literal["selected", "all"] = Field(
+        "selected", description="`all`: besides the selected checkpoint, every one that `compute.keep_checkpoints` has kept is evaluated"
+    )
+
+    @property
+    def examples(self) -> Examples:
+        return Examples.model_validate({name: getattr(self, name) for name in Examples.model_fields}, context=CONTRADICTIONS_LATER)
+
+    def reading(self, data: Data) -> Data:
+        """The settings of the training data with these instead."""
+        given = {name: getattr(self, name) for name in ("target", "label", "labels", "where") if getattr(self, name) is not None}
+        return data.of_set(self.examples, self.limit, **self.differences, **given)
+
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
+        if self.use is not None and (given := [name for name in ONLY_FOR_FILES if getattr(self, name) is not None]):
+            yield f"`{given[0]}` is for files, but `use` names a dataset class: remove one of them"
+
+
+def set_problems(sets: Mapping[str, EvaluationSet], data: Data) -> Iterator[str]:
+    for name, each in sets.items():
+        place = f"evaluation_sets.{name}"
+        yield from bad_file_name("evaluation_sets", name)
+        if name in RESERVED:
+            yield f"evaluation_sets: {name!r} is the name of a split of `data`: use another name, or set data.{name}"
+        if (each.use is not None) != data.by_class:
+            kinds = ("a dataset class", "files of text") if each.use is not None else ("files of text", "a dataset class")
+            yield f"{place} is {kinds[0]}, but the training data is {kinds[1]}: use the same kind for both"
+            continue
+        yield from other_number_of_texts(f"{place}.text", each, data)
+        for setting in ("target", "label"):
+            if getattr(each, setting) is not None and getattr(data, setting) is None:
+                yield f"{place}.{setting} names a column, but data.{setting} is null, so the model was not trained on one: remove it"
+        yield from _label_problems(place, each, data)
+
+
+def _label_problems(place: str, each: EvaluationSet, data: Data) -> Iterator[str]:
+    if each.labels is None:
+        return
+    if data.label is None or not label_kind(data.label_kind).has_classes:
+        yield f"{place}.labels names classes, but the training data has none: remove it"
+    elif data.labels is not None and (unknown := sorted(set(each.labels.values()) - set(data.labels.values()))):
+        yield f"{place}.labels has the class {unknown[0]!r}, which data.labels does not name: use one of {', '.join(sorted(set(data.labels.values())))}"
+
+
+def placed(name: str, problem: str) -> str:
+    """A problem with an evaluation set's files, which are read like those of a test set."""
+    return problem if name == "test" else placed_in(f"evaluation_sets.{name}", EvaluationSet, problem.removeprefix("data.test: "))

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from snaketrain.config.schema.base import Positive, Section, Seed, with_numbers
-from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.strict_json import Json
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 

@@ -3,14 +3,102 @@
 The position in the data is therefore one integer, the step; a resumed or rescaled training sees the same examples.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from snaketrain.data.loading.batch_counts import BatchCounts
-from snaketrain.data.loading.order import Order
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.training_data import Lengths
+from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
+
+# --- The order of an epoch's examples: sections of a million, each shuffled by itself, so that memory does not grow with the data.
+#
+# A small data set is one section, shuffled as a whole.
+
+SECTION = 1 << 20  # examples that are shuffled together
+BLOCK = 1 << 14  # neighbouring examples, which a section takes together: reading them stays local
+
+
+class Order:
+    """Blocks of neighbouring examples in random order, cut into sections of `size` examples, or a little more."""
+
+    def __init__(self, lengths: Lengths, seed: int, epoch: int, multiple: int = 1):
+        """Every section but the last has a number of examples that is a `multiple` of this one."""
+        self.lengths, self.key = lengths, (seed, epoch)
+        self.section_size = multiple * max(1, SECTION // multiple)
+        self.sections = max(1, math.ceil(len(lengths) / self.section_size))
+        starts = np.arange(0, len(lengths), BLOCK)
+        if self.sections > 1:
+            starts = np.random.default_rng([seed, epoch, 0, 1]).permutation(starts)
+        self.starts, self.ends = starts, np.minimum(starts + BLOCK, len(lengths))
+        self.places = np.cumsum([0, *(self.ends - self.starts)])  # of the blocks, one after another
+
+    def section(self, number: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+        """The examples of a section in random order, their lengths, and a generator for what else is drawn for it."""
+        random = np.random.default_rng([*self.key, number])
+        runs = sorted(self._runs(number))
+        ids = np.concatenate([np.arange(start, end, dtype=_narrow(len(self.lengths))) for start, end in runs] or [np.arange(0)])
+        lengths = np.concatenate([self.lengths[start:end] for start, end in runs] or [np.arange(0)])
+        order = random.permutation(np.arange(len(ids), dtype=_narrow(len(ids))))
+        return ids[order], lengths[order], random
+
+    def _runs(self, section: int) -> Iterator[tuple[int, int]]:
+        """The ranges of neighbouring examples that make up a section."""
+        first, last = section * self.section_size, min((section + 1) * self.section_size, len(self.lengths))
+        block = int(np.searchsorted(self.places, first, side="right")) - 1
+        while first < last:
+            start = int(self.starts[block]) + first - int(self.places[block])
+            count = min(int(self.ends[block]) - start, last - first)
+            yield start, start + count
+            first, block = first + count, block + 1
+
+
+def _narrow(count: int) -> np.dtype:
+    """Every process holds a section's order."""
+    return np.min_scalar_type(count)
+
+
+# --- How many batches of `batch_tokens` tokens the sections of each epoch have: only making all batches tells, so it is remembered.
+#
+# The table has a number for each million examples. It is beside the prepared data, where a resumed training finds it, and other trainings
+# whose batches are the same.
+
+
+class BatchCounts:
+    """`path`: None to remember nothing."""
+
+    def __init__(self, path: Path | None = None):
+        self.path, self.changed = path, False
+        self.ends: dict[str, list[int]] = {}  # by epoch: how many batches are made when each section ends
+        if path:
+            kept = read_if_intact(path, "the batches are counted again", of=path.stem)
+            self.ends = kept["ends"] if kept else {}
+
+    @classmethod
+    def of(cls, data: Manifest, train: Train) -> "BatchCounts":
+        """Those of a training on prepared data."""
+        if train.batch_tokens is None:
+            return cls()
+        code = [file_digest(Path(__file__).with_name(name)) for name in ("batches.py", "examples.py")]
+        key = digest(data.content, train.seed, train.batch_tokens, train.packing, train.block_length, code, np.__version__)
+        return cls(data.folder / ".batch_counts" / f"{key}.json")
+
+    def known(self, epoch: int, count: Callable[[], np.ndarray]) -> np.ndarray:
+        if str(epoch) not in self.ends:
+            self.ends[str(epoch)] = count().tolist()
+            self.changed = True
+        return np.array(self.ends[str(epoch)])
+
+    def save(self) -> None:
+        if self.path and self.changed:
+            with suppress(OSError):  # a folder that may only be read, or a full disk: the next training counts again
+                write_checked(self.path, {"of": self.path.stem, "ends": self.ends})
+                self.changed = False
+
 
 WINDOW_BATCHES = 50  # batches that are sorted by length together: wide enough to save padding, narrow enough to stay random
 

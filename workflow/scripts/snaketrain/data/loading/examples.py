@@ -1,5 +1,6 @@
 """Prepared texts, memory-mapped: nothing is read before a batch asks for it."""
 
+import heapq
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,3 +88,91 @@ def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
     for number, row in enumerate(rows):
         whole[number, : len(row)] = row
     return torch.from_numpy(whole)
+
+
+# --- How texts fill the batches of a language model, where they are not padded one by one.
+#
+# An example is a block of the running text, or a whole text that shares its row with others.
+
+
+class Blocks:
+    """The running text, all texts one after another, in blocks of `length` tokens; only the last one is shorter.
+
+    Each block begins with the last token of the block before, from which its first is predicted: every token of the text but the
+    very first is predicted exactly once.
+    """
+
+    def __init__(self, examples: TextExamples, length: int):
+        # views of the memory-mapped file, of which nothing is read before a block asks for it
+        self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
+        self.starts = np.cumsum([0, *map(len, self.chunks)])
+        self.length, self.pad_token_id = length, examples.pad_token_id
+        self.lengths = BlockLengths(max(0, self.tokens - 1), length)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.starts[-1])
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
+        rows = [self.text(i * self.length, min((i + 1) * self.length + 1, self.tokens)) for i in map(int, ids)]
+        return {"input_ids": padded(rows, self.pad_token_id), "attention_mask": padded(list(map(np.ones_like, rows)), 0)}
+
+    def text(self, start: int, end: int) -> np.ndarray:
+        """The tokens of the running text between two positions."""
+        first, last = np.searchsorted(self.starts, [start, end - 1], side="right") - 1
+        return np.concatenate([self.chunks[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)])
+
+
+class BlockLengths:
+    """Each block has `length` tokens to predict, the last one what is left."""
+
+    def __init__(self, tokens: int, length: int):
+        self.tokens, self.length = tokens, length
+
+    def __len__(self) -> int:
+        return -(-self.tokens // self.length)
+
+    def __getitem__(self, blocks: slice, /) -> np.ndarray:
+        starts = np.arange(*blocks.indices(len(self))) * self.length
+        return np.minimum(self.length, self.tokens - starts)
+
+
+class Packed:
+    """Whole texts one after another, in rows with next to no padding.
+
+    In each text `position_ids` start again from 0, which tells transformers that it must not see those before it in the row.
+    """
+
+    def __init__(self, examples: TextExamples):
+        self.examples, self.lengths = examples, examples.lengths
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
+        tokens = self.examples.rows("input_ids", ids)
+        shares = in_rows(np.array([len(text) for text in tokens]))
+        batch = {"input_ids": _joined(tokens, shares, self.examples.pad_token_id)}
+        batch["position_ids"] = _joined([np.arange(len(text)) for text in tokens], shares, 0)  # so each padding token is a text of its own
+        if self.examples.pairs:
+            batch["token_type_ids"] = _joined(self.examples.rows("token_type_ids", ids), shares, 0)
+        return batch
+
+
+def in_rows(lengths: np.ndarray) -> list[list[int]]:
+    """Which texts share a row: rows about as long as the longest text, since attention costs the square of it, and nearly equal."""
+    rows = max(1, int(lengths.sum()) // max(1, *lengths))
+    shares: list[list[int]] = [[] for _ in range(rows)]
+    filled = [(0, row) for row in range(rows)]
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        used, row = heapq.heappop(filled)  # the emptiest
+        shares[row].append(number)
+        heapq.heappush(filled, (used + int(lengths[number]), row))
+    return shares
+
+
+def _joined(texts: list[np.ndarray], shares: list[list[int]], fill: int) -> torch.Tensor:
+    return padded([np.concatenate([texts[number] for number in share]) for share in shares], fill)

@@ -15,7 +15,7 @@ from snaketrain.data.loading.items import Items, make, numbered
 from snaketrain.data.loading.streams import IterableDataset, Stream, is_stream
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.text.splitting import SPLITS, assign
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:

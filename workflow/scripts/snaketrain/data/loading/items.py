@@ -7,11 +7,10 @@ import numpy as np
 import torch
 
 from snaketrain.config.references import NotFound, load
-from snaketrain.data.loading.collating import BadItem, Collating
 from snaketrain.data.loading.randomness import one_thread, preserved_randomness, seed_all
-from snaketrain.data.loading.training_data import Batch
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.data.loading.training_data import BadItem, Batch, Collating
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import resolved
 
 

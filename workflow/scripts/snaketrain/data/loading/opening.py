@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from snaketrain.config.schema import Train
-from snaketrain.data.loading.examples import TextExamples
+from snaketrain.data.loading.examples import Blocks, Packed, TextExamples
 from snaketrain.data.loading.items import make, open_items
-from snaketrain.data.loading.layouts import Blocks, Packed
 from snaketrain.data.loading.streams import Stream, is_stream
 from snaketrain.data.loading.training_data import TrainingData
 from snaketrain.data.prepared_files import split_files
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 FIRST = 100_000  # examples whose lengths are compared
 

@@ -11,7 +11,7 @@ from snaketrain.data.sharded.dealing import RawFile
 from snaketrain.data.sources.data_issues import BadData
 from snaketrain.data.sources.reading import rows
 from snaketrain.data.text.surveying import Survey, Surveyor, classes
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 
 def survey_file(data: Data, file: RawFile, root: Path) -> JsonObject:

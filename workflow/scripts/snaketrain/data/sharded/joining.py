@@ -9,14 +9,13 @@ from snaketrain.config.schema import Data
 from snaketrain.data.prepared_files import open_table
 from snaketrain.data.sharded.repetitions import among, read_keys, repeated
 from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.text.preparing import check_train, report_untrained
+from snaketrain.data.text.preparing import TrainedOn, check_train, report_untrained
 from snaketrain.data.text.splitting import SPLITS
 from snaketrain.data.text.surveying import Surveyor, nothing_usable, refuse_unusable_labels
-from snaketrain.data.text.trained_on import TrainedOn
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 COUNTS = ("examples", "tokens", "longest", "truncated", "target_tokens", "longest_target")  # of a split; the longest are no sums
 LARGEST = ("longest", "longest_target")

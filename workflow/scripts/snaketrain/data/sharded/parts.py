@@ -6,6 +6,7 @@ when it is complete: a job that is killed leaves nothing that looks like a part.
 
 import os
 import shutil
+import tempfile
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,20 +19,20 @@ import pyarrow.compute
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sharded.classes import class_numbers
-from snaketrain.data.sharded.dealing import RawFile
+from snaketrain.data.sharded.dealing import RawFile, assign_by_key, splits_of, text_key
 from snaketrain.data.sharded.repetitions import write_keys
-from snaketrain.data.sharded.splitting import assign_by_key, splits_of, text_key
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.reading import RawRow, check_columns, readable, rows
-from snaketrain.data.text.split_files import SplitWriter
+from snaketrain.data.text.split_files import SplitWriter, in_batches, progress, row_schema
 from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.spooling import in_batches, progress, row_schema
 from snaketrain.data.text.surveying import Example, Surveyor
-from snaketrain.data.tokenization.tokenizer import Tokenizer
+from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.tokenization.opening import with_tokenizer
+from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.integrity import damage, digests
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
+from snaketrain.runtime.strict_json import JsonObject
 
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows
 
@@ -114,3 +115,34 @@ def _with_split(batches: Iterator[pyarrow.RecordBatch], source: str, data: Data)
         keys = np.fromiter(map(text_key, texts), np.uint64, len(batch))
         batch = batch.append_column(KEYS, pyarrow.array(keys))
         yield batch.append_column(SPLIT, pyarrow.array(assign_by_key(keys, source, data)))
+
+
+# --- Prepares the files of a shard, except those that were prepared before.
+
+
+def prepare_parts(
+    data: Data, files: dict[Path, RawFile], root: Path, tokenizer: Path, found_classes: list[str], cores: int = 1
+) -> dict[str, Manifest]:
+    """The part of each file by the file's title; `files`: by the folders of their parts; `tokenizer`: the folder of the fetched one."""
+    parts = {file.title: part for folder, file in files.items() if (part := kept_part(folder))}
+    missing = {folder: file for folder, file in files.items() if file.title not in parts}
+    if parts:
+        print(f"{len(parts)} of {len(files)} files were prepared before", flush=True)
+    if not missing:
+        return parts
+
+    def make(opened: Tokenizer) -> dict[str, Manifest]:
+        made: dict[str, Manifest] = {}
+        try:
+            for folder, file in missing.items():
+                made[file.title] = make_part(folder, data, file, root, opened, found_classes)
+                print(f"{file.title}: {made[file.title].facts['rows']} rows", flush=True)
+        except TokensDiffer:  # what was made with this tokenizer may not be used
+            for part in made.values():
+                shutil.rmtree(part.folder)
+            raise
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tokenizer(tokenizer, copied := Path(folder) / "tokenizer", data.pair)
+        return parts | with_tokenizer(copied, data, cores, make)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 RARE = 0.01  # a larger share of unusable rows is an error in the file or the settings; a smaller one is dropped and counted
 

@@ -18,11 +18,10 @@ from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
 from snaketrain.data.sources.local_files import MOST_SHOWN, LocalFiles, counted, find, passed_over, problem_of, told
 from snaketrain.data.sources.objects import Unreachable, download_all, stored_files
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.file_systems import let_hub_do_without_locks
-from snaketrain.runtime.full_disk import explained
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.file_systems import explained, let_hub_do_without_locks
 from snaketrain.runtime.manifests import file_digest
 from snaketrain.runtime.secret_forms import without_secrets
+from snaketrain.runtime.strict_json import JsonObject
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 

@@ -15,7 +15,7 @@ from snaketrain.data.sources.file_slices import WHOLE, FileSlice, Lines, lines_o
 from snaketrain.data.sources.json_rows import json_rows
 from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet

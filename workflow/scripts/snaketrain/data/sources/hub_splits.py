@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from snaketrain.config.errors import nearest
 from snaketrain.data.sources.formats import COMPRESSED, FORMATS
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 
 class NoSuchSplit(Exception):

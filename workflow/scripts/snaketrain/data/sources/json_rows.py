@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from snaketrain.data.sources.data_issues import BadData
-from snaketrain.runtime.json_types import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 CHARACTERS = 2**16  # of an array that are read at once; more where an object, or a line, is longer
 SPACE = re.compile(r"\s*")

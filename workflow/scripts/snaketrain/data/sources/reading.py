@@ -8,13 +8,12 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import NotText, as_text
+from snaketrain.data.cells import NotText, as_messages, as_text
 from snaketrain.data.sources.data_issues import BadData, DataIssues
 from snaketrain.data.sources.file_slices import WHOLE, FileSlice
 from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows, refuse_other_compression
-from snaketrain.data.sources.messages import as_messages
 from snaketrain.labels import label_kind
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 PREVIEW_ROWS, PREVIEW_SECONDS, PREVIEW_FILES = 20_000, 1.5, 50
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import is_answered
 from snaketrain.data.sources.data_issues import RARE, BadData, DataIssues
-from snaketrain.data.sources.messages import is_answered
 from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD

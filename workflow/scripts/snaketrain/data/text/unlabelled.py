@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from snaketrain.config.schema import Data, ReadInputs
-from snaketrain.data.cells import as_text
+from snaketrain.data.cells import ASSISTANT, as_messages, as_text, read_messages
 from snaketrain.data.sources.data_issues import DESCRIPTIONS, BadData, DataIssues
-from snaketrain.data.sources.messages import ASSISTANT, as_messages, read_messages
 from snaketrain.data.sources.reading import cell, rows
-from snaketrain.data.text.split_files import SplitWriter
-from snaketrain.data.text.spooling import in_batches, row_schema
+from snaketrain.data.text.split_files import SplitWriter, in_batches, row_schema
 from snaketrain.data.text.surveying import Example, decodable
 from snaketrain.data.tokenization.opening import open_tokenizer, with_tokenizer
 from snaketrain.data.tokenization.prompts import open_prompt_tokenizer

@@ -15,10 +15,10 @@ import pyarrow
 from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import ASSISTANT, read_messages
 from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.messages import ASSISTANT, read_messages
 from snaketrain.data.tokenization.tokenizer import TOKENS, TYPES, BatchTokenizer, token_schema
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 Render: TypeAlias = Callable[..., tuple[list[str], list[list[tuple[int, int]]]]]
 MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\s*-?%\}")

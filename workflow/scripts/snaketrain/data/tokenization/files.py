@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData
-from snaketrain.runtime.json_types import Json, JsonObject
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer

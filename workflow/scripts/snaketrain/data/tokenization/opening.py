@@ -12,9 +12,14 @@ from snaketrain.data.tokenization.chats import ChatTokenizer
 from snaketrain.data.tokenization.fast import FastTokenizer
 from snaketrain.data.tokenization.files import end_token_id, load_library_tokenizer
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
-from snaketrain.data.tokenization.plain import PlainTokenizer
-from snaketrain.data.tokenization.targets import TargetTokenizer, source_and_target
-from snaketrain.data.tokenization.tokenizer import BatchTokenizer, Tokenizer, TokensDiffer
+from snaketrain.data.tokenization.tokenizer import (
+    BatchTokenizer,
+    PlainTokenizer,
+    TargetTokenizer,
+    Tokenizer,
+    TokensDiffer,
+    source_and_target,
+)
 
 Made = TypeVar("Made")
 Opening = Callable[[Path, Data, int, bool], AbstractContextManager[Tokenizer]]

@@ -8,16 +8,14 @@ import pyarrow
 from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import ASSISTANT
 from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.messages import ASSISTANT
 from snaketrain.data.tokenization.chats import ChatTokenizer
 from snaketrain.data.tokenization.files import load_library_tokenizer
 from snaketrain.data.tokenization.opening import make_tokenizer
 from snaketrain.data.tokenization.parallel import ParallelTokenizer
-from snaketrain.data.tokenization.plain import PlainTokenizer
-from snaketrain.data.tokenization.targets import source_and_target
-from snaketrain.data.tokenization.tokenizer import TOKENS, BatchTokenizer, Tokenizer
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.data.tokenization.tokenizer import TOKENS, BatchTokenizer, PlainTokenizer, Tokenizer, source_and_target
+from snaketrain.runtime.strict_json import JsonObject
 
 ANSWER = "a"  # any text: what comes before it is the prompt
 

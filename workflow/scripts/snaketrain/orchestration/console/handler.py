@@ -19,7 +19,7 @@ from snaketrain.orchestration.console.display import Display
 from snaketrain.orchestration.console.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.training_progress import duration
 from snaketrain.slurm.jobs import Work
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snaketrain.config.references import NotFound, find, module_file
-from snaketrain.config.schema import Settings, Use, module_task
-from snaketrain.config.schema.module_task import problems
+from snaketrain.config.schema import Settings, Use, tasks
+from snaketrain.config.schema.tasks import problems
 from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.measuring_errors import loss_errors, metric_errors, named_metric_errors, named_metrics
@@ -41,7 +41,7 @@ def reference_errors(run: Settings) -> Iterator[str]:
     if run.train.task.use == "module":  # its arguments define it
         wrong = problems(run.train.task.arguments)
         yield from wrong
-        module_settings = None if wrong else module_task.ModuleSettings(**run.train.task.arguments)
+        module_settings = None if wrong else tasks.ModuleSettings(**run.train.task.arguments)
     if run.train.task.use == "text_classification":
         yield from loss_errors(run)
     for reference in references(run, module_settings):
@@ -72,7 +72,7 @@ def definition_file(reference: Reference) -> tuple[Path | None, str]:
     return file, name
 
 
-def references(run: Settings, module_settings: module_task.ModuleSettings | None) -> Iterator[Reference]:
+def references(run: Settings, module_settings: tasks.ModuleSettings | None) -> Iterator[Reference]:
     train = run.train
     yield Reference("train.task.use", train.task.use, "tasks", None if train.task.use in CHECKED_BY_CLASS else train.task.arguments)
     yield Reference("model.use", run.model.use, None, run.model.arguments)

@@ -8,11 +8,11 @@ from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.mesh_shape import is_used
 from snaketrain.config.references import NotFound
 from snaketrain.config.schema import Settings, Use
-from snaketrain.config.schema.generation import TEXT_METRICS, Generate
+from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
 from snaketrain.orchestration.inspection.signatures import signature_of_use
 from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
-from snaketrain.runtime.json_types import Json
+from snaketrain.runtime.strict_json import Json
 
 ARGUMENT = "train.task.arguments.generate"
 TASKS = ("causal_lm", "seq2seq")

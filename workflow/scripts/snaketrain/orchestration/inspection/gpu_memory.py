@@ -17,8 +17,8 @@ from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_files
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.own_files import class_files, dataset_classes
-from snaketrain.runtime.json_types import JsonObject
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
+from snaketrain.runtime.strict_json import JsonObject
 
 STORE = Path(".snakemake/snaketrain-plans.json")
 SECONDS_A_RUN = 120

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Metric, Settings
-from snaketrain.config.schema.module_task import problems
-from snaketrain.config.schema.text_task import TextClassificationSettings
+from snaketrain.config.schema.tasks import TextClassificationSettings, problems
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.inspection.signatures import argument_errors, signature_of_use
 from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, known_here, logged_metrics, own_metrics, train_settings
-from snaketrain.tasks.metric_modes import mode_of
-from snaketrain.tasks.metric_names import is_short, short_names
+from snaketrain.tasks.metric_names import is_short, mode_of, short_names
 
 
 def metric_errors(run: Settings) -> Iterator[str]:

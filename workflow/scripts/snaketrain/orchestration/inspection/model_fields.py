@@ -12,7 +12,7 @@ from snaketrain.config.references import NotFound, likely_files, module_file
 from snaketrain.config.schema.model import LOADING_ARGUMENTS
 from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, definition_of
 from snaketrain.orchestration.inspection.signatures import taken_by, type_mismatch
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 
 ROPE_FIELDS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
 INITIALIZERS = ("__init__", "__post_init__", "convert_rope_params_to_dict")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Metric, Settings, Train
-from snaketrain.config.schema.module_task import ModuleSettings, problems
+from snaketrain.config.schema.tasks import ModuleSettings, problems
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.orchestration.inspection.definitions import class_attribute
-from snaketrain.tasks.metric_modes import MODES, Modes, modes_of
-from snaketrain.tasks.metric_names import KNOWN, Known, is_short
+from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, modes_of
 
 UNKNOWN = "unknown"  # instead of a mode: known only once the training runs
 

@@ -1,14 +1,19 @@
 """From a sharded checkpoint to safetensors files, without a process group, and with one file's tensors in memory at a time."""
 
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from snaketrain.models.weight_files import MOST_BYTES, files_of, write_index
+from snaketrain.training.checkpoints.exported import exported_files
+from snaketrain.training.checkpoints.formats import is_sharded
 from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
 
 
@@ -40,3 +45,36 @@ def write_file(checkpoint: Path, module: str, tensors: dict[str, TensorStorageMe
         load(room, storage_reader=FileSystemReader(checkpoint / part), no_dist=True)
         content[name] = room[f"{module}.{name}"]
     save_file(content, file, metadata={"format": "pt"})
+
+
+# --- The average of the weights of several checkpoints, whose files are mapped into memory.
+
+
+def average_checkpoints(checkpoints: list[Path], folder: Path) -> None:
+    """Write the average as the weights of one checkpoint would be; whole numbers, such as counters, are those of the first."""
+    with TemporaryDirectory(dir=folder) as temporary:
+        folders = [whole(checkpoint, Path(temporary, str(number))) for number, checkpoint in enumerate(checkpoints)]
+        files = [exported_files(each) for each in folders]
+        for name in files[0]:
+            average_files([each[name] for each in files], folder / name)
+        for path in folders[0].glob("*.safetensors.index.json"):
+            shutil.copyfile(path, folder / path.name)
+
+
+def whole(checkpoint: Path, room: Path) -> Path:
+    """The folder of a checkpoint's safetensors files."""
+    if not is_sharded(checkpoint):
+        return checkpoint
+    room.mkdir()
+    export_weights(checkpoint, room)
+    return room
+
+
+def average_files(files: list[Path], to: Path) -> None:
+    opened = [load_file(file) for file in files]  # memory-mapped
+    save_file({name: mean([tensors[name] for tensors in opened]) for name in opened[0]}, to, metadata={"format": "pt"})
+
+
+def mean(tensors: list[Tensor]) -> Tensor:
+    first = tensors[0]
+    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(first.dtype) if first.is_floating_point() else first

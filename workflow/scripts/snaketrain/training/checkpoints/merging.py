@@ -9,7 +9,7 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.adapters import to_peft
 from snaketrain.models.weight_files import read_weights, save_weights
-from snaketrain.runtime.json_types import JsonObject
+from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.base import Task
 

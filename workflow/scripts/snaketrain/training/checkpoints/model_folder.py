@@ -42,7 +42,7 @@ def export(checkpoints: list[Path], training: Manifest, tokenizer: Path, folder:
     described = [best / TASK, *(training.folder / "description").glob("*"), *tokenizer.glob("*")]
     copied = {path.name: path for path in described}
     if len(checkpoints) > 1:
-        from snaketrain.training.checkpoints.averaging import average_checkpoints  # with torch
+        from snaketrain.training.checkpoints.exporting import average_checkpoints  # with torch
 
         average_checkpoints(checkpoints, folder)
     elif (best / "weights").is_dir():

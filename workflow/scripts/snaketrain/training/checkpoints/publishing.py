@@ -14,8 +14,8 @@ from typing import Protocol, TypeAlias, TypedDict, TypeVar
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
-from snaketrain.runtime.json_types import Json
 from snaketrain.runtime.manifests import file_digest, write_json
+from snaketrain.runtime.strict_json import Json
 
 LISTING, STATE = "checkpoint.json", "state.json"
 # torch and safetensors raise errors of their own on a full disk; torch's CheckpointException is not an Exception

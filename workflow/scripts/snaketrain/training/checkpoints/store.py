@@ -12,10 +12,9 @@ from snaketrain.runtime.background import Background
 from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.strategies.base import Strategy
-from snaketrain.training.checkpoints.best_metric import Selection
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
 from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, STATE, Peers, becomes_visible, damage, publish, publish_again
-from snaketrain.training.checkpoints.ranking import CheckpointState, best_first, evaluated, read_state
+from snaketrain.training.checkpoints.ranking import CheckpointState, Selection, best_first, evaluated, read_state
 from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
 from snaketrain.training.plan import folder_name

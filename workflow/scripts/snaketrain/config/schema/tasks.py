@@ -1,20 +1,44 @@
-"""The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
-
-Nothing here imports torch: they are checked before any job starts, which is also how the names of the metrics are known.
-"""
+"""The arguments of the tasks that come with snaketrain."""
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import expectation, nearest
-from snaketrain.config.schema import LARGEST, Section, Use
 from snaketrain.config.schema import Metric as AnyMetric
-from snaketrain.runtime.json_types import JsonObject
-from snaketrain.tasks.metric_modes import Modes, declared_mode
+from snaketrain.config.schema import Use
+from snaketrain.config.schema.base import LARGEST, Fraction, Section
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.tasks.metric_names import Modes, declared_mode
+
+# --- The arguments of `tasks/text_classification.py` as a class: how the loss weighs examples. Nothing here imports torch.
+
+ClassWeight = Annotated[float, Field(ge=0, le=LARGEST)]
+
+
+class TextClassificationSettings(Section):
+    """The loss that is trained. Evaluations report the plain one, so that runs with different losses can be compared."""
+
+    class_weights: Literal["balanced"] | dict[str, ClassWeight] | None = Field(
+        None,
+        description="the weight of each class by name, 1 if it is left out; `balanced`: the rarer a class is in the training data, the larger its weight. With `label_kind: classes`, the weight of having the class",
+    )
+    label_smoothing: Fraction = Field(0.0, description="the share of the right answer's probability that is spread over all answers")
+    focal_gamma: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.0, description="the focal loss: an example's loss times (1 - probability of the right answer) to this power"
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        if self.label_smoothing and self.focal_gamma:
+            yield "label_smoothing and focal_gamma: the focal loss is of the right answer alone; keep one of the two"
+
+
+# --- The arguments of `tasks/module.py` as classes: losses, regularisers and metrics that the configuration declares.
+#
+# Nothing here imports torch: they are checked before any job starts, which is also how the names of the metrics are known.
 
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
