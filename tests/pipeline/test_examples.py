@@ -335,7 +335,11 @@ def run_together(folder: Path, names: list[str]) -> Path:
     for name in names:
         sections = configuration(name)
         changes = sections.pop("runs")
-        runs |= {f"{name}-{run}": merged(sections, nested(change)) for run, change in changes.items()}
+        for run, change in changes.items():
+            settings = merged(sections, new := nested(change))
+            if "steps" in new.get("train", {}):  # which takes the place of the section's epochs
+                settings["train"].pop("epochs", None)
+            runs[f"{name}-{run}"] = settings
     run_all(folder, {"runs": runs})
     return folder
 
