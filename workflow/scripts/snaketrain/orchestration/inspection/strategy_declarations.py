@@ -55,9 +55,14 @@ class InvalidDeclaration(Exception):
     """A declaration that is computed or of the wrong type; the message names it."""
 
 
+def compared_strategy(strategy: Use) -> Use:
+    """`single` is what `auto` stands for with one process, and is refused with several: changing one into the other reruns nothing."""
+    return Use(use="auto") if strategy == Use(use=AUTO[0]) else strategy
+
+
 def strategy_files(use: str) -> list[Path]:
     """The code that `train.strategy` may run; the same for any number of processes."""
-    return [file for name in (AUTO if use == "auto" else (use,)) if (file := find(name, PACKAGE)[0])]
+    return [file for name in (AUTO if use in ("auto", AUTO[0]) else (use,)) if (file := find(name, PACKAGE)[0])]
 
 
 def strategy_info(use: str) -> StrategyInfo:

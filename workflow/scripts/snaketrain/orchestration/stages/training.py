@@ -6,6 +6,7 @@ from pathlib import Path
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Compute
 from snaketrain.orchestration.evaluation_sets import run_of
+from snaketrain.orchestration.inspection.strategy_declarations import compared_strategy
 from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import initial
 from snaketrain.orchestration.script_options import Option, option_words
@@ -29,7 +30,8 @@ class Training(ModelStage):
     def settings(self, job: str) -> list[str]:
         run = self.settings_of(job)
         selection = strings("select", run.select) if run.train.depends_on_selection else []
-        return [*strings("model", run.model), *strings("train", train_settings(run)), *selection]
+        train = train_settings(run).model_copy(update={"strategy": compared_strategy(run.train.strategy)})
+        return [*strings("model", run.model), *strings("train", train), *selection]
 
     def options(self, job: str, threads: int) -> dict[str, Option]:
         """None of these changes the result."""
