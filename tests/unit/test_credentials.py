@@ -138,6 +138,7 @@ def test_secrets_in_the_environment(monkeypatch, name):
 def test_ordinary_words_in_the_environment_are_not_hidden(monkeypatch):
     ordinary = {
         "SORT_KEY": "accuracy",
+        "MLFLOW_TRACKING_URI": "sqlite:////data/anna/new-project/mlflow.db",
         "SSH_KEY": "/home/anna/.ssh/id_ed25519",
         "A_TOKEN": "short",
         "DB_PASS": "123456",
