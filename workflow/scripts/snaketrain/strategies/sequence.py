@@ -24,6 +24,7 @@ from snaketrain.models.call_types import Args, Kwargs, Value
 
 NAME = "snaketrain_context"  # among the attentions of transformers
 HEADS, POSITION = 1, 2  # dimensions of queries, keys and values
+POSITION_OF_HIDDEN = 1  # the dimension of hidden states that counts positions
 
 
 class ContextAttention:
@@ -178,12 +179,12 @@ class SequenceDimension:
             self.whole = None
             return args, kwargs
         hidden: Tensor = given[HIDDEN]
-        length = hidden.shape[POSITION]
+        length = hidden.shape[POSITION_OF_HIDDEN]
         self.whole = Whole(length, -(-length // self.pieces) * self.pieces)
         hidden = pad(hidden, (0, 0, 0, self.whole.padded - length))
         if self.context:
             self.context.calls = 0
-            hidden = self.context.piece(hidden, POSITION)
+            hidden = self.context.piece(hidden, POSITION_OF_HIDDEN)
         if self.tensor:
             hidden = DTensor.from_local(hidden, self.tensor, [Replicate()], run_check=False).redistribute(placements=[Shard(1)]).to_local()
         return (), given | {HIDDEN: hidden}
@@ -210,7 +211,7 @@ class SequenceDimension:
         if self.tensor:
             hidden = DTensor.from_local(hidden, self.tensor, [Shard(1)], run_check=False).redistribute(placements=[Replicate()]).to_local()
         if self.context and self.joins:
-            hidden = self.context.gathered(hidden, POSITION)
+            hidden = self.context.gathered(hidden, POSITION_OF_HIDDEN)
         if self.joins:
             hidden = hidden[:, : self.whole.length]
         if hidden._is_view():  # FSDP2's hook at the end of a block would be lost if a model changed it in place
@@ -227,11 +228,11 @@ class SequenceDimension:
             return value
         if isinstance(value, tuple):  # such as the cosines and sines of rotary embeddings
             return tuple(self._fitting(name, each, whole) for each in value)
-        if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[POSITION] != whole.length:
+        if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[POSITION_OF_HIDDEN] != whole.length:
             return value
         padding = [0, 0] * (value.ndim - 2) + [0, whole.padded - whole.length]
         value = pad(value, padding)
-        return self.context.piece(value, POSITION) if self.context else value
+        return self.context.piece(value, POSITION_OF_HIDDEN) if self.context else value
 
     def _mask(self, mask: Tensor | None, whole: Whole, device: torch.device) -> Tensor | None:
         """The mask of (batch, 1, query, key): positions that were added see all, and nothing sees them."""
