@@ -143,6 +143,27 @@ def test_the_script(tmp_path):
     assert (results / "comparison/manifest.json").is_file()
 
 
+def test_looks_at_a_comparison_are_remembered(tmp_path):
+    changes = {f"{name}-seed={seed}": {"train.seed": seed, "train.batch_size": size, "skill": skill + seed / 50}
+               for name, size, skill in (("large", 64, 0.8), ("small", 8, 0.7)) for seed in range(3)}  # fmt: skip
+    results = make_workspace(tmp_path, changes)
+
+    def compared(seeds: int) -> subprocess.CompletedProcess:
+        names = [name for name in changes if int(name[-1]) < seeds]
+        return subprocess.run(script(results, *names), capture_output=True, text=True, check=True)
+
+    first, again, more = compared(2), compared(2), compared(3)
+    assert "95 % interval" in first.stdout and "before" not in first.stdout
+    assert "95 % interval" in again.stdout and "before" not in again.stdout, "the same seeds are no new look"
+    assert "98.75 % interval" in more.stdout and "They were compared once before with fewer or other seeds" in more.stdout
+    assert "compared once before" in (results / "comparison/index.html").read_text(encoding="utf-8")
+    looks = results / "comparison/looks.json"
+    looks.write_text(looks.read_text(encoding="utf-8").replace("[", "[9, ", 1), encoding="utf-8")
+    damaged = compared(3)
+    assert "looks.json: cannot be used" in damaged.stderr and "95 % interval" in damaged.stdout
+    assert "looks.json was damaged" in (results / "comparison/index.html").read_text(encoding="utf-8")
+
+
 def test_a_missing_result_is_reported_with_its_path(tmp_path):
     results = make_workspace(tmp_path, {"one": {}})
     (results / "runs/one/selection/selection.json").unlink()

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from snaketrain.evaluation.paired import Contender, bootstrap, difference, mcnemar_test, over_seeds
+from snaketrain.evaluation.paired import Contender, bootstrap, difference, level_of, mcnemar_test, over_seeds
 from snaketrain.evaluation.predictions import Predictions, read_predictions
-from snaketrain.evaluation.verdicts import verdict, warnings
+from snaketrain.evaluation.verdicts import Looks, verdict, warnings
 from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.runtime.rounding import rounded
 
@@ -29,9 +29,9 @@ def of_answers(correct: np.ndarray) -> Predictions:
 
 
 def group(name: str, answers: list[np.ndarray], **changes) -> dict:
-    members = [{"run": f"{name}-{seed}", "test_accuracy": float(np.mean(each))} for seed, each in enumerate(answers)]
+    members = [{"run": f"{name}-{seed}", "train.seed": seed, "test_accuracy": float(np.mean(each))} for seed, each in enumerate(answers)]
     mean = float(np.mean(answers))
-    return {"run": name, "data": "d", "runs": [member["run"] for member in members], "members": members, "selected_by": "accuracy",
+    return {"run": name, "configuration": name, "data": "d", "runs": [member["run"] for member in members], "members": members, "selected_by": "accuracy",
             "mode": "max", "selected_value": mean, "dev_accuracy": mean, "test_accuracy": mean} | changes  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_runs_with_other_development_examples_are_not_ranked():
 
 def test_a_seed_without_the_metric_is_not_counted():
     """Such as an AUROC of a test set on which one model's answers are constant."""
-    undefined = {"run": "a-1", "test_accuracy": math.nan}
+    undefined = {"run": "a-1", "train.seed": 1, "test_accuracy": math.nan}
     ours = group("a", [answers(180)])
     found = verdict(
         [group("b", [answers(120)]), ours | {"runs": ["a-0", "a-1"], "members": [*ours["members"], undefined]}], lambda *_: None
@@ -330,6 +330,48 @@ def test_runs_below_their_baseline_are_named():
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_equal_configurations_are_seldom_called_better(seeds):
     assert simulation.rate(seeds, simulation.Population(), repeats=200) <= 0.05
+
+
+def test_adding_seeds_until_it_says_better_is_corrected():
+    found = simulation.rates_of_looking(range(2, 9), simulation.Population(of_seeds=0.4), repeats=300)
+    assert found["each look at 5 %"] > 0.1 and found["a level for each look"] <= 0.05
+
+
+def test_looks_are_counted_although_others_are_the_best_then():
+    looks, groups = (
+        Looks(),
+        {name: group(name, [answers(right), answers(right, seed=1)]) for name, right in (("a", 180), ("b", 170), ("c", 160))},
+    )
+    assert "95 % interval" in verdict(list(groups.values()), lambda run, split: None, looks)
+    groups["c"] = group("c", [answers(190, seed=seed) for seed in range(3)])
+    found = verdict(list(groups.values()), lambda run, split: None, looks)
+    assert found.startswith("c ") and "98.75 % interval" in found
+
+
+def test_each_look_with_more_seeds_has_a_lower_level():
+    every = {"a": [answers(150 + 8 * n, seed=n) for n in range(4)], "b": [answers(110 + 8 * n, seed=n + 9) for n in range(4)]}
+    saved = {f"{name}-{n}": of_answers(each) for name, several in every.items() for n, each in enumerate(several)}
+    looks = Looks()
+
+    def look(seeds: int, **changes) -> str:
+        groups = [group(name, several[:seeds], **changes) for name, several in every.items()]
+        return verdict(groups, lambda run, split: saved[run], looks)
+
+    assert "95 % interval" in look(1) and "McNemar" in look(1), "of two models, which is no look at their settings"
+    assert "95 % interval" in look(2) and "before" not in look(2)
+    assert "98.75 % interval" in look(3) and "compared once before with fewer or other seeds" in look(3) and "level of 1.25 %" in look(3)
+    assert "99.44 % interval" in look(4) and "compared twice" not in look(4) and "compared 2 times before" in look(4)
+    assert "95 % interval" in look(2), "the first look, again"
+    assert "95 % interval" in look(4, test_examples_digest="other"), "another test set"
+    assert "95 % interval" in look(4, configuration="other"), "other settings"
+    widths = [over_seeds([0.8, 0.82], [0.7, 0.73], None, level_of(number)) for number in (1, 2)]
+    half = [each.high - each.low for each in widths]
+    assert half[1] / half[0] == pytest.approx(stats.t.ppf(1 - 0.0125 / 2, dof := 1.6) / stats.t.ppf(0.975, dof), rel=0.2)
+
+
+def test_runs_with_other_test_examples_are_not_ordered_even_if_nothing_was_predicted():
+    groups = [group(name, [answers(right)], test_examples_digest=name) for name, right in (("b", 120), ("a", 180))]
+    assert "Their test sets have different examples or labels" in verdict(groups, lambda run, split: None)
 
 
 def test_figures_are_rounded_half_up():

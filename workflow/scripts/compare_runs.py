@@ -21,6 +21,7 @@ from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
 from snaketrain.runtime.rounding import rounded, spoken
 
 CHECKPOINTS = "checkpoints.csv"
+LOOKS = "looks.json"  # not declared to Snakemake, which deletes the outputs of a job before it starts
 MOST_SHOWN = 8  # configurations whose mistakes the page shows
 
 
@@ -49,7 +50,9 @@ def main(args: Namespace) -> None:
     inputs = {name: manifest.content for name, manifest in (evaluated | decisions).items()}
     stopped = {run: why for decision in decisions.values() for run, why in stopped_by(decision).items() if run not in args.runs}
     runs = [comparing.read_run(args.runs_root / name, sets[name]) for name in args.runs]
-    made = compare(runs, args.runs_root, unfinished, stopped)
+    looks = verdicts.Looks.read(folder / LOOKS)
+    made = compare(runs, args.runs_root, unfinished, stopped, looks)
+    looks.write(folder / LOOKS)  # before anybody sees the verdict
     if unfinished:
         args.output.unlink(missing_ok=True)  # of an earlier comparison, which was complete
     comparing.table([*made.rows, *map(comparing.row_without_result, (stopped | unfinished).items())]).to_csv(
@@ -83,7 +86,9 @@ def stopped_by(decision: Manifest) -> dict[str, str]:
     }
 
 
-def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> Comparison:
+def compare(
+    runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str], stopped: dict[str, str], looks: verdicts.Looks
+) -> Comparison:
     by_name = {run["run"]: run for run in runs}
 
     @cache
@@ -97,8 +102,8 @@ def compare(runs: list[FinishedRun], runs_root: Path, unfinished: dict[str, str]
         runs,
         rows,
         groups,
-        verdicts.verdict(groups, predicted),
-        verdicts.warnings(rows),
+        verdicts.verdict(groups, predicted, looks),
+        [*verdicts.warnings(rows), *verdicts.lost_looks(looks)],
         list(verdicts.below_baseline(rows)),
         [each for each in found if each],
         unfinished,

@@ -12,7 +12,7 @@ import pandas as pd
 from snaketrain.evaluation.predictions import examples_of
 from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import Event, read_events
-from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest
+from snaketrain.runtime.manifests import Manifest, digest, read_checked, read_manifest
 from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.setting_strings import by_key
@@ -166,8 +166,8 @@ def row(run: FinishedRun) -> Row:
     line |= {"selected_by": selection["metric"], "mode": selection["mode"], "selected_step": winner["step"]}
     deciding = run["dev"]["metrics"] if selection.get("averaged") else winner["metrics"]  # an average has metrics of its own
     line |= {"selected_value": deciding.get(selection["metric"]), "data": run["data"].get("name", "")}
-    line["dev_examples_digest"] = examples_of(run["dev"])
     for split, results in results_of(run).items():
+        line[f"{split}_examples_digest"] = examples_of(results)
         line[f"{split}_examples"] = results.get("examples")
         line |= {f"{split}_{name}": value for name, value in results["metrics"].items()}
         line[f"{split}_low"], line[f"{split}_high"] = results.get("interval") or (None, None)  # of the accuracy
@@ -287,8 +287,8 @@ def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
         rest, data = settings[line["run"]]
         alone = line["run"] if line.get("mixed") else None
         key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"], alone], sort_keys=True)
-        groups.setdefault(key, []).append(line)
-    return [_group(members) for members in groups.values()]
+        groups.setdefault(digest(key), []).append(line)
+    return [_group(members) | {"configuration": key} for key, members in groups.items()]
 
 
 def _group(members: list[Row]) -> SeedGroup:
@@ -298,7 +298,9 @@ def _group(members: list[Row]) -> SeedGroup:
         values = [m[key] for m in members if is_number(m.get(key))]
         group[key] = statistics.fmean(values) if values else None
         group[f"{key}_deviation"] = statistics.stdev(values) if len(values) > 1 else None
-    return group | {key: members[0][key] for key in ("selected_by", "mode", "data", "dev_examples_digest") if key in members[0]}
+    return group | {
+        key: members[0][key] for key in ("selected_by", "mode", "data", "dev_examples_digest", "test_examples_digest") if key in members[0]
+    }
 
 
 def group_name(names: list[str]) -> str:

@@ -1,22 +1,49 @@
 """States in a few sentences which configuration is best, by how much, and whether that is more than chance."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, by_examples, comparable, dev_value
-from snaketrain.evaluation.paired import Contender, Difference, difference
+from snaketrain.evaluation.paired import ERROR_RATE, Contender, Difference, difference, level_of
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
+from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
 from snaketrain.runtime.rounding import is_number, rounded, spoken
+from snaketrain.runtime.strict_json import Json
 
 Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
 MOST_NAMED = 5  # runs in a warning
 
 
-def verdict(groups: list[SeedGroup], predicted: Predicted) -> str:
-    """One or two sentences for each set of runs that can be compared; mixed ones are not."""
+@dataclass
+class Looks:
+    """Remembers with which seeds configurations were compared, since adding seeds until one is better needs lower levels: see `level_of`."""
+
+    seeds: dict[str, list[Json]] = field(default_factory=dict)  # by comparison, in the order of the looks: those of each configuration
+    lost: bool = False  # whether earlier ones are not known
+
+    @classmethod
+    def read(cls, path: Path) -> "Looks":
+        found = read_if_intact(path, "how often its comparisons were looked at before is not known, and they count as new")
+        return cls(**found) if found else cls(lost=path.exists())
+
+    def write(self, path: Path) -> None:
+        write_checked(path, asdict(self))
+
+    def number(self, comparison: str, seeds: Json) -> int:
+        """Counted from 1; with the seeds of an earlier look it is that one again."""
+        known = self.seeds.setdefault(comparison, [])
+        if seeds not in known:
+            known.append(seeds)
+        return known.index(seeds) + 1
+
+
+def verdict(groups: list[SeedGroup], predicted: Predicted, looks: Looks | None = None) -> str:
+    """One or two sentences for each set of runs that can be compared; mixed ones are not. `looks` gains those of this verdict."""
+    looks = looks or Looks()
     groups = [group for group in groups if not any(member.get("mixed") for member in group["members"])]
     several = differing_examples(groups)
-    found = {by: gap_between_the_best(here, *by[1:], predicted) for by, here in comparable(groups).items() if len(here) > 1}
+    found = {by: gap_between_the_best(here, *by[1:], predicted, looks) for by, here in comparable(groups).items() if len(here) > 1}
     if len(groups) < 2:
         return "There is only one configuration: nothing to compare it with."
     if not found:
@@ -35,7 +62,7 @@ def differing_examples(groups: list[SeedGroup]) -> str:
     return f" Development sets of other examples are not ranked against each other ({named})."
 
 
-def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted) -> str:
+def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predicted: Predicted, looks: Looks) -> str:
     best, second = best_first(groups, metric, mode)[:2]
     split = "test" if all(is_number(g.get(f"test_{metric}")) for g in (best, second)) else "dev"
     ours, theirs = best.get(f"{split}_{metric}"), second.get(f"{split}_{metric}")
@@ -44,18 +71,35 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
     contenders = [contender(group, split, metric, predicted) for group in (best, second)]
     figures = f"{split} {spoken(metric)} {rounded(ours)} against {rounded(theirs)}{seeds_of((best, second), contenders)}"
     higher_first = contenders if mode == "max" else contenders[::-1]  # so that a positive gap is an advantage
-    if of_other_examples(contenders):
+    if of_other_examples((best, second), split, contenders):
         return f"{best['run']} and {second['run']}: {figures}. Their {split} sets have different examples or labels, so there is no order between them."
     if identical(contenders):
         return f"{best['run']} and {second['run']} predict the same: {figures}."
-    tested = difference(metric, *higher_first)
     gap = ours - theirs if mode == "max" else theirs - ours
-    one_seed_each = all(len(each.values) == 1 for each in contenders)
+    one_seed_each = all(len(each.values) == 1 for each in contenders)  # a test of two models, which no further seed repeats
+    # also of all configurations together, of which with more seeds two others may be the best
+    look = 1 if one_seed_each else max(looks.number(*compared(several, split, metric)) for several in ((best, second), groups))
+    tested = difference(metric, *higher_first, level_of(look))
     if gap > 0:
         words = advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
     else:
         words = f"{best['run']} {standing(best, second, metric)} {second['run']}: {figures}{behind(gap, tested)}."
-    return words
+    return words + (again(look) if look > 1 else "")
+
+
+def compared(groups: Sequence[SeedGroup], split: str, metric: str) -> tuple[str, Json]:
+    """What identifies the comparison of configurations on these examples, and their seeds, whichever is the best."""
+    sides = sorted((group["configuration"], sorted(member["train.seed"] for member in group["members"])) for group in groups)
+    digests = sorted({str(group.get(f"{split}_examples_digest")) for group in groups})
+    return digest([configuration for configuration, _ in sides], split, metric, digests), [seeds for _, seeds in sides]
+
+
+def again(look: int) -> str:
+    before = "once" if look == 2 else f"{look - 1} times"
+    return (
+        f" They were compared {before} before with fewer or other seeds, so they are now tested at a level of {100 * level_of(look):.3g} % "
+        f"instead of {100 * ERROR_RATE:.0f} %: otherwise, adding seeds until one is better would call equal ones better too often."
+    )
 
 
 def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -> Contender:
@@ -63,10 +107,11 @@ def contender(group: SeedGroup, split: str, metric: str, predicted: Predicted) -
     return Contender([member[f"{split}_{metric}"] for member in members], [predicted(member["run"], split) for member in members])
 
 
-def of_other_examples(contenders: Sequence[Contender]) -> bool:
+def of_other_examples(groups: Sequence[SeedGroup], split: str, contenders: Sequence[Contender]) -> bool:
     """Data of one name may be split or limited differently, or be other data altogether."""
     saved = saved_predictions(contenders)
-    return len(saved) > 1 and not of_the_same_examples(saved)
+    differ = len({group.get(f"{split}_examples_digest") for group in groups}) > 1
+    return differ or (len(saved) > 1 and not of_the_same_examples(saved))
 
 
 def saved_predictions(contenders: Sequence[Contender]) -> list[Predictions]:
@@ -119,7 +164,7 @@ def behind(gap: float, tested: Difference | None) -> str:
 
 
 def interval(tested: Difference) -> str:
-    return f"95 % interval {rounded(tested.low)} to {rounded(tested.high)}; {tested.test}"
+    return f"{100 * (1 - tested.level):.4g} % interval {rounded(tested.low)} to {rounded(tested.high)}; {tested.test}"
 
 
 def below_baseline(rows: list[Row]) -> dict[str, str]:
@@ -138,6 +183,15 @@ def warnings(rows: list[Row]) -> list[str]:
     told = [f"Warning: mixed, and so neither ranked nor in the verdict: {named(mixed)}."] if mixed else []
     found = [f"{run} ({figures})" for run, figures in below_baseline(rows).items()]
     return told + ([f"Warning: no better than their baseline, the best constant answer: {named(found)}."] if found else [])
+
+
+def lost_looks(looks: Looks) -> list[str]:
+    if not looks.lost:
+        return []
+    return [
+        "Warning: results/comparison/looks.json was damaged, so that earlier comparisons of the same configurations with fewer seeds do not "
+        'lower the level of the verdict. If there were any, it says "better" too often.'
+    ]
 
 
 def named(found: Sequence[str]) -> str:
