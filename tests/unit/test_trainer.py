@@ -1,14 +1,16 @@
 """The trainer in a notebook: from settings, with custom code, without the workflow."""
 
+import copy
 import gzip
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from points import EXAMPLES, TRAIN, Points
 
 from snaketrain import Trainer, TrainerOptions
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema import Model, Train, Use
 from snaketrain.data.loading.opening import Splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
@@ -16,8 +18,10 @@ from snaketrain.training.callbacks.profiler import Profiler
 from snaketrain.training.checkpoints.ranking import Selection
 
 OWN = """
+import copy
 from pathlib import Path
 
+import torch
 from points import Classify
 from snaketrain import Callback
 
@@ -37,6 +41,28 @@ class LastLoss(Callback):
 
 class NoCallback:
     pass
+
+
+class Preferring(Classify):
+    # compares with a copy of itself that nothing learns from, as DPO does
+    def __init__(self):
+        super().__init__(dropout=0.0)
+
+    def build(self, model, folder, data):
+        policy = super().build(model, folder, data)["model"]
+        return {"model": policy, "reference": copy.deepcopy(policy)}
+
+    def objectives(self, modules):
+        return [(self.training_step, ["model"])]
+
+    def training_step(self, modules, batch):
+        gains = modules["model"](batch["places"]) - modules["reference"](batch["places"])
+        return -torch.nn.functional.logsigmoid(gains.gather(1, batch["classes"][:, None])).sum()
+
+
+class Both(Preferring):
+    def objectives(self, modules):
+        return [(self.training_step, ["model", "reference"])]
 """
 
 
@@ -60,6 +86,25 @@ def test_a_notebook_needs_settings_and_data_and_a_folder(tmp_path, settings):
     assert [line["step"] for line in lines] == [4, 8, 12, 15]
     assert (tmp_path / "last.txt").read_text() == f"15 {lines[-1]['metrics']['loss']}"
     assert trainer_of(settings, tmp_path / "run").fit().step == 15  # resumed, with nothing left to do
+
+
+@pytest.mark.parametrize("checkpoint_format", ["auto", "sharded"])
+def test_a_frozen_module_that_no_objective_learns_from_stays_as_it_was(tmp_path, settings, checkpoint_format):
+    changes = {"task": Use(use=f"{tmp_path}/own.py:Preferring"), "freeze": ["reference.*"], "epochs": 1.0, "groups": []}
+    frozen = settings.model_copy(update=changes)
+    first = trainer_of(frozen, tmp_path / "run", until=0, checkpoint_format=checkpoint_format)
+    before = {name: copy.deepcopy(module.state_dict()) for name, module in first.state.modules.items()}
+    trainer_of(frozen, tmp_path / "run", until=2, checkpoint_format=checkpoint_format).fit()
+    state = trainer_of(frozen, tmp_path / "run", checkpoint_format=checkpoint_format).fit()  # resumed
+    assert state.step == 5
+    after = {name: module.state_dict() for name, module in state.modules.items()}
+    assert all(torch.equal(tensor, before["reference"][name]) for name, tensor in after["reference"].items())
+    assert not any(torch.equal(tensor, before["model"][name]) for name, tensor in after["model"].items())
+    both = frozen.model_copy(update={"task": Use(use=f"{tmp_path}/own.py:Both")})
+    with pytest.raises(
+        SystemExit, match="nothing of the module `reference` is left to train. Freeze less, or leave it out of the task's `objectives`"
+    ):
+        trainer_of(both, tmp_path / "both")
 
 
 def test_a_folder_with_a_training_of_other_settings_is_refused(tmp_path, settings):

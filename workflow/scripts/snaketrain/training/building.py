@@ -31,7 +31,7 @@ from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.initial_weights import start_from
-from snaketrain.training.optimizers import check_groups, freeze, optimizer_of, parameter_groups
+from snaketrain.training.optimizers import check_groups, freeze, nothing_to_update, optimizer_of, parameter_groups
 from snaketrain.training.plateau import ReduceOnPlateau
 from snaketrain.training.state import TrainState
 from snaketrain.training.weight_average import WeightAverage
@@ -178,6 +178,7 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
     freeze(modules, train.freeze)
     check_groups(modules, train.groups)
     parameters = sum(p.numel() for module in modules.values() for p in module.parameters())  # before they are sharded
+    learning = {name for _, names in task.objectives(modules) for name in names}
     prepared: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for name, module in modules.items():
         if strategy.precision == "fp8":
@@ -187,6 +188,9 @@ def make_train_state(task: Task, train: Train, modules: dict[str, nn.Module], st
         if train.compile:
             compile_blocks(module, strategy.device)
 
+        if name not in learning and not any(parameter.requires_grad for parameter in module.parameters()):  # such as the reference of DPO
+            prepared[name] = strategy.place(module) if task.wraps else module.to(strategy.device), nothing_to_update()
+            continue
         # by name, and before a strategy shards parameters into other shapes
         groups = parameter_groups(name, module, train.weight_decay, train.groups)
         make_optimizer = partial(optimizer_of, train, groups)

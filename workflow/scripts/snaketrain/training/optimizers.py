@@ -52,7 +52,10 @@ def parameter_groups(name: str, module: nn.Module, weight_decay: float, groups: 
             apart = number if group and (group.optimizer or group.schedule) else None
             found.setdefault((scale, decay if parameter.ndim > 1 else 0.0, apart), []).append(key)
     if not found:
-        raise SystemExit(f"train.freeze: nothing of the module `{name}` is left to train. Freeze less.")
+        raise SystemExit(
+            f"train.freeze: nothing of the module `{name}` is left to train. Freeze less, or leave it out of the task's `objectives` if it is only "
+            "compared with."
+        )
     return [named_group(members, scale, decay, apart) for (scale, decay, apart), members in found.items()]
 
 
@@ -157,6 +160,11 @@ def optimizer_of(
         )
     made = [one_optimizer(*named(train, number), members, train.learning_rate, sharded, options) for number, members in by_setting.items()]
     return made[0] if len(made) == 1 else CombinedOptimizer(made)
+
+
+def nothing_to_update() -> Optimizer:
+    """The optimizer of a module whose parameters are all frozen."""
+    return torch.optim.SGD([{"params": []}], lr=0.0)
 
 
 def named(train: Train, number: int | None) -> tuple[Use, str]:
