@@ -54,13 +54,7 @@ def read(config: JsonObject) -> Reading:
     if strange:
         config = without(config, {place for place, _ in strange})
     problems = [f"{dotted(place)}: {why}." for place, why in strange]
-    problems += [
-        f"{key}: no such section.{ours}"
-        if (ours := from_elsewhere(key))
-        else f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}."
-        for key in config
-        if key not in TOP_LEVEL
-    ]
+    problems += [_no_such_section(key) for key in config if key not in TOP_LEVEL]
     problems += literal_secrets(config)
     datasets, dataset_errors = _datasets(config)
     changes, found = changes_by_run(config)
@@ -79,6 +73,16 @@ def read(config: JsonObject) -> Reading:
     problems += dataset_errors + found + _without_repeats(alone, runs, changes, known)
     problems += search_problems(config, changes, settings_of(runs))
     return Reading(runs or {"default": alone}, problems)
+
+
+def _no_such_section(key: object) -> str:
+    section, dot, setting = str(key).partition(".")
+    if dot and section in SECTIONS:
+        nested = "".join(f"{{{part}: " for part in setting.split(".")) + "..." + "}" * len(setting.split("."))
+        return f"{key}: names with dots are for runs and sweeps. In the file itself, write it below its section: {section}: {nested}."
+    if ours := from_elsewhere(key):
+        return f"{key}: no such section.{ours}"
+    return f"{key}: no such section{nearest(key, TOP_LEVEL)} Known: {', '.join(TOP_LEVEL)}."
 
 
 def _without_repeats(alone: Validated, runs: dict[str, Validated], changes: dict[str, Change], known: set[str]) -> list[str]:
