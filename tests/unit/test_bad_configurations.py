@@ -53,6 +53,8 @@ BAD = [
     ({"sweeps": {"s": {"train.sed": [1, 2]}}}, "sweeps.s.train.sed: no such setting. Did you mean 'seed'?"),
     ({"sweeps": {"s": {"trian.seed": [1, 2]}}}, "sweeps.s.trian.seed: no such setting. Did you mean 'train'?"),
     ({"datasets": {"imdb": {"tran": 1}}}, "datasets.imdb.tran: no such setting. Did you mean 'train'?"),
+    ({"train": {"epochs": 2}, "train.seed": 3}, "train.seed: names with dots are for runs and sweeps. In the file itself, write it below its section: train: {seed: ...}."),
+    ({"model.arguments.hidden_size": 8}, "model.arguments.hidden_size: names with dots are for", "model: {arguments: {hidden_size: ...}}"),
     # wrong types and sizes
     ({"compute/nodes": "1-4"}, "compute: `nodes` is 1-4, but with 2 `threads` SLURM allocates at most 2 nodes"),
     ({"train/seed": "some"}, "train.seed: expects a valid integer", 'not "some"'),
@@ -115,10 +117,6 @@ BAD = [
     ({"train/strategy": {"use": "mesh", "arguments": {"sequence_parallel": True}}}, "train.strategy.arguments.sequence_parallel: has no effect without train.strategy.arguments.tensor: set it"),
     ({"train/strategy": {"use": "mesh", "arguments": {"context_attention": "ring", "context": -1}}}, "train.strategy.arguments.context_attention: is 'ring', which is not one of gather, ulysses"),
     ({"train/strategy": "fairscale_fsdp", "compute/device": "cpu"}, "train.strategy `fairscale_fsdp` needs GPUs, but compute.device is cpu: use `fsdp`"),
-    ({"train/strategy": {"use": "fsdp", "arguments": {"cpu_ofload": True}}}, "train.strategy.arguments.cpu_ofload: no such argument. Did you mean 'cpu_offload'?", "It takes: reshard_after_forward, cpu_offload"),
-    ({"train/strategy": {"use": "hsdp", "arguments": {}}}, "train.strategy.arguments.shard: is missing. Give it a value."),
-    ({"train/strategy": {"use": "single", "arguments": {"bucket_mb": 1}}}, "train.strategy.arguments.bucket_mb: no such argument. It takes none."),
-    ({"train/schedule": {"use": "cosine", "arguments": {"low": 0.1}}}, "train.schedule.arguments.low: no such argument. Did you mean 'lowest'? It takes: lowest."),
     ({"train/strategy": {"use": "auto", "arguments": {"static_graph": True}}}, "train.strategy `auto` takes no arguments", "name the strategy"),
     ({"train/early_stopping": {"patience": 0}}, "train.early_stopping.patience", "a number greater than 0"),
     ({"train/task": {"use": "text_clasification"}}, "train.task.use: `text_clasification` is not one of", "Did you mean `text_classification`?"),
@@ -231,6 +229,19 @@ BAD = [
     ({"datasets": ["imdb"]}, "datasets: expects names with the settings of a `data` section below them"),
 ]  # fmt: skip
 
+ARGUMENTS = [
+    ({"train/strategy": {"use": "fsdp", "arguments": {"cpu_ofload": True}}}, "train.strategy.arguments.cpu_ofload: no such argument. Did you mean 'cpu_offload'?", "It takes: reshard_after_forward, cpu_offload"),
+    ({"train/strategy": {"use": "hsdp", "arguments": {}}}, "train.strategy.arguments.shard: is missing. Give it a value."),
+    ({"train/strategy": {"use": "single", "arguments": {"bucket_mb": 1}}}, "train.strategy.arguments.bucket_mb: no such argument. It takes none."),
+    ({"train/schedule": {"use": "cosine", "arguments": {"low": 0.1}}}, "train.schedule.arguments.low: no such argument. Did you mean 'lowest'? It takes: lowest."),
+    ({"train/optimizer": {"use": "torch.optim.AdamW", "arguments": {"eps": "small"}}}, "train.optimizer.arguments.eps: expects a valid number"),
+    ({"train/callbacks": [{"use": "snaketrain.training.weight_average.WeightAverage", "arguments": {"decai": 1}}]}, "train.callbacks.0.arguments.decai: no such argument"),
+    ({"train/task": {"use": "mine.py:Mine", "arguments": {"a": 1}}}, "train.task.arguments.a: no such argument. It takes none."),
+    ({"model/arguments": {"hidden_size": "wide"}}, "model.arguments.hidden_size: expects a valid integer, not \"wide\"."),
+    ({"model/arguments": {"num_hidden_layers": 0}}, "model.arguments.num_hidden_layers: expects a number greater than 0, not 0."),
+    ({"model/arguments": {"num_labels": 3}}, "model.arguments.num_labels: is set by the labels of the data"),
+]  # fmt: skip
+
 
 def changed(changes: dict) -> dict:
     config = copy.deepcopy(BASE)
@@ -278,6 +289,11 @@ def test_problem_and_remedy_are_reported(folder, changes, words):
     assert len(reported) == 1
     assert all(word in reported[0] for word in words), reported
     assert "Traceback" not in reported[0]
+
+
+@pytest.mark.parametrize(("changes", "words"), [(change, words) for change, *words in ARGUMENTS], ids=[words[0] for _, *words in ARGUMENTS])
+def test_arguments_are_those_that_the_code_takes(folder, by_effect, changes, words):
+    test_problem_and_remedy_are_reported(folder, changes, words)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +359,7 @@ def test_patterns_are_checked_against_the_names_of_the_parameters(folder, by_eff
     assert any("nothing of the model is left to train" in problem for problem in problems_of(model | {"train/freeze": ["*"]}))
 
 
-def test_an_error_hides_no_other(folder):
+def test_an_error_hides_no_other(folder, by_effect):
     changes = {
         "trian": {},
         "train/learning_rat": 1,

@@ -134,6 +134,7 @@ def test_training_imports_no_evaluation_tracking_or_snakemake(name):
         "tracking": set(),
         "evaluation": {"orchestration", "tracking"},
         "planning": {"slurm", "evaluation", "tracking"},
+        "checking": {"slurm", "evaluation", "tracking"},
         "notebook": {"slurm", "evaluation", "tracking"},
     }
     forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})

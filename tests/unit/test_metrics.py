@@ -235,7 +235,7 @@ def problems(**sections) -> list[str]:
         ({"select": {"metric": "aurocs"}}, "select.metric: the task logs no 'aurocs'"),
     ],
 )  # fmt: skip
-def test_errors_show_before_any_job(sections, words):
+def test_errors_show_before_any_job(by_effect, sections, words):
     found = problems(**sections)
     assert len(found) == 1 and words in found[0], found
 

@@ -127,7 +127,7 @@ TORCH = "torch.optim.lr_scheduler"
         ({"optimizer": "torch.optim.LBFGS"}, "train.optimizer.use: torch.optim.LBFGS computes the loss several times in a step"),
     ],
 )  # fmt: skip
-def test_errors_show_before_any_job(train, words):
+def test_errors_show_before_any_job(by_effect, train, words):
     with pytest.raises(ConfigurationError) as error:
         examine({"data": DATA, "train": train})
     found = [problem for problem in error.value.problems if problem.startswith("train") and "source" not in problem]

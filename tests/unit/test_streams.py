@@ -286,8 +286,8 @@ def test_a_plan_needs_steps_and_has_one_epoch(mine):
 
 
 @pytest.mark.parametrize("kind", ["Resumable", "OfTorch"])
-def test_settings_that_a_stream_contradicts_are_reported_before_any_job(mine, kind):
-    (mine, use) = (mine, f"mine.py:{kind}")
+def test_settings_that_a_stream_contradicts_are_reported_before_any_job(mine, by_effect, kind):
+    use = f"mine.py:{kind}"
     config = {"data": {"train": {"use": use}}, "model": {"use": "torch.nn.Linear", "arguments": {"in_features": 1, "out_features": 1}}}
     config |= {"train": {"task": {"use": "module", "arguments": {"losses": {"output": "torch.nn.MSELoss"}}}}, "select": {"metric": "loss"}}
     with pytest.raises(ConfigurationError) as error:

@@ -1,10 +1,9 @@
 """What the checks find, said at once: code that they run may end the process at any moment."""
 
-import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +28,15 @@ class Findings:
         self.say, self.skipped = say, set(skipped)
         self.run = ""
         self.problems: list[str] = []
+        self.earlier = 0  # problems, of other runs
+
+    def begin(self) -> None:
+        """The next run: what is wrong with others does not concern it."""
+        self.earlier = len(self.problems)
+
+    def is_wrong(self, where: str) -> bool:
+        """Whether this place of the run, or what is below it, is known to be wrong: trying it would say so again."""
+        return any(f"{problem.partition(':')[0]}.".startswith(f"{where}.") for problem in self.problems[self.earlier :])
 
     def report(self, problem: str) -> None:
         self.problems.append(problem)
@@ -36,7 +44,7 @@ class Findings:
 
     def attempt(self, where: str, use: str, make: Callable[[], Made], remedy: str = "Correct it") -> Made | None:
         """What `make` returns; None where it fails, which is reported as the fault of `use`."""
-        if f"{where} {use}" in self.skipped:
+        if f"{where} {use}" in self.skipped or self.is_wrong(where):
             return None
         self.say({"run": self.run, "attempt": where, "use": use})
         try:
@@ -54,20 +62,6 @@ class Findings:
                 return None
             self.report(f"{where}: `{use}`: {described(error)}. {remedy}.")
         return None
-
-    def bind(self, where: str, use: str, found: Callable[..., object], given: Mapping[str, object], positional: int = 0) -> bool:
-        """Whether it can be called with these arguments, by its own signature; `positional`: how many are passed besides."""
-        try:
-            signature = inspect.signature(found)
-        except (TypeError, ValueError):  # of a builtin
-            return True
-        try:
-            signature.bind(*[None] * positional, **given)
-        except TypeError as error:
-            takes = ", ".join(list(signature.parameters)[positional:])
-            self.report(f"{where}.arguments: `{use}`: {error}. It takes: {takes or 'none'}.")
-            return False
-        return True
 
 
 def described(error: BaseException) -> str:

@@ -27,7 +27,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     runs = {name: Settings.model_validate(settings) for name, settings in request["runs"].items()}
-    check(runs, Findings(say, request["skipped"]))
+    check(runs, Findings(say, request["skipped"]), without_data=request["without_data"])
     say({"done": True, "files": sorted({file for module in [*sys.modules.values()] if (file := own_file(module))})})
     os._exit(0)  # what the code of users has begun, such as threads, is not waited for
 

@@ -1,7 +1,7 @@
 """All checks of runs by effect. Runs share most settings: each combination is tried once."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snaketrain.checking.calls import check_calls
 from snaketrain.checking.findings import Findings, Unknown
 from snaketrain.checking.parameters import pattern_problems
 from snaketrain.checking.rates import check_rates
@@ -29,12 +30,12 @@ from snaketrain.training.optimizers import one_optimizer
 OF_NAMED_LABELS = "class_weights"  # an argument that names classes
 
 
-def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results")) -> None:
-    """`results`: where prepared data and fetched models are looked for."""
+def check(runs: Mapping[str, Settings], findings: Findings, results: Path = Path("results"), without_data: Collection[str] = ()) -> None:
+    """`results`: where prepared data and fetched models are looked for; `without_data`: runs whose data is known to be wrong."""
     checks = Checks(findings, results)
     for name, run in runs.items():
         findings.run = name
-        checks.check(run)
+        checks.check(run, tries=name not in without_data)
 
 
 class Checks:
@@ -54,8 +55,12 @@ class Checks:
             self.findings.problems.extend(self.done[key][1])  # of this run as well
         return self.done[key][0]
 
-    def check(self, run: Settings) -> None:
+    def check(self, run: Settings, tries: bool = True) -> None:
         train = run.train
+        self.findings.begin()
+        self.once(self.calls, run, *named_code(run))
+        if not tries:
+            return
         for number, callback in enumerate(train.callbacks):
             self.once(partial_named(self.callback, number), run, number, callback)
         sample: Sample | None = self.once(self.sample, run, run.data, train.task, train.block_length, train.packing)
@@ -79,16 +84,14 @@ class Checks:
             relevant = train.model_copy(update={"learning_rate": 1.0, "seed": 0, "callbacks": [], "schedule": Use(use="linear")})
             self.once(partial_named(self.step, sample, model), run, run.data, run.model, relevant)
 
+    def calls(self, run: Settings) -> None:
+        check_calls(run, self.findings, self.results)
+
     def callback(self, number: int, run: Settings) -> None:
         """It is not made, since it may write files."""
         where, given = f"train.callbacks.{number}", run.train.callbacks[number]
         found = self.findings.attempt(f"{where}.use", given.use, lambda: load(given.use))
-        if (
-            found is not None
-            and self.findings.bind(where, given.use, found, given.arguments)
-            and isinstance(found, type)
-            and not issubclass(found, Callback)
-        ):
+        if isinstance(found, type) and not issubclass(found, Callback):
             self.findings.report(f"{where}.use: `{given.use}` is not a callback. Derive it from snaketrain.Callback.")
 
     def optimizer(self, where: str, run: Settings) -> bool:
@@ -116,7 +119,10 @@ class Checks:
             except BadData as error:
                 raise SystemExit(str(error)) from None
 
-        return self.findings.attempt("data.train", use, take, "Correct the dataset class")
+        found = self.findings.attempt("data.train", use, take, "Correct the dataset class")
+        for problem in found.problems if found else ():
+            self.findings.report(problem)
+        return found
 
     def model(self, run: Settings) -> tuple[Task, PlannedModel, dict[str, nn.Module]] | None:
         sample = self.once(self.sample, run, run.data, run.train.task, run.train.block_length, run.train.packing)
@@ -161,6 +167,15 @@ class Checks:
             "train.task", run.train.task.use, lambda: tried(lambda: step(run, task, planned, sample), is_users(run)),
             "A step of the training on two examples fails: correct the task, the model or the data",
         )  # fmt: skip
+
+
+def named_code(run: Settings) -> tuple[object, ...]:
+    """The sections that name code."""
+    train, data = run.train, run.data
+    sources = [each and each.model_dump(mode="json") for each in (*data.sources.values(), *run.evaluation_sets.values())]
+    train_sections = train.model_dump(mode="json", include={"task", "optimizer", "schedule", "groups", "callbacks", "strategy", "metrics"})
+    metrics = {name: metric.model_dump(mode="json") for name, metric in run.evaluate.metrics.items()}
+    return train_sections, metrics, run.model, sources, data.label, data.label_kind
 
 
 def make_task(run: Settings, arguments: JsonObject) -> Task:

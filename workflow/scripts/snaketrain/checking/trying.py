@@ -4,7 +4,7 @@ import contextlib
 import logging
 import resource
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 
 from snaketrain.checking.findings import Unknown
 from snaketrain.config.schema import Settings
+from snaketrain.config.schema.streams import stream_data_problems, stream_training_problems
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.item_splits import own_facts
 from snaketrain.data.loading.items import Items, make, numbered
@@ -51,6 +52,7 @@ class Sample:
     batch: Batch | None
     facts: JsonObject
     steps: int | None = None
+    problems: Sequence[str] = ()  # of a stream, which has no length
 
 
 def sample_of(run: Settings, results: Path) -> Sample:
@@ -80,7 +82,8 @@ def _of_class(run: Settings) -> Sample:
     dataset = make(source.use, source.arguments, "data.train")
     facts = own_facts(dataset) | {"name": run.data.name, "label_kind": run.data.label_kind}
     if is_stream(dataset):
-        return Sample(None, facts)
+        problems = [*stream_data_problems(run.data), *stream_training_problems(run.train)]
+        return Sample(None, facts, problems=problems)
     items = numbered(dataset, source.use, "data.train")
     chosen = range(min(EXAMPLES, len(items)))
     return Sample(Items(items, source.use, chosen, run.data.fields, 0).batch(chosen) if chosen else None, facts)

@@ -66,10 +66,14 @@ def read_config(cls: ModelClass, folder: Path) -> "PretrainedConfig":
 
 def check_fields(config: "PretrainedConfig", arguments: JsonObject) -> None:
     """Refuse unknown fields, which transformers would keep without any effect."""
-    known = {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *LOADING_ARGUMENTS}
+    known = fields_of(config)
     for name in arguments:
         if name not in known:
             raise SystemExit(f"model.arguments.{name}: {type(config).__name__} has no such field{nearest(name, known)}")
+
+
+def fields_of(config: "PretrainedConfig") -> set[str]:
+    return {name for name in dir(config) if not name.startswith("_")} | {*config.attribute_map, *LOADING_ARGUMENTS}
 
 
 def describe_model(model: nn.Module, folder: Path) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -39,8 +39,11 @@ class Ended(NamedTuple):
     timed_out: bool
 
 
-def effect_problems(runs: Mapping[str, Settings]) -> list[str]:
-    """Problems of runs, each with its place and the run; none of runs that were found right before."""
+def effect_problems(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> list[str]:
+    """Problems of runs, each with its place and the run; none of runs that were found right before.
+
+    Of runs `without_data`, whose data is known to be wrong, only the code that they name is imported.
+    """
     if os.environ.get(SWITCH) == "names" or not runs:
         return []
     known = _Known.read()
@@ -57,18 +60,21 @@ def effect_problems(runs: Mapping[str, Settings]) -> list[str]:
         file=sys.stderr,
         flush=True,
     )
-    found = asked({name: runs[name] for name in first.values()})
+    found = asked({name: runs[name] for name in first.values()}, without_data)
     if found is None:
         return []
     problems, files = found
     if not problems:
-        known.add(first, [*files, *_read_files(runs[name] for name in first.values())])
+        known.add(
+            (key for key, name in first.items() if name not in without_data), [*files, *_read_files(runs[name] for name in first.values())]
+        )
     return problems
 
 
 def run_key(run: Settings) -> str:
     """Of everything in a run's settings that a check looks at."""
     content = {name: _json(getattr(run, name)) for name in ("data", "model", "evaluate")}
+    content |= {f"evaluation_sets.{name}": _json(each) for name, each in run.evaluation_sets.items()}
     train = run.train.model_dump_json(exclude={"seed", "deterministic", "early_stopping"})
     return digest(content, train)
 
@@ -135,7 +141,7 @@ def _read_files(runs: Iterable[Settings]) -> set[str]:
 # --- the process
 
 
-def asked(runs: Mapping[str, Settings]) -> tuple[list[str], list[str]] | None:
+def asked(runs: Mapping[str, Settings], without_data: Collection[str] = ()) -> tuple[list[str], list[str]] | None:
     """The problems, and the files of users that were loaded; None where nothing can be tried here.
 
     What ends a process is left out of the next one, so that everything else is reported as well.
@@ -143,7 +149,7 @@ def asked(runs: Mapping[str, Settings]) -> tuple[list[str], list[str]] | None:
     skipped: list[str] = []
     ends: list[str] = []
     for _ in range(MOST_PROCESSES):
-        problems, files, ended = _one_process(runs, skipped)
+        problems, files, ended = _one_process(runs, skipped, without_data)
         if ended is None:
             return ends + problems, files
         if ended.attempt is None:
@@ -158,8 +164,11 @@ def asked(runs: Mapping[str, Settings]) -> tuple[list[str], list[str]] | None:
     return ends + problems, files
 
 
-def _one_process(runs: Mapping[str, Settings], skipped: list[str]) -> tuple[list[str], list[str], Ended | None]:
-    request = json.dumps({"runs": {name: run.model_dump(mode="json") for name, run in runs.items()}, "skipped": skipped})
+def _one_process(
+    runs: Mapping[str, Settings], skipped: list[str], without_data: Collection[str]
+) -> tuple[list[str], list[str], Ended | None]:
+    asked = {name: run.model_dump(mode="json") for name, run in runs.items()}
+    request = json.dumps({"runs": asked, "skipped": skipped, "without_data": sorted(without_data)})
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
     command = [sys.executable, "-m", "snaketrain.checking.process"]
     with tempfile.TemporaryFile("w+") as asking, tempfile.TemporaryFile("w+", errors="replace") as said:

@@ -22,7 +22,6 @@ from snaketrain.orchestration.inspection.evaluation_size import evaluation_error
 from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
 from snaketrain.orchestration.inspection.gpu_memory import memory_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
-from snaketrain.orchestration.inspection.streamed_data import stream_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
 from snaketrain.runtime.strict_json import JsonObject
@@ -69,7 +68,6 @@ def examine(config: JsonObject) -> dict[str, Settings]:
             (generation_errors, (*named, run.evaluate.generate, data.text), follows_by_path),
             (prediction_errors, (run.data, run.predict, train.task, train.strategy), follows_by_path),
             (sources, (run.data, run.model), follows_by_path),
-            (stream_errors, (run.data, train.steps, train.batch_tokens), follows_by_path),
             (evaluation_sets, (run.data, run.evaluation_sets), follows_by_path),
             (unlabelled, (run.data, run.predict, train.task), follows_by_path),
         ):
@@ -84,9 +82,9 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     runs = settings_of(reading.runs)
     problems += same_in_queue(runs)
     problems += tracking(runs)
-    whole = {name: run for name, run in runs.items() if not follows("data", reading.runs[name].wrong)}
+    without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
-    problems += [each for each in effect_problems(whole) if not is_known(each, problems) and not follows_by_path(each, wrong)]
+    problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
     if not problems:  # with wrong settings, a plan would fail or mean nothing
         problems = [f"{problem} (run {name})" for name, problem in memory_errors(runs).items()]
     if problems:
@@ -100,9 +98,10 @@ def follows_by_path(problem: str, wrong: set[str]) -> bool:
 
 
 def is_known(found: str, problems: Iterable[str]) -> bool:
-    """Whether a problem was reported at its place, or above or below it."""
+    """Whether a problem was reported at its place, or above or below it; one of a whole section says nothing about an argument."""
     place = place_of(found)
-    return any(f"{place}.".startswith(f"{other}.") or f"{other}.".startswith(f"{place}.") for other in map(place_of, problems))
+    others = {other for other in map(place_of, problems) if "." in other or ".arguments." not in place}
+    return any(f"{place}.".startswith(f"{other}.") or f"{other}.".startswith(f"{place}.") for other in others)
 
 
 def place_of(problem: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks all code that a configuration refers to: whether it exists, and whether it can be called with the given arguments."""
+"""Whether all code that a configuration names exists, by its files; `checking/calls.py` imports it, and binds its arguments."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -8,20 +8,13 @@ from typing import NamedTuple
 from snaketrain.config.references import NotFound, find, module_file
 from snaketrain.config.schema import Settings, Use, tasks
 from snaketrain.config.schema.tasks import problems
-from snaketrain.data.sources.fetching import model_config, named_files
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.measuring_errors import loss_errors, metric_errors, named_metric_errors, named_metrics
-from snaketrain.orchestration.inspection.model_fields import config_fields, field_errors
-from snaketrain.orchestration.inspection.optimization_errors import optimizer_errors, schedule_errors
-from snaketrain.orchestration.inspection.signatures import argument_errors, signature_of_use
 from snaketrain.orchestration.own_files import uses_in
 from snaketrain.tasks.metric_names import is_short
 
 CHECKED_BY_CLASS = ("module", "text_classification")  # tasks whose arguments are declared in config/schema
 TEXT_TASKS = ("text_classification", "causal_lm", "seq2seq")  # their models are from transformers
-SET_BY_LABELS = dict.fromkeys(
-    ("num_labels", "id2label", "label2id", "problem_type"), "the labels of the data (data.labels, data.label_kind)"
-)
 
 
 class Reference(NamedTuple):
@@ -35,7 +28,7 @@ class Reference(NamedTuple):
 
 
 def reference_errors(run: Settings) -> Iterator[str]:
-    """Tasks, models, optimizers and the like that do not exist or do not take their arguments; a metric that the task does not log."""
+    """Tasks, models, optimizers and the like that do not exist; a metric that the task does not log."""
     module_settings = None
     complete = True  # whether everything that determines the metrics could be read
     if run.train.task.use == "module":  # its arguments define it
@@ -55,7 +48,8 @@ def reference_errors(run: Settings) -> Iterator[str]:
             yield f"{reference.setting}: `{reference.use}` imports {problem}"
             complete = False
             continue
-        yield from call_errors(reference, run)
+        if reference.setting == "model.use":
+            yield from model_kind_errors(run)
     yield from named_metric_errors(run)
     if complete or module_settings is None:
         yield from metric_errors(run)
@@ -104,52 +98,13 @@ def references(run: Settings, module_settings: tasks.ModuleSettings | None) -> I
         yield Reference(f"train.task.arguments.{place}.use", each.use, None, each.arguments, complete=False)
 
 
-def call_errors(reference: Reference, run: Settings) -> Iterator[str]:
-    """Errors in the arguments."""
-    setting = reference.setting.removesuffix("use") + "arguments"
-    if reference.arguments is None:
-        return
-    if reference.setting == "model.use":
-        yield from model_argument_errors(setting, run)
-        return
-    signature = signature_of_use(reference.use, reference.short_names_in)
-    if reference.setting.endswith("optimizer.use"):
-        yield from optimizer_errors(reference.setting, reference.use, reference.arguments, signature)
-        return
-    if signature is None:
-        return
-    if reference.short_names_in == "training.schedules":
-        yield from schedule_errors(reference.setting, reference.use, reference.arguments, signature)
-        return
-    if reference.short_names_in == "strategies":
-        signature = signature.without(("device", "precision"))
-    yield from argument_errors(setting, reference.arguments, signature, reference.complete)
-
-
-def model_argument_errors(setting: str, run: Settings) -> Iterator[str]:
-    """For a transformers model, they are fields of its configuration; a custom task may use them for anything."""
+def model_kind_errors(run: Settings) -> Iterator[str]:
+    """A model that is not of the kind that the task trains."""
     task, model = run.train.task.use, run.model
-    if task not in (*TEXT_TASKS, "module") or (model.source and model.source.is_remote):
-        return  # a hub's files are checked once they are here
     if task in TEXT_TASKS and model.use.startswith("torch."):
         yield f"model.use: {task} needs a transformers model, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
-        return
-    if task == "text_classification" and model.use.startswith("transformers.") and "ForSequenceClassification" not in model.use:
+    elif task == "text_classification" and model.use.startswith("transformers.") and "ForSequenceClassification" not in model.use:
         yield f"model.use: {task} needs a model for sequence classification, and {model.use} is not one. Name one such as transformers.BertForSequenceClassification."
-        return
-    try:
-        config = model_config(named_files(model.source)) if model.source else None
-    except ValueError:  # reported with the files
-        config = None
-    weights = config.parent if config else None
-    if weights is None and ".Auto" in model.use:
-        return
-    fields = config_fields(model.use, weights)
-    if fields is not None:
-        set_by = SET_BY_LABELS if task == "text_classification" else {}
-        yield from field_errors(setting, model.arguments, {name: each for name, each in fields.items() if name not in set_by}, set_by)
-    elif task == "module" and model.source is None and (signature := signature_of_use(model.use, None)):
-        yield from argument_errors(setting, model.arguments, signature)
 
 
 @functools.cache

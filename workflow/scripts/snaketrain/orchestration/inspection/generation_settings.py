@@ -1,16 +1,17 @@
 """Whether what a run generates can be generated: by its task and strategy, and from its data."""
 
+import ast
 from collections.abc import Iterator
 
 from pydantic import ValidationError
 
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.mesh_shape import is_used
-from snaketrain.config.references import NotFound
+from snaketrain.config.references import NotFound, find
 from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
-from snaketrain.orchestration.inspection.signatures import signature_of_use
+from snaketrain.orchestration.inspection.definitions import class_and_bases, definition_of
 from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, strategy_info
 from snaketrain.runtime.strict_json import Json
 
@@ -72,10 +73,19 @@ def takes_generate(task: str) -> bool:
     if task in CHECKED_BY_CLASS:
         return False
     try:
-        signature = signature_of_use(task, "tasks")
+        file, name = find(task, "tasks")
     except NotFound:  # reported with the other names
         return True
-    return signature is None or "generate" in signature.parameters
+    for each in class_and_bases(definition_of(file.resolve(), name)) if file else [None]:
+        if each is None:
+            return True
+        for node in each.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                if any(argument.arg == "generate" for argument in (*node.args.args, *node.args.kwonlyargs)):
+                    return True
+                if not node.args.kwarg:
+                    return False
+    return False
 
 
 def generates(strategy: Use) -> bool:

@@ -6,7 +6,6 @@ from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Metric, Settings
 from snaketrain.config.schema.tasks import TextClassificationSettings, problems
 from snaketrain.labels import label_kind
-from snaketrain.orchestration.inspection.signatures import argument_errors, signature_of_use
 from snaketrain.orchestration.inspection.task_metrics import UNKNOWN, known_here, logged_metrics, own_metrics, train_settings
 from snaketrain.tasks.metric_names import is_short, mode_of, short_names
 
@@ -30,7 +29,7 @@ def metric_errors(run: Settings) -> Iterator[str]:
 
 
 def named_metric_errors(run: Settings) -> Iterator[str]:
-    """Short names in `train.metrics` and `evaluate.metrics` that do not exist, and their arguments."""
+    """Short names in `train.metrics` and `evaluate.metrics` that do not exist, and arguments that they need."""
     names = known_here(run)
     for where, metric in named_metrics(run):
         if not is_short(metric.use):
@@ -42,9 +41,6 @@ def named_metric_errors(run: Settings) -> Iterator[str]:
         yield from (
             f"{where}.arguments.{argument}: is missing. Give it a value." for argument in known.required if argument not in metric.arguments
         )
-        signatures = [found for use in (known.use, known.of_two_classes) if use and (found := signature_of_use(use, None))]
-        wrong = [list(argument_errors(f"{where}.arguments", metric.arguments, each, complete=False)) for each in signatures]
-        yield from min(wrong, key=len, default=[])
 
 
 def named_metrics(run: Settings) -> Iterator[tuple[str, Metric]]:

@@ -1,0 +1,235 @@
+"""Whether what a run names takes the arguments that it is given: by its own signature, once it is imported."""
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from torch.optim.lr_scheduler import LRScheduler
+
+from snaketrain.checking.findings import Findings
+from snaketrain.config.errors import expectation, nearest, shown
+from snaketrain.config.references import load
+from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
+from snaketrain.config.schema.tasks import ModuleSettings
+from snaketrain.config.schema.tasks import problems as task_problems
+from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
+from snaketrain.models.pretrained import fields_of, read_config
+from snaketrain.orchestration.inspection.code_references import TEXT_TASKS, Reference, references
+from snaketrain.orchestration.inspection.measuring_errors import named_metrics
+from snaketrain.orchestration.inspection.task_metrics import known_here
+from snaketrain.planning.data import NotPlannable, fetched_or_local
+from snaketrain.tasks.metric_names import is_short
+
+SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers
+    "max_lr": "is set by train.learning_rate. Set that instead.",
+    "epochs": "is set by the length of the training. Leave it out.",
+    "steps_per_epoch": "is set by the length of the training. Leave it out.",
+    "total_steps": "is set by the length of the training. Leave it out.",
+    "last_epoch": "is set where a training resumes. Leave it out.",
+    "optimizer": "is passed by the trainer. Leave it out.",
+}
+OF_SCHEDULERS = ("SequentialLR", "ChainedScheduler")
+OF_FUNCTIONS = ("LambdaLR", "MultiplicativeLR")
+WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
+
+SET_BY_LABELS = ("num_labels", "id2label", "label2id", "problem_type")
+SIZE_FIELD = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")
+
+Parameters = dict[str, inspect.Parameter]
+
+
+def check_calls(run: Settings, findings: Findings, results: Path) -> None:
+    """All code that a run names is imported; nothing is called."""
+    module = run.train.task.use == "module"
+    wrong = module and task_problems(run.train.task.arguments)
+    settings = ModuleSettings(**run.train.task.arguments) if module and not wrong else None
+    for reference in references(run, settings):
+        find = partial(load, reference.use, reference.short_names_in)
+        found = findings.attempt(reference.setting, reference.use, find, "Correct its file, or what that needs")
+        if not callable(found):
+            continue
+        for problem in _model_problems(run, found, results) if reference.setting == "model.use" else call_problems(reference, found):
+            findings.report(problem)
+    for problem in short_metric_problems(run):
+        findings.report(problem)
+
+
+def _model_problems(run: Settings, found: Callable[..., Any], results: Path) -> Iterator[str]:
+    """A task of the user's may use the arguments of a model for anything."""
+    if run.train.task.use not in (*TEXT_TASKS, "module"):
+        return
+    if run.model.source or hasattr(found, "config_class"):
+        if (config := configuration(run, found, results)) is not None:
+            yield from field_problems(run, config)
+    else:
+        yield from argument_problems("model.arguments", run.model.arguments, found)
+
+
+def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[str]:
+    where, given = reference.setting.removesuffix("use") + "arguments", reference.arguments
+    if given is None:  # the schema has them
+        return
+    if reference.setting.endswith("optimizer.use"):
+        yield from optimizer_problems(reference, where, given, found)
+    elif reference.short_names_in == "training.schedules":
+        yield from schedule_problems(reference, where, given, found)
+    else:
+        passed = ("device", "precision") if reference.short_names_in == "strategies" else ()
+        yield from argument_problems(where, given, found, passed=passed, complete=reference.complete)
+
+
+def optimizer_problems(reference: Reference, where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:
+    """The trainer passes the parameters; learning rates and weight decay are settings of their own."""
+    for name in given.keys() & ARGUMENTS_WITH_SETTINGS.keys():
+        yield f"{where}.{name}: is set by {ARGUMENTS_WITH_SETTINGS[name]}. Set that instead."
+    takes = parameters_of(found)
+    if takes is not None and "lr" not in takes:
+        yield f"{reference.setting}: `{reference.use}` takes no `lr`, as optimizers do. Name an optimizer's class such as torch.optim.AdamW."
+        return
+    others = {name: value for name, value in given.items() if name not in ARGUMENTS_WITH_SETTINGS}
+    yield from argument_problems(where, others, found, passed=ARGUMENTS_WITH_SETTINGS, positional=1)
+
+
+def schedule_problems(reference: Reference, where: str, given: Mapping[str, object], found: Callable[..., Any]) -> Iterator[str]:
+    if not isinstance(found, type):  # a function of the steps done and of all steps
+        yield from argument_problems(where, given, found, positional=2)
+        return
+    if not issubclass(found, LRScheduler):
+        yield from argument_problems(where, given, found)
+        return
+    if reference.use.startswith(TORCH_SCHEDULERS) and (reason := unsupported(found.__name__, given, reference.setting, where)):
+        yield reason
+        return
+    of_settings = SCHEDULER_ARGUMENTS_WITH_SETTINGS | (
+        {"mode": "follows from select.metric. Leave it out."} if reference.use == PLATEAU else {}
+    )
+    yield from (f"{where}.{name}: {of_settings[name]}" for name in given if name in of_settings)
+    others = {name: value for name, value in given.items() if name not in of_settings}
+    passed = (*of_settings, *(name for name in SET_BY_LENGTH if name not in given))
+    yield from argument_problems(where, others, found, passed=passed)
+
+
+def unsupported(name: str, arguments: Mapping[str, object], setting: str, where: str) -> str | None:
+    """Why a scheduler of torch cannot be used, or not like this."""
+    instead = "of the steps done and of all steps: path/to/file.py:my_schedule."
+    if name in OF_SCHEDULERS:
+        return f"{setting}: {name} takes other schedulers. Write a function {instead}"
+    if name in OF_FUNCTIONS:
+        return f"{setting}: {name} takes a function. Name the function itself, {instead}"
+    if name in WITH_MOMENTUM and arguments.get("cycle_momentum", True):
+        return f"{where}.cycle_momentum: a schedule changes the learning rate alone, not the momentum. Set it to false."
+    if name == "ReduceLROnPlateau" and ".groups." in setting:
+        return f"{setting}: ReduceLROnPlateau lowers the rates of all groups. Name it as train.schedule."
+    return None
+
+
+def short_metric_problems(run: Settings) -> Iterator[str]:
+    """Arguments of metrics with short names, which may stand for one class where there are two labels, and for another elsewhere."""
+    for where, metric in named_metrics(run):
+        known = known_here(run).get(metric.use) if is_short(metric.use) else None
+        uses = [use for use in (known.use, known.of_two_classes) if use] if known else []
+        wrong = [list(argument_problems(f"{where}.arguments", metric.arguments, load(use), complete=False)) for use in uses]
+        yield from min(wrong, key=len, default=[])
+
+
+# --- by a signature
+
+
+def argument_problems(
+    where: str,
+    given: Mapping[str, object],
+    found: Callable[..., Any],
+    passed: Iterable[str] = (),
+    positional: int = 0,
+    complete: bool = True,
+) -> Iterator[str]:
+    """Unknown arguments, those of the wrong type, and missing ones if the call must be `complete`.
+
+    `passed` are those that the pipeline itself gives by name, and `positional` says how many it gives besides.
+    """
+    parameters = parameters_of(found)
+    if parameters is None:
+        return
+    takes = {name: each for name, each in list(parameters.items())[positional:] if name not in passed}
+    known = f"It takes: {', '.join(takes)}." if takes else "It takes none."
+    for name, value in given.items():
+        if name not in takes:
+            yield f"{where}.{name}: no such argument{nearest(name, takes)} {known}"
+        elif expected := mismatch(takes[name].annotation, value):
+            yield f"{where}.{name}: {expected}."
+    for name, each in takes.items() if complete else ():
+        if each.default is each.empty and name not in given:
+            yield f"{where}.{name}: is missing. Give it a value."
+
+
+def parameters_of(found: Callable[..., Any]) -> Parameters | None:
+    """Those that can be given by keyword; None where it may take any. What a class passes on to its bases counts as well."""
+    parameters: Parameters = {}
+    places = [vars(each)["__init__"] for each in found.__mro__ if "__init__" in vars(each)] if isinstance(found, type) else [found]
+    if isinstance(found, type) and (
+        type(found).__call__ is not type.__call__ or any("__new__" in vars(each) for each in found.__mro__[:-1])
+    ):
+        return None  # another class may be made than this one
+    for place in places:
+        try:
+            own = dict(inspect.signature(place, eval_str=True).parameters)
+        except (TypeError, ValueError, NameError, SyntaxError, AttributeError):
+            return None
+        if place is vars(object)["__init__"]:
+            return parameters
+        bound = list(own.items())[isinstance(found, type) :]
+        parameters = {name: each for name, each in bound if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} | parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
+            return parameters
+    return None
+
+
+def mismatch(annotation: Any, value: object) -> str | None:
+    """What is expected instead of a value of the configuration; None where it fits, or where only its own code can tell."""
+    if annotation in (inspect.Parameter.empty, Any):
+        return None
+    try:
+        TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        if all(item["type"] in ("is_instance_of", "callable_type") for item in error.errors()):
+            return None
+        return expectation(error.errors()[0])
+    except (PydanticUserError, TypeError, ValueError):
+        return None
+    return None
+
+
+# --- by a model's configuration
+
+
+def configuration(run: Settings, cls: Any, results: Path) -> Any:
+    """That of the weights; where these are not here, the defaults of the class, which an Auto class lacks."""
+    if run.model.source:
+        with contextlib.suppress(NotPlannable, OSError, ValueError):
+            return read_config(cls, fetched_or_local(run.model.source, results, "model.source"))
+    return cls.config_class() if getattr(cls, "config_class", None) else None
+
+
+def field_problems(run: Settings, config: Any) -> Iterator[str]:
+    """Arguments that are no fields of the configuration, which would keep them without effect, or that another setting decides."""
+    where = "model.arguments"
+    types = {field.name: field.type for field in dataclasses.fields(config)} if dataclasses.is_dataclass(config) else {}
+    types |= {alias: types.get(name, Any) for alias, name in config.attribute_map.items()}
+    fields = fields_of(config)
+    for name, value in run.model.arguments.items():
+        if run.train.task.use == "text_classification" and name in SET_BY_LABELS:
+            yield f"{where}.{name}: is set by the labels of the data (data.labels, data.label_kind). Remove it."
+        elif name not in fields:
+            yield f"{where}.{name}: the model's configuration has no such field{nearest(name, fields)} See the model's documentation for all fields."
+        elif expected := mismatch(types.get(name, Any), value):
+            yield f"{where}.{name}: {expected}."
+        elif SIZE_FIELD.fullmatch(name) and isinstance(value, int | float) and value < 1:
+            yield f"{where}.{name}: expects a number greater than 0, not {shown(value)}."
