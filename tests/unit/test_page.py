@@ -144,6 +144,16 @@ def test_the_tree_of_shared_steps_is_drawn_whole_in_the_colours_of_the_theme(see
     assert (sum(map(int, re.findall(r"\d+", fill)[:3])) > 500) == (theme == "dark"), fill
 
 
+def test_the_page_shows_no_secret_and_half_of_none(tmp_path, monkeypatch):
+    """Also where a long setting is cut off in the middle of it."""
+    monkeypatch.setenv("LAB_TOKEN", secret := "Xk29" * 12)
+    hook = "https://hooks.slack.com/services/T0123/B4567/" + "q8Zr7LmN" * 3
+    results = make_workspace(tmp_path, {"one": {"train.task.arguments.place": hook}, "two": {"train.task.arguments.place": f"of {secret}"}})
+    shown = made_page(results, {"failed": f"train_model failed: {secret} refused"}, {})
+    assert "train_model failed: *** refused" in shown and "hooks.slack.com/services/***" in shown
+    assert "q8Zr" not in shown and "Xk29" not in shown
+
+
 def test_the_page_begins_with_the_verdict_and_warnings(text):
     assert text.index("rate=1e-3 is better than rate=1e-4: test accuracy 0.910 against 0.800 (3 seeds each).") < text.index("<h2>")
     assert text.index("Warning: no better than their baseline, the best constant answer: poor&lt;b&gt; (test accuracy 0.300") < text.index(

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from snaketrain.checking.rates import problems
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
+from snaketrain.training.building import selection_callbacks
 from snaketrain.training.checkpoints.ranking import Selection
 from snaketrain.training.plan import Plan
 from snaketrain.training.plateau import ReduceOnPlateau
@@ -88,6 +90,15 @@ def test_higher_can_be_better_on_a_plateau():
     for value, scale in ((1.0, 1.0), (2.0, 1.0), (1.5, 0.1)):
         callback.on_evaluation(state, {"m": value})
         assert state.rate_scale == pytest.approx(scale)
+
+
+def test_arguments_of_a_plateau_may_name_variables(monkeypatch):
+    """In the check before the first job and in the training."""
+    monkeypatch.setenv("KIND_OF_THRESHOLD", "abs")
+    train = Train(schedule={"use": PLATEAU["use"], "arguments": {"threshold_mode": "${KIND_OF_THRESHOLD}"}})
+    assert list(problems("train.schedule", train.schedule, train.learning_rate, STEPS, True)) == []
+    (plateau,) = selection_callbacks(train, Selection("m", "min"))
+    assert plateau.scheduler.threshold_mode == "abs"
 
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}

@@ -7,6 +7,7 @@ from snaketrain.checking.findings import Findings
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.train import PLATEAU
+from snaketrain.runtime.variables import resolved
 from snaketrain.training.plan import schedule_of
 
 ASSUMED_STEPS = 1000  # of a training whose data is not prepared yet
@@ -68,7 +69,7 @@ def _plateau(where: str, setting: Use, learning_rate: float) -> Iterator[str]:
     import torch
 
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=learning_rate)
-    scheduler = load(setting.use)(optimizer, **setting.arguments)
+    scheduler = load(setting.use)(optimizer, **resolved(setting.arguments))
     for name in ("min_lrs", "factor"):
         value = getattr(scheduler, name, 0)
         for each in value if isinstance(value, list) else [value]:

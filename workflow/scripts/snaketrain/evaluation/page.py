@@ -1,5 +1,6 @@
 """The page that compares all runs: one file, which needs neither network nor server."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
 from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpoint_rows, chosen_by, comparable, metrics_of, sets_of
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.mistakes import Mistakes
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.rounding import rounded, spoken
 
 VERSIONS = "versions of packages"
+PICTURE = "data:image/"
 MOST_CHARACTERS = 60  # of a setting
 
 
@@ -32,10 +35,12 @@ class Comparison:
 
 
 def page(made: Comparison) -> str:
+    conceal = functools.cache(hidden)  # many cells have the same text
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: conceal(value) if type(value) is str and not value.startswith(PICTURE) else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -74,7 +79,7 @@ def metrics_on(name: str, rows: list[Row], metrics: list[str]) -> list[str]:
 
 
 def setting(value: object) -> str:
-    text = "–" if value is None or value == {} else str(value)
+    text = "–" if value is None or value == {} else hidden(str(value))  # half a secret would not be recognised
     if all(part.isidentifier() for part in text.split(".")):
         text = text.rpartition(".")[2]  # of a class its name; the page shows the rest under the mouse
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -86,7 +86,7 @@ def selection_callbacks(train: Train, selection: Selection) -> list[Callback]:
     """What the selection metric decides while training."""
     stopping, schedule = early_stopping(train, selection), train.schedule
     found: list[Callback] = [stopping] if stopping else []
-    return found + ([ReduceOnPlateau(selection, schedule.arguments, train.learning_rate)] if schedule.use == PLATEAU else [])
+    return found + ([ReduceOnPlateau(selection, resolved(schedule.arguments), train.learning_rate)] if schedule.use == PLATEAU else [])
 
 
 def selection_settings(train: Train, selection: Selection) -> list[str]:
