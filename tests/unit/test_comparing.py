@@ -91,6 +91,12 @@ def test_seeds_are_grouped(tmp_path):
     assert [g["test_accuracy_deviation"] for g in groups if g["runs"] == ["other"]] == [None]
 
 
+def test_a_training_executed_otherwise_is_no_further_seed(tmp_path):
+    """Run `two` has the settings and the seed of `base`, on other processes, which are no setting of a training."""
+    groups = comparing.seed_groups(*read(make_workspace(tmp_path, {"base": {}, "two": {"skill": 0.9}, "seed": {"train.seed": 1}})))
+    assert sorted(sorted(group["runs"]) for group in groups) == [["base", "seed"], ["two"]]
+
+
 def test_runs_of_different_tasks_are_compared(tmp_path):
     changes = {"a": {"skill": 0.7}, "b": {"skill": 0.9}, "m": {"kind": "number", "skill": 0.6}, "n": {"kind": "number", "skill": 0.8}}
     changes = {name: change | {"train.batch_size": number} for number, (name, change) in enumerate(changes.items(), 1)}

@@ -280,12 +280,19 @@ def table(rows: list[Row]) -> pd.DataFrame:
 
 
 def seed_groups(runs: list[FinishedRun], rows: list[Row]) -> list[SeedGroup]:
-    """Groups of runs that differ only in `train.seed`, with mean and standard deviation; single runs have no deviation."""
+    """Groups of runs that differ only in `train.seed`, with mean and standard deviation; single runs have no deviation.
+
+    A run of equal settings and seed, on other processes, is the same training again, equal up to rounding: it is no further seed.
+    """
     groups: dict[str, list[Row]] = {}
     settings = {run["run"]: (run["settings"], run["data"].get("content")) for run in runs}
+    firsts: dict[str, str] = {}
+    for line in sorted((line for line in rows if not line.get("mixed")), key=lambda line: str(line["run"])):
+        firsts.setdefault(json.dumps([settings[line["run"]], line["selected_by"]], sort_keys=True), line["run"])
+    trainings = set(firsts.values())
     for line in rows:
         rest, data = settings[line["run"]]
-        alone = line["run"] if line.get("mixed") else None
+        alone = None if line["run"] in trainings else line["run"]
         key = json.dumps([{k: v for k, v in rest.items() if k != "train.seed"}, data, line["selected_by"], alone], sort_keys=True)
         groups.setdefault(digest(key), []).append(line)
     return [_group(members) | {"configuration": key} for key, members in groups.items()]
