@@ -18,7 +18,9 @@ from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from snaketrain.config.schema import Model
+from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.training_progress import ACTIVITIES, goodput
 
 
@@ -129,6 +131,50 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(data, tmp_path):
     assert "the steps from there on are repeated" in told
     attempts = [line["resume_step"] for line in read_events(tmp_path / "journal.jsonl")[0] if line["event"] == "attempt"]
     assert attempts == [0, int(before.name.removeprefix("step-"))]
+
+
+def test_an_edited_earlier_checkpoint_of_an_unfinished_training_is_noticed(data, tmp_path):
+    """Whose metrics would make it the best one: a resume reads the last alone."""
+    longer = {"epochs": 12, "evaluations_per_epoch": 1}
+    pids, folder = start(data, tmp_path, **longer), tmp_path / "checkpoints"
+    interrupted(pids, signal.SIGKILL, lambda: len(list(folder.glob("step-*/state.json"))) > 1)
+    path = min(folder.glob("step-*/state.json"))
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"metrics": {name: float(name != "loss") for name in state["metrics"]}}))
+    train(data, tmp_path, **longer)
+    assert damage(read_manifest(tmp_path / "manifest.json")) == {str(path.relative_to(tmp_path)): "is not what was written"}
+    log_of(tmp_path).unlink()
+    train(data, tmp_path, **longer)
+    assert f"warning: {path}: is not what was written; the steps from there on are repeated" in log_of(tmp_path).read_text()
+    assert damage(read_manifest(tmp_path / "manifest.json")) == {}
+
+
+READS = """
+from pathlib import Path
+
+from snaketrain import Callback
+
+
+class Reads(Callback):
+    def on_train_start(self, state):
+        Path(__file__).with_name("factor.txt").read_text()
+"""
+
+
+def test_a_file_that_own_code_has_read_may_not_change_in_the_middle(data, tmp_path):
+    """Nor may the steps that followed from it be taken over."""
+    own, training = tmp_path / "own", tmp_path / "run/training"
+    own.mkdir()
+    (own / "reads.py").write_text(READS)
+    (own / "factor.txt").write_text("1")
+    longer = {"epochs": 12, "evaluations_per_epoch": 1, "callbacks": [{"use": f"{own}/reads.py:Reads"}]}
+
+    interrupted(start(data, training, **longer), signal.SIGKILL, (training / "loaded.json").exists)
+    (own / "factor.txt").write_text("2")
+    train(data, training, **longer)
+    assert [line["resume_step"] for line in read_events(training / "journal.jsonl")[0] if line["event"] == "attempt"] == [0]
+    assert len(list((tmp_path / "run/superseded").iterdir())) == 1
+    assert f"belonged to other settings or code (code.({own}/factor.txt))" in log_of(training).read_text()
 
 
 def assert_same_weights(one: Path, other: Path) -> None:

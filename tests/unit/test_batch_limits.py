@@ -5,6 +5,8 @@ import json
 import pytest
 
 from snaketrain.config.schema import Train
+from snaketrain.runtime.manifests import write_checked
+from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
 from snaketrain.training.batch_limits import BatchLimits
 
 
@@ -41,5 +43,13 @@ def test_a_job_that_evaluates_computes_as_much_as_its_training_did_last(tmp_path
     if attempts:
         (tmp_path / "journal.jsonl").write_text("".join(lines))
     if microbatches:
-        (tmp_path / "microbatches.txt").write_text(str(microbatches))
+        write_checked(tmp_path / MICROBATCHES, {"microbatches": microbatches})
     assert BatchLimits.of_finished(tmp_path, Train(batch_size=64, accumulate=2)) == BatchLimits(examples)
+
+
+def test_an_edited_number_of_microbatches_is_told_and_not_used(tmp_path, capsys):
+    path = tmp_path / MICROBATCHES
+    write_checked(path, {"microbatches": 4})
+    assert microbatches_that_fit(tmp_path) == 4
+    path.write_text(path.read_text().replace("4", "8", 1))
+    assert microbatches_that_fit(tmp_path) == 0 and f"warning: {path}: cannot be used" in capsys.readouterr().err

@@ -484,14 +484,48 @@ def test_status_of_a_training_that_is_stopped_and_resumed(tmp_path, uri):
 @pytest.mark.parametrize(
     ("file", "old", "sent"), [("evaluation/test_results.json", "0.9", "dev/accuracy"), ("selection/selection.json", "0.9", None)]
 )
-def test_no_edited_figure_is_sent(tmp_path, uri, file, old, sent):
+def test_no_edited_figure_is_sent_and_that_is_told_once(tmp_path, uri, capsys, file, old, sent):
     results = make_workspace(tmp_path, {"first": {"skill": 0.9}})
     path = results / "runs/first" / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, "0.7"))
+    follow(results, uri)
     metrics = training_run(follow(results, uri)).data.metrics
     assert "test/accuracy" not in metrics and 0.7 not in metrics.values()
     assert sent is None or metrics[sent] == 0.9
+    assert capsys.readouterr().err.count(f"warning: {path}: is not what was written") == 1
+
+
+@pytest.mark.parametrize("file", ["training/run.json", "training/manifest.json", "evaluation/manifest.json", "reasons.json"])
+def test_what_is_damaged_is_told(tmp_path, uri, capsys, file):
+    results = make_workspace(tmp_path, {"first": {}})
+    note_reasons([planned("evaluate_model")], lambda job: "new", results)
+    path = results / "runs/first" / file
+    path.write_text(path.read_text().replace("e", "a", 1))
+    follow(results, uri)
+    assert f"warning: {path}: it was changed after it was written" in capsys.readouterr().err
+
+
+def test_damaged_reasons_are_told_when_they_are_written_again(tmp_path, capsys):
+    for stage in ("evaluate_model", "train_model"):
+        note_reasons([planned(stage)], lambda job: "new", tmp_path)
+    path = tmp_path / "runs/first/reasons.json"
+    assert set(read_checked(path)) == {"evaluate_model", "train_model"}
+    path.write_text(path.read_text()[:-9])
+    note_reasons([planned("evaluate_model")], lambda job: "new", tmp_path)
+    assert set(read_checked(path)) == {"evaluate_model"} and f"warning: {path}: cannot be used" in capsys.readouterr().err
+
+
+def test_an_edited_id_of_the_workspace_gives_no_second_row(tmp_path, uri):
+    results = make_workspace(tmp_path, {"first": {}})
+    before = training_run(follow(results, uri)).info.run_id
+    path = results / ".workspace.json"
+    text = path.read_text()
+    path.write_text(text.replace('"id": "', '"id": "0'))
+    with pytest.raises(ValueError, match=r"workspace\.json: was changed after it was written"):
+        follow(results, uri)
+    path.write_text(text)
+    assert training_run(follow(results, uri)).info.run_id == before
 
 
 def test_results_of_an_earlier_training_are_ignored(tmp_path, uri):

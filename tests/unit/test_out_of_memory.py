@@ -8,6 +8,7 @@ import torch
 from points import Classify, make
 from torch import Tensor
 
+from snaketrain.runtime.run_folder import MICROBATCHES
 from snaketrain.tasks.base import Batch, Modules
 from snaketrain.training.trainer import Trainer
 
@@ -77,7 +78,7 @@ def test_one_example_is_not_split(tmp_path):
     trainer = splitting(tmp_path, Nothing, accumulate=8)
     with pytest.raises(SystemExit, match="2 GiB are too much These help, with the same result: train.recompute_activations"):
         trainer.fit()
-    assert not (tmp_path / "microbatches.txt").exists()
+    assert not (tmp_path / MICROBATCHES).exists()
 
 
 @pytest.mark.parametrize("grows", [False, True])

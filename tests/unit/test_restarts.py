@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.launch.workers import Ending, Restarts
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.run_folder import MICROBATCHES
 
 LOST = Ending(76, "rank 0 asks for a restart")
@@ -15,7 +16,7 @@ def save(folder: Path, start: int) -> None:
 
 
 def split(folder: Path, start: int) -> None:
-    (folder / MICROBATCHES).write_text(str(2**start))
+    write_checked(folder / MICROBATCHES, {"microbatches": 2**start})
 
 
 @pytest.mark.parametrize("progress", [save, split])

@@ -11,6 +11,7 @@ import pytest
 
 import sample_runs
 from snaketrain import sampling
+from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema.search import Sampling
 from snaketrain.config.trials import Trials
 from snaketrain.runtime.integrity import digests
@@ -64,6 +65,37 @@ def test_a_search_that_is_killed_between_two_proposals_proposes_the_same(monkeyp
 def raising(error: type[BaseException] | None) -> None:
     if error:
         raise error
+
+
+def test_edited_settings_of_a_sampled_run_are_refused():
+    search().propose()
+    path = Path("results/searches/tuned/trials.json")
+    before = settings("tuned")
+    path.write_text(path.read_text().replace('"train.seed": ', '"train.seed": 1', 1))
+    with pytest.raises(ConfigurationError, match=r"trials\.json: it was changed after it was written.*Put a copy of it back, or delete it"):
+        Trials.read("tuned")
+    path.unlink()
+    search()
+    assert settings("tuned") == before
+
+
+def log_of_study(old: str, new: str) -> None:
+    log = Path("results/searches/tuned/study.log")
+    assert old in log.read_text()
+    log.write_text(log.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("damage", [lambda: log_of_study("0.5", "0.1"), lambda: os.truncate("results/searches/tuned/study.log", 400)])
+def test_an_edited_result_of_a_sampled_run_is_refused(damage):
+    """Optuna would propose by it, and call another run the best."""
+    first = search()
+    first.propose()
+    finish("tuned-000", 0.5)
+    first.tell()
+    assert search().best.value == 0.5
+    damage()
+    with pytest.raises(SystemExit, match=r"study\.log: was changed after it was written"):
+        search()
 
 
 def test_half_a_line_of_a_killed_process_is_removed():

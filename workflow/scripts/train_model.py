@@ -30,6 +30,7 @@ from snaketrain.runtime.run_folder import (
     record_failure,
     record_start,
     record_trunk,
+    recorder_of_loaded,
     take_over,
 )
 from snaketrain.runtime.strict_json import JsonObject
@@ -183,6 +184,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         about |= {"execution": execution.content()} | executed_otherwise(folder, execution) | ({"mixed": job.mixed} if job.mixed else {})
     strategy.wait()  # for the checkpoints
     journals = open_journals(folder, strategy, partial(check, folder), about | {"metric": metric}, own_files)
+    journals[0].listeners.append(recorder_of_loaded(folder))
     options = TrainerOptions(
         selection=selection, keep_best=args.keep, checkpoint_format=args.checkpoint_format, log_every=args.log_every,
         callbacks=default_callbacks(args.run_name, folder, strategy, journals[0], args.stall_seconds, args.profile if own_files else None),
@@ -231,8 +233,10 @@ def finish(run: str, training: Training) -> int:
             "metrics": training.metrics, "checkpoints": trainer.checkpoints.metrics(),
         } | ({"mixed": list(training.job.mixed)} if training.job.mixed else {})  # fmt: skip
         described = sorted(str(path.relative_to(folder)) for part in ("description", "adapter") for path in (folder / part).glob("*"))
-        files = [*trainer.checkpoints.files_to_select(folder), *described]
-        training.job.finish(training.inputs, files, facts, training.started, versions_of_steps(folder), logs=["journal.jsonl"])
+        written = trainer.checkpoints.files_to_select(folder)
+        training.job.finish(
+            training.inputs, described, facts, training.started, versions_of_steps(folder), logs=["journal.jsonl"], written=written
+        )
     return 0
 
 

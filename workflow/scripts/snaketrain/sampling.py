@@ -41,8 +41,8 @@ class SampledSearch:
     def __init__(self, name: str, sampling: Sampling, mode: str, basis: str, why_impossible: Callable[[JsonObject], str] = lambda run: ""):
         """`basis`: a digest of the settings that its runs change; `why_impossible`: an error in the settings of a run, or nothing."""
         self.name, self.sampling, self.basis, self.why_impossible = name, sampling, basis, why_impossible
-        known = Trials.read(name).basis
-        if known not in ("", basis):
+        known = Trials.read(name)
+        if known.basis not in ("", basis):
             raise SystemExit(
                 f"search.{name}: the settings that its runs change are others than those of its earlier runs, whose results say nothing about "
                 "them. Give the search another name, or set them back."
@@ -51,8 +51,21 @@ class SampledSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         direction = StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE
         self.study = optuna.create_study(storage=open_storage(name), study_name=name, direction=direction, load_if_exists=True)
+        self._check_study(known)
         self._check_space()
         self.write()
+
+    def _check_study(self, known: Trials) -> None:
+        """Optuna's file has no checksum: what was recorded of its trials must still be there."""
+        found = self._trials()
+        for number, trial in enumerate(known.trials):
+            now = found[number] if number < len(found) else None
+            if not now or now.settings != trial.settings or (trial.value is not None and now.value != trial.value):
+                says = f"{now.settings} with the result {now.value}" if now else "nothing"
+                raise SystemExit(
+                    f"{FOLDER / self.name}/study.log: was changed after it was written: of {trial.run} it says {says}, and trials.json {trial.settings} with "
+                    f"{trial.value}. Put a copy of it back, or give the search another name."
+                )
 
     def _check_space(self) -> None:
         """A range may grow or shrink; a list must stay as it was."""
@@ -114,12 +127,13 @@ class SampledSearch:
 
     def write(self) -> None:
         """For the workflow, which knows nothing of Optuna."""
-        found = self.study.get_trials(deepcopy=False)
-        trials = [
+        Trials(self.basis, self._trials()).write(self.name)
+
+    def _trials(self) -> list[Trial]:
+        return [
             Trial(run_name(self.name, each.number), dict(each.params), each.value if each.values else None, each.state == TrialState.FAIL)
-            for each in found
+            for each in self.study.get_trials(deepcopy=False)
         ]
-        Trials(self.basis, trials).write(self.name)
 
     @property
     def best(self) -> Trial | None:

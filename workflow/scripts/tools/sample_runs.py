@@ -63,7 +63,10 @@ def main() -> None:
             return "; ".join(problem.removeprefix("runs.run.").removesuffix(" (run run)") for problem in error.problems)
         return ""
 
-    found = [SampledSearch(name, sampling, mode(settings), basis(settings), why_impossible) for name, sampling in samplings.items()]
+    try:
+        found = [SampledSearch(name, sampling, mode(settings), basis(settings), why_impossible) for name, sampling in samplings.items()]
+    except ConfigurationError as error:
+        raise SystemExit(str(error)) from None
     sys.exit(sample(found, snakemake(args)))
 
 

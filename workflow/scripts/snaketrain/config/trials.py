@@ -1,12 +1,12 @@
 """The runs that a search has sampled so far. `tools/sample_runs.py` records them before it starts the workflow that trains them."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snaketrain.runtime.manifests import write_json
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.runtime.manifests import read_checked, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 
 FOLDER = Path("results/searches")
@@ -30,11 +30,18 @@ class Trials:
         path = FOLDER / search / "trials.json"
         if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
             return cls()
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return cls(content["basis"], [Trial(**each) for each in content["trials"]])
+        try:
+            content = read_checked(path)
+            return cls(content["basis"], [Trial(**each) for each in content["trials"]])
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                [
+                    f"search.{search}: {path}: {error}. Put a copy of it back, or delete it and run sample_runs.py, which writes it again from study.log."
+                ]
+            ) from None
 
     def write(self, search: str) -> None:
-        write_json(FOLDER / search / "trials.json", asdict(self))
+        write_checked(FOLDER / search / "trials.json", asdict(self))
 
 
 def is_sampled(given: object) -> bool:

@@ -1,13 +1,12 @@
 """Records why Snakemake reruns a stage, beside the run's results."""
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.manifests import read_if_intact, write_checked
 from snaketrain.runtime.private_files import PRIVATE_FILE
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -23,12 +22,5 @@ def note_reasons(jobs: Iterable[Job], reason_of: Callable[[Job], object], result
             noted[stage] = {"reason": str(reason_of(job)), "time": time.time()} | ({"sets": sets} if sets else {})
     for run, reasons in by_run.items():
         path = results / "runs" / run / "reasons.json"
-        write_json(path, read_reasons(path) | hidden_in(reasons), PRIVATE_FILE)
-
-
-def read_reasons(path: Path) -> JsonObject:
-    try:
-        found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError):
-        return {}
+        earlier = read_if_intact(path, "it is written again, without the reasons of earlier starts") or {}
+        write_checked(path, earlier | hidden_in(reasons), mode=PRIVATE_FILE)

@@ -39,7 +39,7 @@ _variables: dict[str, str] = {}  # environment variables -> digest of what own c
 _named: set[str] = set()  # installed packages that the configuration names
 
 
-def loaded_files() -> dict[str, str]:
+def loaded_files(cache: DigestCache | None = None) -> dict[str, str]:
     """The digests of own modules that were imported, own files that they read (folders where many) and, as `$NAME`, environment variables.
 
     The names are relative to the working directory for what is below it. Of code, neither comments nor docstrings or layout count.
@@ -52,7 +52,7 @@ def loaded_files() -> dict[str, str]:
             found[_named_here(folder) + "/"] = digest_now(f"{folder}/")
         for path, before in files.copy().items() if len(files) <= MANY else ():
             if path not in _written:
-                found.setdefault(_named_here(path), digest_now(path) if _stamp(path) == before else UNSTEADY)
+                found.setdefault(_named_here(path), digest_now(path, cache) if _stamp(path) == before else UNSTEADY)
     return dict(sorted((found | _variables).items()))
 
 

@@ -4,16 +4,17 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from snaketrain.runtime.credentials import hidden, hidden_in
+from snaketrain.runtime.digest_cache import DigestCache
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import as_line, read_events
-from snaketrain.runtime.loaded_code import RECORDED
+from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
 from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.private_files import PRIVATE_FILE, private
@@ -27,7 +28,8 @@ from snaketrain.runtime.versions import all_installed, differing
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
 TRUNK = "trunk.json"  # the trunk that a training continues
-MICROBATCHES = "microbatches.txt"  # into how many a batch is split since the memory ran out
+LOADED = "loaded.json"  # what own code has loaded and read: only a finished training has a manifest that says so
+MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
 MOST_NAMED = 6  # changes in a message
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
 
@@ -121,7 +123,7 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
         folder.mkdir(parents=True, exist_ok=True)
         return []
     finished, mixed, step = _finished(folder), list(before.get("mixed", [])), last_saved(folder)
-    changed = what_changed(before, job, inputs)
+    changed = what_changed(before, job, inputs) + ([] if made else changed_own_code(job))
     upgraded = differing(versions_of(made)) if same_versions and finished and made else {}
     if finished and not changed:
         changed = [*sorted(set(before[EXECUTION_OPTIONS]) ^ set(execution_options(job.given))), *upgraded]
@@ -133,6 +135,7 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
         set_aside(folder, before, f"belonged to other settings or code ({shortened(changed)})", remedy)
     elif changed:
         mixed.append({"step": step, "changed": changed})
+        (folder / LOADED).unlink(missing_ok=True)
         print(f"warning: {folder}: continues from step {step} with other {shortened(changed)}, as compute.resume_changed asks for. Its result is that of neither",
               file=sys.stderr, flush=True)  # fmt: skip
         return mixed
@@ -157,6 +160,35 @@ def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[s
     }
     names = {each.partition("=")[0] for each in (there ^ here) | code} | read
     return sorted(names) or ["the version of snaketrain"]
+
+
+def loaded_by(folder: Path) -> dict[str, str]:
+    """What own code has loaded and read, of a training that has finished, or as far as it got."""
+    if made := previous_manifest(folder):
+        return made.loaded
+    found = read_if_intact(folder / LOADED, "what its own code has read is not compared")
+    return found["loaded"] if found else {}
+
+
+def changed_own_code(job: Job) -> list[str]:
+    """What an unfinished training has loaded or read and has changed since, besides what the plan's digests cover."""
+    planned = {each.rpartition("=")[0] for each in job.given.code}
+    return [f"{RECORDED}{name})" for name in changed_files(loaded_by(job.folder)) if f"code.{name}" not in planned]
+
+
+def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
+    """For the events of a journal: with each checkpoint, what own code has loaded by then. What changes while it is read proves nothing."""
+    cache, recorded = DigestCache(folder / ".loaded", ""), dict[str, str]()
+
+    def record(event: JsonObject) -> None:
+        if event["event"] == "checkpoint":
+            loaded = {name: digest for name, digest in loaded_files(cache).items() if digest != UNSTEADY}
+            if loaded != recorded:
+                recorded.clear()
+                recorded.update(loaded)
+                write_checked(folder / LOADED, {"loaded": loaded})
+
+    return record
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -188,8 +220,8 @@ def last_saved(folder: Path) -> int:
 
 def microbatches_that_fit(folder: Path) -> int:
     """In how many microbatches a rank computes a batch since the memory ran out; 0 if it never did."""
-    path = folder / MICROBATCHES
-    return int(path.read_text()) if path.is_file() else 0
+    found = read_if_intact(folder / MICROBATCHES, "batches are split as train.accumulate says until the memory runs out again")
+    return int(found["microbatches"]) if found else 0
 
 
 def move_damaged_checkpoints(folder: Path) -> None:

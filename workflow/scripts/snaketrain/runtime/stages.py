@@ -5,9 +5,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.integrity import digests, log_digests
@@ -41,12 +42,12 @@ class Job:
 
     def finish(
         self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
-        logs: Sequence[str] = (),
+        logs: Sequence[str] = (), written: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
 
         `versions`: of packages, where they are not those of this process; `logs`: files that a later attempt adds lines to, and whose
-        lines until now must stay.
+        lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt.
         """
         versions = in_use() | imported_packages() if versions is None else versions
         stage, settings = self.given.stage, self.given.settings
@@ -56,7 +57,7 @@ class Job:
             self.identity(inputs),
             settings,
             inputs,
-            digests(self.folder, files),
+            digests(self.folder, files) | dict(written),
             facts,
             started,
             loaded=loaded,

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from snaketrain.evaluation.comparing import points, standing
-from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, read_events
 from snaketrain.runtime.manifests import Manifest, digest
@@ -164,7 +163,7 @@ class Follower:
 
     def _describe(self, run: JsonObject, sent: Sent, training: Path, prepared: Manifest | None, data: tuple[str, str | None]) -> None:
         """Send params, tags and files; again for each attempt, which may run on another machine. `data`: experiment and run of the data."""
-        reasons, several = read_reasons(training.parent / "reasons.json"), tracked.of_several(run, training)
+        reasons, several = tracked.read_json(training.parent / "reasons.json") or {}, tracked.of_several(run, training)
         if sent.done.get("described") == (token := digest(run, data, reasons.get("train_model"), several)):
             return
         experiment, data_run_id = data
@@ -240,7 +239,7 @@ def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None
         if not found or not found.evaluated or "evaluation" not in sent.done:
             return None
         finished = max(made.finished for made in (found.evaluated, *found.sets.values()))
-        planned = read_reasons(training.parent / "reasons.json").get("evaluate_set", {})
+        planned = (tracked.read_json(training.parent / "reasons.json") or {}).get("evaluate_set", {})
         awaited_since = 0.0 if found.sets.keys() >= set(planned.get("sets", ())) else planned["time"]
         return RunEnd(training, row.name, "finished", "", finished, state["attempts"], row.run_id, awaited_since, found.figures)
     how = "stopped" if state["status"] == "STOPPED" else status.lower()

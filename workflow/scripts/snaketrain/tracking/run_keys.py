@@ -1,7 +1,6 @@
 """The key that identifies a run in MLflow: its workspace, its name, and the identity of what was computed."""
 
 import contextlib
-import json
 import os
 import sys
 import uuid
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from mlflow.entities import Run
 
-from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.mlflow_store import Store
@@ -22,11 +21,15 @@ def workspace_id(results: Path) -> str:
     path = results / WORKSPACE
     if not path.exists():
         drawn = results / f"{WORKSPACE}.{os.getpid()}"
-        write_json(drawn, {"id": uuid.uuid4().hex[:16], "about": "identifies the runs of these results in MLflow"})
+        write_checked(drawn, {"id": uuid.uuid4().hex[:16], "about": "identifies the runs of these results in MLflow"})
         with contextlib.suppress(FileExistsError):  # another process was faster; its id counts
             os.link(drawn, path)
         drawn.unlink()
-    return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+    if not (found := tracked.read_json(path)) or "id" not in found:
+        raise ValueError(
+            f"{path}: was changed after it was written. Put a copy of it back, or delete it: then MLflow shows each run once more"
+        )
+    return str(found["id"])
 
 
 def run_key(results: Path, stage: str, identity: str, run: str | None = None) -> str:

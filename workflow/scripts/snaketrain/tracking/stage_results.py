@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.orchestration.reasons import read_reasons
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
@@ -205,7 +204,7 @@ class StageResults:
         for file, place in files:
             self.store.artifact(sent.run_id, file, place)
         key, former = run_key(self.results, stage[0], made.identity, run["run"]), former_key(stage[0], made.identity)
-        reasons = read_reasons(self.results / "runs" / run["run"] / "reasons.json")
+        reasons = tracked.read_json(self.results / "runs" / run["run"] / "reasons.json") or {}
         tags = {PARENT: sent.run_id, "pipeline.stage": stage[0]} | tracked.reason(reasons, made.stage)
         child = self.store.run(experiment, key, f"{run['run']} {stage[1]}", made.started, tags, former)
         if child:

@@ -1,7 +1,9 @@
 """What MLflow shows of a run, read from its files: params, tags, roll-ups, notes, the description of the data set."""
 
+import functools
 import json
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,13 +43,16 @@ Point = tuple[str, float, float, int]
 
 
 def read_json(path: Path) -> JsonObject | None:
-    """None if the file does not exist yet, is just being replaced, or was changed since, as far as it has a checksum."""
+    """None if the file does not exist yet, or was changed since, as far as it has a checksum, which is told."""
     try:
         text = path.read_text(encoding="utf-8")
         content = strict_json.loads(text)
         if isinstance(content, dict) and "checksum" in content:
             content = strict_json.checked(text, strict_json.loads)
-    except (OSError, ValueError):
+    except OSError:
+        return None
+    except ValueError as error:
+        warn_once(f"{path}: {error}; MLflow is updated without it")
         return None
     return content if isinstance(content, dict) else None
 
@@ -69,11 +74,17 @@ def manifest(path: Path) -> Manifest | None:
 
 
 def result(made: Manifest, name: str) -> JsonObject | None:
-    """A result of a stage; None if it is not what was written, which the next start of the workflow reports, or is just being replaced."""
+    """A result of a stage; None if it is not what was written, which is told."""
     try:
         return read_result(made, name)
-    except SystemExit:
+    except SystemExit as error:
+        warn_once(f"{error} MLflow is updated without it.")
         return None
+
+
+@functools.cache  # once, though the follower looks every few seconds
+def warn_once(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 def prepared(run: JsonObject, results: Path) -> Manifest | None:

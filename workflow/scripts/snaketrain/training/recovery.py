@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from snaketrain.runtime.exit_codes import WorthAnotherStart
-from snaketrain.runtime.manifests import write_text
+from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
 from snaketrain.strategies.base import LossSums, MicroBatches, Strategy
 from snaketrain.tasks.base import Batch
@@ -56,7 +56,7 @@ class Accumulation:
         if not self.may_grow or not divisible:
             raise SystemExit(advice) from None
         self.number *= 2
-        write_text(self.path, str(self.number))  # by each of several ranks, which are then ended: none may leave half of it
+        write_checked(self.path, {"microbatches": self.number})  # by each of several ranks, which are then ended: none may leave half of it
         advice = f"Out of memory: from now on each batch is computed in {self.number} microbatches. {advice}"
         if not tries_again:
             raise WorthAnotherStart(advice) from None

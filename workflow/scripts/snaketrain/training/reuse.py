@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from snaketrain.runtime import strict_json
-from snaketrain.runtime.journal import Event, all_events, as_line, last_attempt
+from snaketrain.runtime.journal import Event, all_events, as_line, events_named, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
-from snaketrain.runtime.manifests import write_json, write_text
+from snaketrain.runtime.manifests import write_checked, write_text
 from snaketrain.runtime.private_files import PRIVATE_FILE
-from snaketrain.runtime.stages import previous_manifest
+from snaketrain.runtime.run_folder import loaded_by
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again
 from snaketrain.training.checkpoints.ranking import CheckpointState, read_state
@@ -27,7 +26,7 @@ from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.trajectory import Execution, Trajectory, execution_differences
 
-FILE = "reused.json"
+FILE = "reused.json"  # what is said of it, for MLflow
 COPIED = (
     "train",
     "eval",
@@ -53,10 +52,12 @@ class Reused:
 
     @classmethod
     def read(cls, folder: Path) -> "Reused | None":
-        if not (path := folder / FILE).is_file():
+        """From the journal, which begins with what was taken over."""
+        journal = folder / "journal.jsonl"
+        if (event := next(events_named(journal, "reused"), None)) is None:
             return None
-        found = {key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "message"}
-        return cls(**found | {"evaluations": [(step, strict_json.metrics_of(metrics)) for step, metrics in found["evaluations"]]})
+        step = event["step"]
+        return cls(step, event["steps"], event["training"], evaluations_until(folder, step), event["unknown"])
 
     @property
     def message(self) -> str:
@@ -149,8 +150,7 @@ def reuse(begun: Beginning, trainings: Sequence[Path]) -> Reused | None:
 def source_of(folder: Path, begun: Beginning) -> Source:
     if last_attempt(folder / "journal.jsonl") is None:  # it was ended while it took over another one's steps: parts are missing
         return Source(folder, {}, {})
-    made = previous_manifest(folder)
-    if made and not (changed := set(changed_files(made.loaded))).issubset(begun.trajectory.planned):
+    if not (changed := set(changed_files(loaded_by(folder)))).issubset(begun.trajectory.planned):
         logging.info("%s is not reused: %s changed since", name_of(folder), ", ".join(sorted(changed)))
         return Source(folder, {}, {})
     try:
@@ -223,7 +223,7 @@ def take_over(begun: Beginning, source: Source, last: int) -> Reused | None:
     wanted = [step for step in begun.evaluated_steps if step <= last and step not in known]
     reused = Reused(last, begun.plan.last, str(shown(source.folder)), sorted(known.items()), [step for step in wanted if step not in kept])
     clear(begun.folder)
-    write_json(begun.folder / FILE, asdict(reused) | {"message": reused.message})
+    write_checked(begun.folder / FILE, {"message": reused.message})
     for step in sorted(kept, reverse=True):
         if not copy_checkpoint(begun, source.folder, kept[step]) and step == last:
             clear(begun.folder)

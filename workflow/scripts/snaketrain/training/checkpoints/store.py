@@ -13,7 +13,17 @@ from snaketrain.runtime.manifests import write_json
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
-from snaketrain.training.checkpoints.publishing import ERRORS, LISTING, STATE, Peers, becomes_visible, damage, publish, publish_again
+from snaketrain.training.checkpoints.publishing import (
+    ERRORS,
+    LISTING,
+    STATE,
+    Peers,
+    becomes_visible,
+    damage,
+    publish,
+    publish_again,
+    read_listing,
+)
 from snaketrain.training.checkpoints.ranking import CheckpointState, Selection, best_first, evaluated, read_state
 from snaketrain.training.checkpoints.sharded import AVERAGES, WEIGHTS
 from snaketrain.training.checkpoints.whole_tensors import WholeTensors
@@ -149,10 +159,19 @@ class Checkpoints:
         states = map(read_state, self.found())
         return {str(state["step"]): state["metrics"] for state in states}
 
-    def files_to_select(self, above: Path) -> list[str]:
-        """The files that later stages read of the checkpoints that are kept."""
-        names = ("*.safetensors", f"{WEIGHTS}/*", f"{AVERAGES}/*", "task.memory.pt", "state.json")
-        return sorted(str(path.relative_to(above)) for name in names for path in self.folder.glob(f"step-*/{name}"))
+    def files_to_select(self, above: Path) -> dict[str, str]:
+        """The files that later stages read of the checkpoints that are kept, with the digests of what was written.
+
+        Of an earlier checkpoint nobody has read them since, so that their present content proves nothing.
+        """
+        names = ("*.safetensors", f"{WEIGHTS}/*", f"{AVERAGES}/*", "task.memory.pt", STATE)
+        found = {}
+        for checkpoint in self.found():
+            listing = read_listing(checkpoint) or {}
+            for path in (path for name in names for path in checkpoint.glob(name)):
+                written = listing.get(str(path.relative_to(checkpoint)))
+                found[str(path.relative_to(above))] = written["sha256"] if written else f"not in {LISTING}"
+        return found
 
     def restore(self, state: TrainState, stateful: dict[str, Stateful]) -> int:
         """Load the last intact checkpoint, whatever its format; the step it was saved at, 0 if there is none."""
