@@ -295,3 +295,12 @@ def test_the_best_metric_has_a_direction():
     for mode, improved in (("max", [True, True, False]), ("min", [True, False, True])):
         best = BestMetric(Selection("score", mode))
         assert [best.improved({"score": score}) for score in (0.5, 0.7, 0.3)] == improved
+
+
+def test_of_equal_metrics_the_lower_loss_is_better():
+    found = [(0.5, 2.0), (0.5, 2.0), (0.5, 1.0), (0.4, 0.5), (0.5, math.nan), (0.6, 9.0)]
+    best = BestMetric(Selection("score", "max"))
+    assert [best.improved({"score": score, "loss": loss}) for score, loss in found] == [True, False, True, False, False, True]
+    again = BestMetric(Selection("score", "max"))
+    again.load_state_dict(best.state_dict())
+    assert [again.improved({"score": 0.6, "loss": loss}) for loss in (9.0, 8.0)] == [False, True]

@@ -210,6 +210,17 @@ def test_a_users_task_has_its_own_metrics_and_columns(tmp_path):
     ]
 
 
+def test_examples_without_texts_are_those_of_the_prepared_files(tmp_path):
+    """Such as blocks of a running text: their number alone would make other data look like the same."""
+    rows = {"perplexity": np.ones(300)}
+    found = [
+        write_results(tmp_path, "r", "dev", {"examples": 300, "metrics": METRICS, "baselines": {}}, rows, {}, {}, 0.95, 10, files)
+        for files in ({"dev.arrow": "1"}, {"dev.arrow": "2"}, {"dev.arrow": "1"})
+    ]
+    first, other, again = (results["examples_digest"] for results in found)
+    assert first == again != other
+
+
 def test_labels_may_be_among_the_predictions(tmp_path, one_class):
     """As of data sets that are not tables."""
     labels, rows = one_class

@@ -33,10 +33,15 @@ def search(name: str = "tuned", space: dict | None = None, **changes) -> Sampled
     return SampledSearch(name, Sampling.model_validate(settings), "min", "basis", impossible)
 
 
-def finish(run: str, value: float) -> None:
-    folder = Path("results/runs", run, "selection")
-    write_json(folder / "selection.json", {"winner": {"value": value}})
-    write_manifest(folder / "manifest.json", Manifest("select_checkpoint", "", [], {}, digests(folder, ["selection.json"])))
+def finish(run: str, value: float, loss: float = 1.0, examples: str = "same") -> None:
+    winner = {"value": value, "metrics": {"loss": loss}}
+    for stage, file, content in (
+        ("selection", "selection.json", {"winner": winner}),
+        ("evaluation", "dev_results.json", {"examples_digest": examples}),
+    ):
+        folder = Path("results/runs", run, stage)
+        write_json(folder / file, content)
+        write_manifest(folder / "manifest.json", Manifest(stage, "", [], {}, digests(folder, [file])))
 
 
 def settings(name: str) -> list[dict]:
@@ -193,3 +198,21 @@ def test_the_best_run_is_the_one_that_the_mode_calls_so():
             finish(trial.run, number / 10)
         proposed.tell()
         assert proposed.study.best_trial.value == best
+
+
+def test_of_equal_runs_the_one_with_the_lower_loss_is_the_best():
+    proposed = search()
+    proposed.propose()
+    for trial, loss in zip(Trials.read("tuned").trials, (0.3, 0.2, 0.2), strict=True):
+        finish(trial.run, 0.5, loss)
+    proposed.tell()
+    assert proposed.best.run == "tuned-001"
+
+
+def test_runs_of_other_development_examples_are_refused():
+    proposed = search()
+    proposed.propose()
+    for trial, examples in zip(Trials.read("tuned").trials, ("one", "one", "another"), strict=True):
+        finish(trial.run, 0.5, examples=examples)
+    with pytest.raises(SystemExit, match=r"different development examples \(tuned-000, tuned-001; tuned-002\)"):
+        proposed.tell()

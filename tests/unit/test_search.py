@@ -13,7 +13,7 @@ import decide_rung
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read_runs
 from snaketrain.config.schema.search import Search
-from snaketrain.config.searches import read_searches
+from snaketrain.config.searches import read_searches, unranked_sweeps
 from snaketrain.config.trials import Trial, Trials
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
@@ -194,6 +194,23 @@ def test_runs_that_cannot_be_ranked_are_refused(sweep, message):
     with pytest.raises(ConfigurationError) as raised:
         read_runs(configuration(sweeps={"rate": sweep}, search={"rate": {}}))
     assert len(raised.value.problems) == 1 and raised.value.problems[0].startswith(message), raised.value.problems
+
+
+@pytest.mark.parametrize(
+    ("sweep", "settings"),
+    [
+        ({"data.split_seed": [1, 2], "data.limit_dev": [10, 20]}, "data.split_seed, data.limit_dev"),
+        ({"data.dev_fraction": [0.1, 0.2]}, "data.dev_fraction"),
+        ({"data.limit_train": [10, 20]}, None),
+        ({"data.limit_dev": [10]}, None),
+        ({"data": ["a", "b"]}, None),
+    ],
+)
+def test_a_sweep_whose_runs_are_not_ranked_is_told(sweep, settings):
+    datasets = {name: {"train": {"path": "train.csv"}, "dev": {"path": f"{name}.csv"}, "tokenizer": {"path": "t"}} for name in "ab"}
+    config = configuration(sweeps={"rate": sweep}, datasets=datasets)
+    notes = list(unranked_sweeps(config, read_runs(config)))
+    assert len(notes) == bool(settings) and all(f"different development sets ({settings})" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def write_predictions(training: train_model.Training, folder: Path, run: str) ->
         limits, loader = trainer.evaluation_limits(), trainer.options.loader
         metrics, rows = predict(state, dev, *limits, f"{run}: dev", measured=True, loader=loader)
     if state.rank == 0:
-        table, shown = ScoredSet("dev", training.data, "dev").table(len(dev)), Evaluate()
+        prepared, shown = ScoredSet("dev", training.data, "dev"), Evaluate()
         measured = Measured(examples=len(dev), metrics=metrics, baselines={})
-        write_results(folder, run, "dev", measured, rows, table, facts, shown.confidence, shown.bins)
+        write_results(folder, run, "dev", measured, rows, prepared.table(len(dev)), facts, shown.confidence, shown.bins, prepared.files)
     return step
 
 

@@ -5,6 +5,7 @@ number, so that a killed search proposes the same as one that was not.
 """
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -30,6 +31,7 @@ from snaketrain.config.trials import FOLDER, Trial, Trials
 from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 RUNS = Path("results/runs")
@@ -123,7 +125,23 @@ class SampledSearch:
                 self.study.tell(trial.number, selection["winner"]["value"])
             elif failed(folder):
                 self.study.tell(trial.number, state=TrialState.FAIL)
+        self._check_examples()
         self.write()
+
+    def _check_examples(self) -> None:
+        """Exit with a message if trials were measured on other development examples, such as of a file that has changed between two batches."""
+        of_sets: dict[str, list[str]] = {}
+        for trial in self._done:
+            manifest = RUNS / run_name(self.name, trial.number) / "evaluation/manifest.json"
+            if manifest.is_file():
+                examples = read_result(read_manifest(manifest), "dev_results.json").get("examples_digest", "")
+                of_sets.setdefault(examples, []).append(run_name(self.name, trial.number))
+        if len(of_sets) > 1:
+            groups = "; ".join(", ".join(runs[:5]) for runs in of_sets.values())
+            raise SystemExit(
+                f"search.{self.name}: its runs were measured on different development examples ({groups}), so that they cannot be ranked, and "
+                "nothing follows from them for the next ones. Set the data back, or give the search another name."
+            )
 
     def write(self) -> None:
         """For the workflow, which knows nothing of Optuna."""
@@ -136,9 +154,22 @@ class SampledSearch:
         ]
 
     @property
+    def _done(self) -> list[FrozenTrial]:
+        return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
+
+    @property
     def best(self) -> Trial | None:
-        done = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
-        return Trials.read(self.name).trials[self.study.best_trial.number] if done else None
+        """Of equal ones that of the lower loss, then the earlier."""
+        if not self._done:
+            return None
+        equal = [trial.number for trial in self._done if trial.value == self.study.best_value]
+        return Trials.read(self.name).trials[min(equal, key=lambda number: (self._loss(number), number))]
+
+    def _loss(self, number: int) -> float:
+        manifest = RUNS / run_name(self.name, number) / "selection/manifest.json"
+        winner = read_result(read_manifest(manifest), "selection.json")["winner"] if manifest.is_file() else {}
+        loss = winner.get("metrics", {}).get("loss")
+        return loss if is_number(loss) else math.inf
 
 
 def open_storage(search: str) -> JournalStorage:

@@ -1,6 +1,6 @@
 """Reads the section `search`: which sweeps are thinned out while they train, and how."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -85,10 +85,7 @@ def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str
         yield f"search.{name}: {only}, so there is nothing to choose from. Remove the search, or add values."
     for setting, values in {
         "data.name": {run.data.name for run in runs.values()},
-        "data.split_seed": {str(run.data.split_seed if run.data.dev is None or run.data.limit_dev else None) for run in runs.values()},
-        "data.dev_fraction": {str(run.data.dev_fraction if run.data.dev is None else None) for run in runs.values()},
-        "data.limit_dev": {str(run.data.limit_dev) for run in runs.values()},
-        "data.dev": {str(run.data.dev) for run in runs.values()},
+        **of_dev_sets(runs.values()),
         "select.metric": {run.select.metric for run in runs.values()},
         "select.mode": {str(run.select.mode) for run in runs.values()},
     }.items():
@@ -96,6 +93,30 @@ def _different_measures(name: str, runs: Mapping[str, Settings]) -> Iterator[str
             yield f"search.{name}: its runs differ in {setting} ({', '.join(sorted(values))}), so they cannot be ranked. Use one value for all."
     if any(run.train.steps == 0 for run in runs.values()):
         yield f"search.{name}: train.steps is 0, so that nothing is trained. Remove the search."
+
+
+def of_dev_sets(runs: Collection[Settings]) -> dict[str, set[str]]:
+    """The values of each setting that changes which examples are in the development set."""
+    return {
+        "data.split_seed": {str(run.data.split_seed if run.data.dev is None or run.data.limit_dev else None) for run in runs},
+        "data.dev_fraction": {str(run.data.dev_fraction if run.data.dev is None else None) for run in runs},
+        "data.limit_dev": {str(run.data.limit_dev) for run in runs},
+        "data.dev": {str(run.data.dev) for run in runs},
+    }
+
+
+def unranked_sweeps(config: JsonObject, runs: Mapping[str, Settings]) -> Iterator[str]:
+    """Notes about sweeps over the development set of one dataset: they are allowed, but there is no order between their runs."""
+    changes = changes_by_run(config)[0]
+    for name in config.get("sweeps") or {}:
+        of_sweep = [runs[run] for run in runs_of_sweep(str(name), changes)]
+        of_data = [[run for run in of_sweep if run.data.name == data] for data in dict.fromkeys(run.data.name for run in of_sweep)]
+        differing = [setting for of_one in of_data for setting, values in of_dev_sets(of_one).items() if len(values) > 1]
+        if settings := list(dict.fromkeys(differing)):
+            yield (
+                f"sweeps.{name}: its runs have different development sets ({', '.join(settings)}), so that the comparison does not rank those "
+                "of one set against those of another."
+            )
 
 
 def without_seed(run: Settings) -> Settings:

@@ -1,6 +1,7 @@
 """Writes the results of an evaluation on one split, for any task: metrics, a table of predictions, and a figure."""
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,11 +25,20 @@ class Measured(TypedDict):
 
 
 def write_results(
-    folder: Path, run: str, split: str, measured: Measured, rows: Rows, table: Table, facts: JsonObject, confidence: float, bins: int
+    folder: Path,
+    run: str,
+    split: str,
+    measured: Measured,
+    rows: Rows,
+    table: Table,
+    facts: JsonObject,
+    confidence: float,
+    bins: int,
+    files: Mapping[str, str] | None = None,
 ) -> JsonObject:
     """Writes `<split>_results.json`, `<split>_plots.png` and, if there are rows, `<split>_predictions.csv`; returns the results.
 
-    `rows` and `table` are in the order of the examples. Labels that are not among the columns of the prepared data may be among the
+    `files`: the prepared ones of the split, with their digests. `rows` and `table` are in the order of the examples. Labels that are not among the columns of the prepared data may be among the
     rows, as `label`.
     """
     table = {"label": rows["label"].tolist()} | table if "label" in rows else table
@@ -47,8 +57,8 @@ def write_results(
     results: JsonObject = {"run": run, "split": split, "examples": measured["examples"], "labelled": bool(measured["metrics"])}
     results |= {"kind": None, "metrics": measured["metrics"], "baselines": measured["baselines"]}
     texts = {name: table[name] for name in ("text", "text_pair", "target", "label") if name in table}
-    # equal sets have equal digests, whatever the tokenizer made of them; without texts there is nothing but the number of examples
-    results["examples_digest"] = digest(measured["examples"], texts)
+    # equal sets have equal digests, whatever the tokenizer made of them; blocks of a running text have no texts of their own
+    results["examples_digest"] = digest(measured["examples"], texts if texts.keys() - {"label"} else [texts, files])
     if report and (known := report.known(labels)).any():
         labels, rows = labels[known], {name: values[known] for name, values in rows.items()}
         results |= {

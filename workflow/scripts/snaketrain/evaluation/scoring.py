@@ -43,6 +43,11 @@ class ScoredSet:
         names = [name for name in ("text", "text_pair", "target", "label") if name in table.column_names]
         return {name: table[name].to_pylist() for name in names} if table.num_rows == examples else {}
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The prepared files of the split, with their digests; none of data of a user's own class."""
+        return {name: sha for name, sha in self.prepared.files.items() if Path(name).name == f"{self.split}.arrow"}
+
 
 @dataclass(frozen=True)
 class Scoring:
@@ -98,7 +103,7 @@ class Scoring:
         measured, rows = self.read(weights, each)
         table, facts, evaluate = each.table(measured["examples"]), self.data.facts, self.evaluate
         folder = Path(self.args.output).parent
-        write_results(folder, self.args.run_name, each.name, measured, rows, table, facts, evaluate.confidence, evaluate.bins)
+        write_results(folder, self.args.run_name, each.name, measured, rows, table, facts, evaluate.confidence, evaluate.bins, each.files)
         files = [f"{each.name}_results.json", f"{each.name}_plots.png"]
         return [*files, f"{each.name}_predictions.csv"] if len(rows) > 1 else files
 

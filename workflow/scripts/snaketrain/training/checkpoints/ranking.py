@@ -36,28 +36,30 @@ BY_LOSS = Selection("loss", "min")
 class BestMetric:
     def __init__(self, selection: Selection):
         self.metric, self.sign = selection.metric, selection.sign
-        self.best = -math.inf
+        self.best, self.loss = -math.inf, math.inf
         self.outdated = False  # whether a checkpoint remembers the best value of another metric, so that all evaluations are replayed
 
     def improved(self, metrics: dict[str, float]) -> bool:
+        """Also by an equal value with a lower loss: `best_first` would select its checkpoint, which must be saved for that."""
         value = self.sign * metrics.get(self.metric, math.nan)
-        if not (math.isfinite(value) and value > self.best):  # nothing would be better than an infinity
+        loss = loss if math.isfinite(loss := metrics.get("loss", math.inf)) else math.inf
+        if not math.isfinite(value) or (-value, loss) >= (-self.best, self.loss):  # nothing would be better than an infinity
             return False
-        self.best = value
+        self.best, self.loss = value, loss
         return True
 
     def replay(self, evaluations: Iterable[dict[str, float]]) -> None:
         """Instead of what a checkpoint remembers, which may be about another metric."""
-        self.best, self.outdated = -math.inf, False
+        self.best, self.loss, self.outdated = -math.inf, math.inf, False
         for metrics in evaluations:
             self.improved(metrics)
 
     def state_dict(self) -> dict[str, object]:
-        return {"best": self.best, "metric": self.metric, "sign": self.sign}
+        return {"best": self.best, "loss": self.loss, "metric": self.metric, "sign": self.sign}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.outdated = is_outdated(state, self.metric, self.sign)
-        self.best = -math.inf if self.outdated else state["best"]
+        self.outdated = is_outdated(state, self.metric, self.sign) or "loss" not in state
+        self.best, self.loss = (-math.inf, math.inf) if self.outdated else (state["best"], state["loss"])
 
 
 def is_outdated(state: Mapping[str, Any], metric: str, sign: int) -> bool:
