@@ -86,6 +86,16 @@ def loss_maker():
     return lambda prediction, target: (prediction - target) ** 2
 
 
+class Keyword(Net):
+    def __init__(self, **further):
+        super().__init__(width=further.pop("size", 2), **further)
+
+
+class Passing(Net):
+    def __init__(self, depth: float = 1.0, **further):
+        super().__init__(**further)
+
+
 def rising(done, steps):
     return float("inf") if done == 7 else 1.0
 """
@@ -111,6 +121,8 @@ WRONG = [
     (BASE, "train.optimizer", {"use": "torch.optim.AdamW", "arguments": {"eps": -1}}, "train.optimizer: torch.optim.AdamW: Invalid epsilon", "refused by torch"),
     (MODULE, "train.task.arguments.losses.output.use", "mine.py:loss_maker", "train.task", "a factory, not a loss"),
     (MODULE, "train.task.arguments.losses.output.target", "taget", "train.task.arguments.losses.output.target: the data has no field 'taget'. It has: inputs, target", "no such field"),
+    (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"wdth": 2}}, "model.arguments.wdth: no such argument. Did you mean 'width'? It takes: width, depth.", "no argument of a base"),
+    (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": "deep"}}, "model.arguments.depth: expects a valid number", "no number"),
     (MODULE, "model.arguments", {"width": 3}, "train.task: `module`: RuntimeError", "other shapes than the target"),
 ]  # fmt: skip
 
@@ -153,6 +165,8 @@ def test_what_would_fail_or_learn_nothing_is_refused(folder, by_effect, config, 
         (BASE, "train.steps", 20),
         (LANGUAGE, "train.block_length", 64),
         (MODULE, "train.steps", 3),
+        (MODULE, "model", {"use": "mine.py:Keyword", "arguments": {"size": 2}}),  # which its signature does not name
+        (MODULE, "model", {"use": "mine.py:Passing", "arguments": {"depth": 3, "width": 2}}),
         (MODULE, "model.use", "mine.py:Values"),  # which cannot run without values
         (BASE, "train.schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"),
         (BASE, "train.groups", GROUPS[::-1]),

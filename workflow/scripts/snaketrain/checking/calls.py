@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import dis
 import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -42,6 +44,8 @@ WITH_MOMENTUM = ("OneCycleLR", "CyclicLR")
 
 SET_BY_LABELS = ("num_labels", "id2label", "label2id", "problem_type")
 SIZE_FIELD = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_positions|_embeddings)|d_model|d_ff")
+
+OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics is
 
 Parameters = dict[str, inspect.Parameter]
 
@@ -179,6 +183,8 @@ def parameters_of(found: Callable[..., Any]) -> Parameters | None:
     ):
         return None  # another class may be made than this one
     for place in places:
+        if getattr(place, "__module__", "") == OF_TORCHMETRICS:  # its own arguments are about its synchronisation, which is switched off
+            return parameters
         try:
             own = dict(inspect.signature(place, eval_str=True).parameters)
         except (TypeError, ValueError, NameError, SyntaxError, AttributeError):
@@ -189,7 +195,23 @@ def parameters_of(found: Callable[..., Any]) -> Parameters | None:
         parameters = {name: each for name, each in bound if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} | parameters
         if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
             return parameters
+        code = getattr(inspect.unwrap(place), "__code__", None)
+        taken = list(taken_by(code)) if code else []
+        parameters |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in taken}
+        if code is None or "items" in code.co_names or ("super" not in code.co_names and not taken):
+            return None
+        if "super" not in code.co_names:
+            return parameters
     return None
+
+
+def taken_by(code: CodeType) -> Iterator[str]:
+    """The names in `further.pop("name")` and `further.get("name")`, which no signature has."""
+    taking = False
+    for each in dis.get_instructions(code):
+        if taking and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
+            yield each.argval
+        taking = each.argval in ("pop", "get")
 
 
 def mismatch(annotation: Any, value: object) -> str | None:
