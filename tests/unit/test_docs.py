@@ -23,6 +23,15 @@ PAGES = sorted(
 )
 ROOTS = [REPOSITORY, REPOSITORY / "workflow/scripts", REPOSITORY / "workflow/scripts/snaketrain"]  # paths of code are given from these
 OUR_FOLDERS = ("workflow", "config", "profiles", "docs", "tests", "benchmarks", "snaketrain")
+OF_RESULTS = (
+    "results/",
+    "comparison/",
+    "selection/",
+    "training/owner",
+    "training/run.json",
+    "training/loaded",
+    "training/nodes_to_exclude",
+)
 INVENTED = ("my_code/", "path/to/")  # in examples
 SETTING = re.compile(rf"(?<![\w./-])(?:{'|'.join(Settings.model_fields)})(?:\.[a-z_]+)+")
 ENDINGS = ("arrow", "csv", "json", "jsonl", "md", "npy", "py", "safetensors", "tsv")  # of files, such as train.npy
@@ -67,11 +76,7 @@ def test_files_that_are_named_exist(page):
     if page.name == "CHANGELOG.md":  # which also names what was there before
         return
     named = re.findall(r"`([\w.-]+/[\w./-]+\.(?:py|smk|yaml|yml|md|json|jinja|sh))(?::\w+)?`", page.read_text(encoding="utf-8"))
-    ours = [
-        path
-        for path in named
-        if not path.startswith((*INVENTED, "results/", "training/owner", "training/run.json", "training/nodes_to_exclude", "selection/"))
-    ]
+    ours = [path for path in named if not path.startswith((*INVENTED, *OF_RESULTS))]
     assert [path for path in ours if not any((root / path).exists() for root in ROOTS)] == []
     folders = re.findall(rf"`((?:{'|'.join(OUR_FOLDERS)})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in folders if not any((root / path).exists() for root in ROOTS)] == []
