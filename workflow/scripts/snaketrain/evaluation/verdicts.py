@@ -79,7 +79,7 @@ def gap_between_the_best(groups: list[SeedGroup], metric: str, mode: str, predic
     one_seed_each = all(len(each.values) == 1 for each in contenders)  # a test of two models, which no further seed repeats
     # also of all configurations together, of which with more seeds two others may be the best
     look = 1 if one_seed_each else max(looks.number(*compared(several, split, metric)) for several in ((best, second), groups))
-    tested = difference(metric, *higher_first, level_of(look))
+    tested = difference(metric, higher_first[0], higher_first[1], level_of(look))
     if gap > 0:
         words = advantage(best["run"], second["run"], figures, gap, tested, one_seed_each)
     else:
