@@ -2,10 +2,11 @@
 SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := workflow/scripts/snaketrain/extras
 export MLFLOW_DISABLE_TELEMETRY = true
 export CONFIG ?= config/config.yaml
 
-.PHONY: help demo run plan test test-fast test-slow test-slurm mutations check ui bench docs
+.PHONY: help demo run plan test test-fast test-core test-slow test-slurm mutations check ui bench docs
 
 help:
 	@echo "make demo              run the embedded default: offline, about two minutes on two idle cores"
@@ -14,6 +15,7 @@ help:
 	@echo "make ui                open the MLflow UI on the results in this folder"
 	@echo "make test              all tests except those of test-slow and test-slurm"
 	@echo "make test-fast         the unit tests, but for the lengthy ones"
+	@echo "make test-core         the fast unit tests, of the core alone: in a copy without extras"
 	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
@@ -48,7 +50,7 @@ run: .venv/installed
 	@$(BIN)/snakemake --profile profiles/local --configfile "$$CONFIG"
 
 plan: .venv/installed
-	@$(BIN)/python workflow/scripts/tools/plan.py "$$CONFIG"
+	@$(BIN)/python $(EXTRAS)/planning/plan.py "$$CONFIG"
 
 ui: .venv/installed
 	$(BIN)/python workflow/scripts/tools/show_runs.py
@@ -57,16 +59,22 @@ ui: .venv/installed
 # process group, and modules of torch that are imported meanwhile keep it.
 test: .venv/installed-dev
 	@failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit --durations=5 || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/unit $(EXTRAS) --durations=5 || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
 test-fast: .venv/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit $(EXTRAS)
+
+# In a copy without extras; but for what describes the whole repository.
+test-core: .venv/installed-dev
+	@copy=$$(mktemp -d) && git archive HEAD | tar -x -C $$copy && rm -r $$copy/$(EXTRAS)/*/ && cd $$copy && \
+	$(CURDIR)/$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
+	code=$$?; rm -rf $$copy; exit $$code
 
 test-slow: .venv/installed-dev
 	@failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit $(EXTRAS) || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/distributed tests/pipeline tests/slow --durations=5 || failed=1; \
 	exit $$failed
 

@@ -20,10 +20,10 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 
 from planning import write_tokenizer  # noqa: E402
 
+from snaketrain.checking.data import NotPlannable  # noqa: E402
 from snaketrain.config.schema import Settings  # noqa: E402
-from snaketrain.planning.data import NotPlannable  # noqa: E402
-from snaketrain.planning.estimates import plan_run  # noqa: E402
-from snaketrain.planning.page import figures  # noqa: E402
+from snaketrain.extras.planning.estimates import plan_run  # noqa: E402
+from snaketrain.extras.planning.page import figures  # noqa: E402
 
 GPU_GIB = 80
 COMMON = {"vocab_size": 128256, "max_position_embeddings": 8192, "num_key_value_heads": 8}

@@ -132,8 +132,8 @@ def measure(given: dict[str, Any], scratch: Path) -> None:
     """On each rank; rank 0 prints the most of all, in bytes."""
     import torch
 
+    from snaketrain.checking.data import largest_shares, planned_data
     from snaketrain.config.schema import Settings
-    from snaketrain.planning.data import largest_shares, planned_data
     from snaketrain.training.building import build, make_task, make_train_state, start_strategy
     from snaketrain.training.step import take_step
 
@@ -178,7 +178,7 @@ def measured(given: dict[str, Any]) -> int:
 
 def compared(names: list[str], tokenizer: Path) -> Iterator[tuple[str, dict[str, float]]]:
     from snaketrain.config.schema import Settings
-    from snaketrain.planning.estimates import plan_run
+    from snaketrain.extras.planning.estimates import plan_run
 
     overheads: dict[str, int] = {}
     for name in names:

@@ -91,7 +91,10 @@ def checked_out(revision: str, folder: Path) -> Path:
 def measured(root: Path, traced: bool) -> dict[str, int]:
     files = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code_files(root)}
     core = {path: lines for path, lines in files.items() if root / EXTRAS not in path.parents}
-    tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / "tests/unit").glob("*.py"))
+    tests = sum(
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in [*(root / "tests/unit").glob("*.py"), *(root / EXTRAS).glob("*/tests/*.py")]
+    )
     circles, edges = circles_of(packages_of(root)), extras_imported_by_core(root)
     figures = {
         "lines under workflow/": sum(files.values()),
@@ -108,7 +111,8 @@ def measured(root: Path, traced: bool) -> dict[str, int]:
 
 
 def code_files(root: Path) -> Iterator[Path]:
-    yield from (path for path in sorted((root / "workflow").rglob("*")) if path.suffix in (".py", ".smk") or path.name == "Snakefile")
+    found = (path for path in sorted((root / "workflow").rglob("*")) if path.suffix in (".py", ".smk") or path.name == "Snakefile")
+    yield from (path for path in found if path.parent.name != "tests")  # of an extra
     yield root / "Snakefile"
 
 
@@ -117,6 +121,7 @@ def modules_of(root: Path) -> dict[str, Path]:
     return {
         ".".join(path.relative_to(scripts).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (scripts / "snaketrain").rglob("*.py")
+        if path.parent.name != "tests"
     }
 
 

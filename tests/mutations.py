@@ -31,7 +31,7 @@ class Mutation:
     file: str  # below workflow/scripts
     old: str
     new: str
-    tests: list[str]  # below tests
+    tests: list[str]  # below tests, or from the top for those of an extra
 
     def path(self, root: Path) -> Path:
         return root / "workflow/scripts" / self.file
@@ -65,6 +65,11 @@ def copy_of(repository: Path, root: Path) -> None:
             shutil.copyfile(repository / name, root / name)
 
 
+def from_top(test: str) -> str:
+    """Tests of an extra lie in its folder."""
+    return test if test.startswith("workflow/") else f"tests/{test}"
+
+
 def run_tests(root: Path, tests: list[str], log: Path) -> int | None:
     """pytest's exit code, in a process forked from this one, which has imported the slow packages; None if it did not end in time."""
     sys.stdout.flush()
@@ -76,7 +81,17 @@ def run_tests(root: Path, tests: list[str], log: Path) -> int | None:
         os.chdir(root)
         import pytest
 
-        code = pytest.main(["-x", "-q", "--tb=short", "-rfE", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)])
+        code = pytest.main(
+            [
+                "-x",
+                "-q",
+                "--tb=short",
+                "-rfE",
+                "-p",
+                "no:cacheprovider",
+                *map(from_top, tests),
+            ]
+        )
         sys.stdout.flush()
         os._exit(code)
     end = time.monotonic() + LONGEST_SECONDS
@@ -101,7 +116,7 @@ def killer(root: Path, mutation: Mutation, log: Path) -> str | None:
         return None
     output = log.read_text(encoding="utf-8")
     if code == FAILED:
-        return re.findall(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", output, flags=re.MULTILINE)[0]
+        return re.findall(r"^(?:FAILED|ERROR) (?:tests/)?(.+?)(?: - .*)?$", output, flags=re.MULTILINE)[0]
     if code is None:
         return f"not ended in {LONGEST_SECONDS} s"
     raise SystemExit(f"{mutation.name!r}: the tests did not run (pytest returned {code}):\n{output[-3000:]}")

@@ -10,11 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
-FILES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__"): path for path in SCRIPTS.rglob("*.py")}
+FILES = {
+    ".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SCRIPTS.rglob("*.py")
+    if path.parent.name != "tests"  # of an extra
+}
+EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
 GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "data.sources", "labels")  # and all below them
 GROUND = {
     "snaketrain",
     "snaketrain.own",
+    "snaketrain.extras",
+    *(name for name in EXTRAS if name.endswith(".check") or name.count(".") == 2),  # what the core asks of each extra
     *(name for name in FILES if name.startswith(tuple(f"snaketrain.{package}" for package in GROUND_PACKAGES))),
     "snaketrain.training",
     "snaketrain.training.schedules",
@@ -133,13 +140,20 @@ def test_training_imports_no_evaluation_tracking_or_snakemake(name):
         "slurm": {"evaluation", "tracking"},
         "tracking": set(),
         "evaluation": {"orchestration", "tracking"},
-        "planning": {"slurm", "evaluation", "tracking"},
         "checking": {"slurm", "evaluation", "tracking"},
+        "extras": {"slurm", "evaluation", "tracking"},
         "notebook": {"slurm", "evaluation", "tracking"},
     }
     forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})
     found = [each for each in of(name) if each.startswith("snaketrain.") and each.split(".")[1] in forbidden]
     assert {module_of(each) for each in found} <= SLURM_CLIENT, "which asks SLURM, and knows nothing of the project"
+
+
+def test_the_core_imports_no_extra_and_no_extra_another_one():
+    for name in FILES:
+        own = ".".join(name.split(".")[:3]) if name in EXTRAS else None
+        found = {module_of(each) for each in of(name) if each.startswith("snaketrain.extras.")}
+        assert [each for each in found if not own or not f"{each}.".startswith(f"{own}.")] == [], name
 
 
 def test_the_slurm_client_imports_nothing_of_the_project():

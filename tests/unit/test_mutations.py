@@ -9,7 +9,6 @@ import mutations
 import pytest
 
 EVERY = mutations.read_table(mutations.TABLE)[0]
-TESTS = Path(__file__).parents[1]
 
 
 def test_there_are_sixty_mutations_with_different_names():
@@ -21,8 +20,9 @@ def test_a_mutation_can_be_applied_and_its_tests_are_there(mutation):
     assert mutation.line(mutations.REPOSITORY) and mutation.new != mutation.old
     for test in mutation.tests:
         file, _, function = test.partition("::")
-        assert not function or f"def {function}(" in (TESTS / file).read_text()
-        assert (TESTS / file).is_file()
+        path = mutations.REPOSITORY / mutations.from_top(file)
+        assert not function or f"def {function}(" in path.read_text()
+        assert path.is_file()
 
 
 TABLE = """

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from snaketrain.checking.calls import check_calls
+from snaketrain.checking.data import NotPlannable, fetched_or_local
 from snaketrain.checking.findings import Findings, Unknown
+from snaketrain.checking.modules import PlannedModel, planned_model
 from snaketrain.checking.parameters import pattern_problems
 from snaketrain.checking.rates import check_rates
 from snaketrain.checking.sizes import size_problems
@@ -18,8 +20,6 @@ from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
 from snaketrain.data.sources.data_issues import BadData
-from snaketrain.planning.data import NotPlannable, fetched_or_local
-from snaketrain.planning.modules import PlannedModel, planned_model
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings

@@ -19,7 +19,10 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from snaketrain.checking.data import NotPlannable, planned_data
+from snaketrain.checking.fake_world import without_moving, without_values
 from snaketrain.checking.findings import Unknown
+from snaketrain.checking.modules import PlannedModel, adapt
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.streams import stream_data_problems, stream_training_problems
 from snaketrain.data.loading.batches import MicroBatch
@@ -27,9 +30,6 @@ from snaketrain.data.loading.item_splits import own_facts
 from snaketrain.data.loading.items import Items, make, numbered
 from snaketrain.data.loading.streams import is_stream
 from snaketrain.data.loading.training_data import Batch
-from snaketrain.planning.data import NotPlannable, planned_data
-from snaketrain.planning.fake_world import without_moving, without_values
-from snaketrain.planning.modules import PlannedModel, adapt
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task

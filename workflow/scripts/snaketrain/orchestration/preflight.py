@@ -16,11 +16,11 @@ from snaketrain.data.sources.fetching import describe, misnamed_digests, named_f
 from snaketrain.data.sources.formats import slices
 from snaketrain.data.sources.objects import address_problems
 from snaketrain.data.sources.reading import check, check_inputs
+from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.inspection.code_references import reference_errors
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_errors
 from snaketrain.orchestration.inspection.generation_settings import generation_errors, prediction_errors, takes_generate
-from snaketrain.orchestration.inspection.gpu_memory import memory_errors
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
@@ -85,8 +85,8 @@ def examine(config: JsonObject) -> dict[str, Settings]:
     without_data = [name for name in runs if follows("data", reading.runs[name].wrong)]
     wrong = set().union(*(found.wrong for found in reading.runs.values()))
     problems += [each for each in effect_problems(runs, without_data) if not is_known(each, problems) and not follows_by_path(each, wrong)]
-    if not problems:  # with wrong settings, a plan would fail or mean nothing
-        problems = [f"{problem} (run {name})" for name, problem in memory_errors(runs).items()]
+    if not problems:  # what extras check, such as a plan, would fail or mean nothing with wrong settings
+        problems = [*extras.problems(runs)]
     if problems:
         raise ConfigurationError(_once(problems))
     return runs

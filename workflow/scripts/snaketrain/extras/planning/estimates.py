@@ -4,11 +4,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from snaketrain.checking.data import NotPlannable, fetched_or_local, planned_data
+from snaketrain.checking.modules import planned_model
 from snaketrain.config.schema import Compute, Settings
-from snaketrain.planning.data import NotPlannable, fetched_or_local, planned_data
-from snaketrain.planning.footprints import Footprint
-from snaketrain.planning.modules import planned_model
-from snaketrain.planning.tracing import footprint
+from snaketrain.extras.planning.footprints import Footprint
+from snaketrain.extras.planning.tracing import footprint
 from snaketrain.training.building import by_slices, make_task
 
 GIB = 2**30

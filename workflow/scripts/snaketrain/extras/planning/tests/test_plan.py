@@ -3,7 +3,10 @@
 import json
 import shutil
 
+import pytest
 from pipeline.workspace import configuration, snakemake, write_configuration
+
+pytestmark = pytest.mark.lengthy
 
 
 def test_plan_and_refusal(workspace, tmp_path):

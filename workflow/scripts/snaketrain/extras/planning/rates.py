@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.planning.estimates import Estimate
+from snaketrain.extras.planning.estimates import Estimate
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_if_intact
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from snaketrain.config.references import NotFound
@@ -33,15 +34,15 @@ REMEDIES = {
 }
 
 
-def memory_errors(runs: dict[str, Settings]) -> dict[str, str]:
-    """By run, why it cannot fit. A run that has been trained has fitted."""
+def problems(runs: Mapping[str, Settings]) -> list[str]:
+    """Of each run that cannot fit, why. A run that has been trained has fitted."""
     asked = {
         name: run
         for name, run in runs.items()
         if run.compute.memory_gb_of_gpu is not None and not Path(f"results/runs/{name}/training/manifest.json").is_file()
     }
     if not asked:
-        return {}
+        return []
     keys = {name: key for name, run in asked.items() if (key := _key(run))}
     plans = _stored()
     missing = {key: asked[name] for name, key in keys.items() if key not in plans}
@@ -52,7 +53,7 @@ def memory_errors(runs: dict[str, Settings]) -> dict[str, str]:
             write_checked(STORE, {"plans": {key: plan for key, plan in plans.items() if "problem" not in plan}})
     for problem in sorted({plan["problem"] for key in {*keys.values()} if "problem" in (plan := plans[key])}):
         print(f"compute.memory_gb_of_gpu: not checked. {problem}", file=sys.stderr, flush=True)
-    return {name: _error(plans[key]) for name, key in keys.items() if plans[key].get("cannot fit")}
+    return [f"{_error(plans[key])} (run {name})" for name, key in keys.items() if plans[key].get("cannot fit")]
 
 
 def _error(plan: JsonObject) -> str:
@@ -70,7 +71,7 @@ def _key(run: Settings) -> str | None:
     try:
         named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data)]
         own = [*class_files(named), *strategy_files(run.train.strategy.use)]
-        code = code_strings(SCRIPTS / "snaketrain/planning/checking.py", *own)
+        code = code_strings(SCRIPTS / "snaketrain/extras/planning/planner_process.py", *own)
         manifest = Path(f"results/data/{data_name(run.data)}/manifest.json")
     except (NotFound, OSError, SyntaxError):
         return None
@@ -96,7 +97,7 @@ def _planned(runs: list[Settings]) -> list[JsonObject]:
         f"planning the memory of {len(runs)} {'run' if len(runs) == 1 else 'runs'} (compute.memory_gb_of_gpu)", file=sys.stderr, flush=True
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPTS)}
-    command = [sys.executable, "-m", "snaketrain.planning.checking"]
+    command = [sys.executable, "-m", "snaketrain.extras.planning.planner_process"]
     requests = json.dumps([run.model_dump(mode="json") for run in runs])
     timeout = SECONDS_A_RUN * len(runs)
     try:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from snaketrain.planning.estimates import CONTEXT_GIB, FRAGMENTED, GIB, NCCL_GIB, Estimate
-from snaketrain.planning.ledger import PARTS
-from snaketrain.planning.proposals import Proposal, described
-from snaketrain.planning.rates import Rate
+from snaketrain.extras.planning.estimates import CONTEXT_GIB, FRAGMENTED, GIB, NCCL_GIB, Estimate
+from snaketrain.extras.planning.ledger import PARTS
+from snaketrain.extras.planning.proposals import Proposal, described
+from snaketrain.extras.planning.rates import Rate
 from snaketrain.runtime.strict_json import JsonObject
 
 PHASES = {

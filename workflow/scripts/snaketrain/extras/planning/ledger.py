@@ -1,5 +1,6 @@
 """Keeps account of the tensors of a process while code runs on fake tensors: when each storage begins and ceases to live, the
-floating-point operations, and the bytes handed to collectives."""
+floating-point operations, and the bytes handed to collectives.
+"""
 
 import weakref
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Plans runs for the checks before any job: `python -m snaketrain.planning.checking`, requests on stdin, figures on stdout.
+"""Plans runs for the checks before any job: `python -m snaketrain.extras.planning.planner_process`, requests on stdin, figures on stdout.
 
 A separate process, since the workflow does not import torch.
 """
@@ -10,13 +10,13 @@ import sys
 import warnings
 from pathlib import Path
 
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
+from snaketrain.checking.data import NotPlannable
 from snaketrain.config.schema import Settings
-from snaketrain.planning.data import NotPlannable
-from snaketrain.planning.estimates import plan_run
-from snaketrain.planning.page import figures
+from snaketrain.extras.planning.estimates import plan_run
+from snaketrain.extras.planning.page import figures
 from snaketrain.runtime.strict_json import JsonObject
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def main() -> None:

@@ -11,16 +11,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from snaketrain.checking.data import PlannedData, Shares, largest_shares
+from snaketrain.checking.fake_world import fake_world, without_values
+from snaketrain.checking.modules import PlannedModel, adapt, cut, depth_of
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Train
+from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
+from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.call_types import Value
-from snaketrain.planning.data import PlannedData, Shares, largest_shares
-from snaketrain.planning.fake_world import fake_world, without_values
-from snaketrain.planning.footprints import Footprint, Work
-from snaketrain.planning.ledger import Ledger
-from snaketrain.planning.modules import PlannedModel, adapt, cut, depth_of
-from snaketrain.planning.pipelines import Pipeline, World, combined
 from snaketrain.strategies.base import MicroBatches, Strategy
 from snaketrain.strategies.optimizer_state import local_optimizer
 from snaketrain.strategies.pipeline_runs import Pipelined

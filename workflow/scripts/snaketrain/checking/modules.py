@@ -7,10 +7,10 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from snaketrain.checking.data import NotPlannable
 from snaketrain.config.references import load
 from snaketrain.config.schema import LOADING_ARGUMENTS, Model, Settings
 from snaketrain.models.adapters import add_adapters
-from snaketrain.planning.data import NotPlannable
 from snaketrain.runtime.strict_json import JsonObject
 
 NOT_FIELDS = ("model_type", "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "auto_map")

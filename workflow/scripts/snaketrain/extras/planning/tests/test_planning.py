@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from snaketrain.checking.data import NotPlannable, largest_shares, planned_data
+from snaketrain.checking.modules import _published, planned_model
 from snaketrain.config.schema import Settings, Use
-from snaketrain.planning import page
-from snaketrain.planning.data import NotPlannable, largest_shares, planned_data
-from snaketrain.planning.estimates import Estimate, plan_run
-from snaketrain.planning.ledger import Ledger
-from snaketrain.planning.modules import _published, planned_model
-from snaketrain.planning.pipelines import World
-from snaketrain.planning.proposals import candidates, described, proposal
-from snaketrain.planning.rates import rate_of
-from snaketrain.planning.tracing import step, trace, watched
+from snaketrain.extras.planning import page
+from snaketrain.extras.planning.estimates import Estimate, plan_run
+from snaketrain.extras.planning.footprints import World
+from snaketrain.extras.planning.ledger import Ledger
+from snaketrain.extras.planning.proposals import candidates, described, proposal
+from snaketrain.extras.planning.rates import rate_of
+from snaketrain.extras.planning.tracing import step, trace, watched
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 
 pytestmark = pytest.mark.lengthy

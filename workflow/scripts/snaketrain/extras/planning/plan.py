@@ -11,7 +11,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nothing is computed
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -62,11 +62,11 @@ def with_gpu(run: Settings, gib: float | None) -> Settings:
 
 def plan(runs: dict[str, Settings], args: argparse.Namespace) -> int:
     """Print the plans; 1 if a run cannot be planned or does not fit."""
-    from snaketrain.planning import page
-    from snaketrain.planning.data import NotPlannable
-    from snaketrain.planning.estimates import Estimate, plan_run
-    from snaketrain.planning.proposals import proposal
-    from snaketrain.planning.rates import rate_of
+    from snaketrain.checking.data import NotPlannable
+    from snaketrain.extras.planning import page
+    from snaketrain.extras.planning.estimates import Estimate, plan_run
+    from snaketrain.extras.planning.proposals import proposal
+    from snaketrain.extras.planning.rates import rate_of
 
     estimates: dict[str, Estimate] = {}
     for name, run in runs.items():

@@ -2,6 +2,10 @@
 import shlex
 
 
+localrules:
+    plan,
+
+
 rule plan:
     input:
         [pipeline.data(run) for run in pipeline.runs],
@@ -12,7 +16,7 @@ rule plan:
         command=shlex.join(
             [
                 sys.executable,
-                f"{SCRIPTS}/tools/plan.py",
+                f"{SCRIPTS}/snaketrain/extras/planning/plan.py",
                 *map(str, CONFIGURATION),
                 *(["--config", *workflow.config_settings.config_args] if workflow.config_settings.config_args else []),
             ]

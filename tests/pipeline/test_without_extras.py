@@ -1,0 +1,35 @@
+"""The core runs without extras: each can be deleted."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.workspace import REPOSITORY, make_workspace, snakemake
+
+EXTRAS = Path("workflow/scripts/snaketrain/extras")
+NAMES = sorted(path.parent.name for path in (REPOSITORY / EXTRAS).glob("*/__init__.py"))
+
+
+def code_without(extras: list[str], folder: Path) -> Path:
+    """The Snakefile of a copy of the workflow."""
+    shutil.copytree(REPOSITORY / "workflow", folder / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "Snakefile", folder)
+    for name in extras:
+        shutil.rmtree(folder / EXTRAS / name)
+    return folder / "Snakefile"
+
+
+def test_a_workflow_runs_without_any_extra(tmp_path):
+    folder = make_workspace(tmp_path / "project", runs={"small": {}})
+    snakemake(folder, snakefile=code_without(NAMES, tmp_path / "code"))
+    results = json.loads((folder / "results/runs/small/evaluation/test_results.json").read_text())
+    assert 0 <= results["metrics"]["accuracy"] <= 1 and (folder / "results/comparison/index.html").is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_an_extra_nothing_is_stale(name, tmp_path, workspace):
+    shutil.copytree(workspace, tmp_path / "project", symlinks=True)
+    done = snakemake(tmp_path / "project", "--dry-run", snakefile=code_without([name], tmp_path / "code"))
+    assert "Nothing to be done" in done.stdout + done.stderr
