@@ -8,6 +8,7 @@ from pathlib import Path
 import mutations
 import pytest
 
+TESTS = Path(__file__).parents[1]
 EVERY = mutations.read_table(mutations.TABLE)[0]
 
 
