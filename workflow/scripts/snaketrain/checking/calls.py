@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch.optim.lr_scheduler import LRScheduler
 
+from snaketrain.checking.data import NotPlannable, fetched_or_local
 from snaketrain.checking.findings import Findings
 from snaketrain.config.errors import expectation, nearest, shown
 from snaketrain.config.references import load
@@ -27,7 +28,6 @@ from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.inspection.code_references import TEXT_TASKS, Reference, references
 from snaketrain.orchestration.inspection.measuring_errors import named_metrics
 from snaketrain.orchestration.inspection.task_metrics import known_here
-from snaketrain.planning.data import NotPlannable, fetched_or_local
 from snaketrain.tasks.metric_names import is_short
 
 SCHEDULER_ARGUMENTS_WITH_SETTINGS = {  # of torch's schedulers
