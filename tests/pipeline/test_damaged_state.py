@@ -42,14 +42,12 @@ ALWAYS = ("training/manifest.json", "training/run.json", "state.json", "selectio
 
 
 def cases() -> list[Any]:
-    """Each edited, and harmed in another way; most of them take long."""
-    found = []
+    """Those that are read most edited, in each test run; and each in one of the ways, which takes long."""
+    found = {(pattern, HARMS[0]): () for pattern in FILES if pattern.endswith(ALWAYS)}
     for number, pattern in enumerate(FILES):
-        name = re.sub(r"^results/|\W+", "-", pattern).strip("-")
-        for how in (HARMS[0], HARMS[1 + number % 3]):
-            always = how == HARMS[0] and pattern.endswith(ALWAYS)
-            found.append(pytest.param(pattern, how, id=f"{name}, {how}", marks=() if always else pytest.mark.slow))
-    return found
+        found.setdefault((pattern, HARMS[number % len(HARMS)]), pytest.mark.slow)
+    names = {pattern: re.sub(r"^results/|\W+", "-", pattern).strip("-") for pattern in FILES}
+    return [pytest.param(pattern, how, id=f"{names[pattern]}, {how}", marks=marks) for (pattern, how), marks in found.items()]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from snaketrain.evaluation import comparing
 from snaketrain.evaluation.mistakes import hardest, mistakes_of
 from snaketrain.evaluation.page import page
 from snaketrain.evaluation.predictions import Predictions
+from snaketrain.evaluation.verdicts import Looks
 from snaketrain.runtime.integrity import digests, log_digests
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
 
@@ -86,7 +87,7 @@ def continue_trunk(run: Path, trunk: Path, step: int) -> None:
 def made_page(results: Path, unfinished: dict[str, str], stopped: dict[str, str]) -> str:
     folders = sorted((results / "runs").iterdir())
     runs = [comparing.read_run(folder, [path.name for path in folder.glob("sets/*")]) for folder in folders]
-    return page(compare_runs.compare(runs, results / "runs", unfinished, stopped))
+    return page(compare_runs.compare(runs, results / "runs", unfinished, stopped, Looks()))
 
 
 @pytest.fixture(scope="module")

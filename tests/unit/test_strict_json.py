@@ -20,7 +20,7 @@ from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_
 from snaketrain.tasks.base import Task
 from snaketrain.tracking import tracked
 from snaketrain.training.checkpoints.ranking import best_first, evaluated
-from snaketrain.training.reuse import FILE, Reused
+from snaketrain.training.reuse import Reused
 
 INF, NAN = math.inf, math.nan
 METRICS = {"loss": INF, "pearson": NAN, "mae": 0.25, "least": -INF}
@@ -79,10 +79,9 @@ def test_checkpoints_without_a_finite_metric_are_not_selected(tmp_path):
 
 
 def test_evaluations_that_were_taken_over_are_numbers_again(tmp_path):
-    write_json(
-        tmp_path / FILE, {"step": 9, "steps": 12, "training": "other", "evaluations": [(5, METRICS), (9, {"loss": 1.0})], "unknown": []}
-    )
-    strict((tmp_path / FILE).read_text())
+    evaluated = [{"event": "eval", "step": step, "metrics": metrics, "attempt": -1} for step, metrics in ((5, METRICS), (9, {"loss": 1.0}))]
+    reused = {"event": "reused", "step": 9, "steps": 12, "training": "other", "unknown": [], "attempt": 0}
+    (tmp_path / "journal.jsonl").write_text("".join(map(as_line, [*evaluated, reused])))
     (first, metrics), last = Reused.read(tmp_path).evaluations
     assert first == 5 and math.isnan(metrics["pearson"]) and last == (9, {"loss": 1.0})
 
