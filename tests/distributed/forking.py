@@ -33,7 +33,10 @@ def preload() -> None:
     import transformers
     from transformers import BartForSequenceClassification, BertForSequenceClassification  # noqa: F401
 
+    from snaketrain.runtime import loaded_code
+
     assert transformers
+    loaded_code._distributions_of_modules()
     torch.set_num_threads(1)
     sys.path.insert(0, str(SCRIPT.parent))
 

@@ -290,4 +290,10 @@ def _distributions(module: str) -> list[str]:
     try:
         return [metadata.distribution(module).name]
     except metadata.PackageNotFoundError:
-        return sorted(set(metadata.packages_distributions().get(module, [])))
+        return sorted(set(_distributions_of_modules().get(module, [])))
+
+
+@functools.cache
+def _distributions_of_modules() -> Mapping[str, list[str]]:
+    """Takes most of a second, since the files of all packages are listed."""
+    return metadata.packages_distributions()

@@ -35,11 +35,9 @@ def own_files(code: list[str]) -> list[str]:
 
 def write_provenance(folder: Path, dirty: bool | None, code: list[str]) -> None:
     """Write `packages.txt` for pip, uncommitted changes to `code.diff`, and copies of the user's own files to `code/`."""
-    write_text(
-        folder / "packages.txt",
-        "".join(f"{hidden(name)}\n" for name in sorted({f"{d.name}=={d.version}" for d in metadata.distributions()})),
-        PRIVATE_FILE,
-    )
+    described = (each.metadata for each in metadata.distributions())  # which are parsed at each access
+    packages = sorted({f"{each['Name']}=={each['Version']}" for each in described})
+    write_text(folder / "packages.txt", hidden("".join(f"{each}\n" for each in packages)), PRIVATE_FILE)
     (folder / "code.diff").unlink(missing_ok=True)  # from the previous attempt
     shutil.rmtree(folder / "code", ignore_errors=True)
     # hidden, since a file may contain a password
