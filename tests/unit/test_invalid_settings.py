@@ -1,6 +1,7 @@
 """A battery of wrong configurations, made from the settings themselves: every setting with every kind of invalid value."""
 
 import itertools
+import os
 import re
 import time
 import types
@@ -477,13 +478,15 @@ def prepared(path: tuple) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("battery", [of_the_schema, in_runs])
 def test_hardly_any_invalid_value_of_any_setting_is_accepted(folder, battery):
-    configurations = list(battery())
+    """Of those of the schema every fourth, unless WHOLE_BATTERY is set: all of them take ten minutes."""
+    every = 1 if "WHOLE_BATTERY" in os.environ or battery is in_runs else 4
+    configurations = [each for number, each in enumerate(battery()) if number % every == 0 or f"{each[0]}: {each[1]}" in ACCEPTED]
     accepted, failed, slowest = tried(configurations)
     print(
         f"{len(configurations)} configurations, {len(accepted)} accepted, {len(failed)} with another error than the refusal of that setting"
     )
     assert failed == []
-    assert len(configurations) > {of_the_schema: 1000, in_runs: 200}[battery]
+    assert len(configurations) > {of_the_schema: 600, in_runs: 200}[battery]
     assert set(accepted) == {of_the_schema: ACCEPTED, in_runs: set()}[battery]
     assert slowest < 2 * slowness()
 
