@@ -58,7 +58,7 @@ def untrained(finished: Path, folder: Path) -> Path:
 
 def set_pace(folder: Path, seconds: float) -> Path:
     (folder / "pace.new").write_text(str(seconds))
-    (folder / "pace.new").rename(folder / "pace.txt")  # never empty
+    (folder / "pace.new").rename(folder / ".pace")  # never empty
     return folder
 
 

@@ -1,4 +1,4 @@
-"""A task with slow steps, so that there is time to disturb it: `pace.txt` has the seconds per step, and may change."""
+"""A task with slow steps, so that there is time to disturb it: `.pace` has the seconds per step, and may change: hidden, it is no input of the task."""
 
 import os
 import time
@@ -32,7 +32,7 @@ class Patient(Task):
         print(f"GPUs of this process: {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}")
 
     def training_step(self, modules, batch):
-        time.sleep(float(Path("pace.txt").read_text()))
+        time.sleep(float(Path(".pace").read_text()))
         return self.losses(modules, batch)[0].sum()
 
     def evaluation_step(self, modules, batch):

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+# torch, which reads this when it is imported, warns at each start and end of its connections; export another level to see it
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.slurm_job import SlurmJob
@@ -68,8 +70,6 @@ def main() -> int:
     args = arguments()
     if "SLURM_JOB_ID" not in os.environ:
         raise SystemExit("SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use torchrun, or launch_local.py.")
-    # torch warns at each start and end of its connections; export another level to see it
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     size = node_size(args)
     restarts = Restarts(args.folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:
