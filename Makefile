@@ -15,7 +15,7 @@ help:
 	@echo "make ui                open the MLflow UI on the results in this folder"
 	@echo "make test              all tests except those of test-slow and test-slurm"
 	@echo "make test-fast         the unit tests, but for the lengthy ones"
-	@echo "make test-core         the fast unit tests, of the core alone: in a copy without extras"
+	@echo "make test-core         the fast unit tests, of the core alone: the last commit, copied without extras"
 	@echo "make test-slow         tests marked slow: many random trainings, lost nodes, MLflow in a browser"
 	@echo "make test-slurm        trainings and faults on a SLURM cluster that the tests start (root)"
 	@echo "make mutations         whether the tests detect bugs that are put into the code"
@@ -66,7 +66,7 @@ test: .venv/installed-dev
 test-fast: .venv/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit $(EXTRAS)
 
-# In a copy without extras; but for what describes the whole repository.
+# The last commit, copied without extras. The tests of documents and of mutations are about the whole repository.
 test-core: .venv/installed-dev
 	@copy=$$(mktemp -d) && git archive HEAD | tar -x -C $$copy && rm -r $$copy/$(EXTRAS)/*/ && cd $$copy && \
 	$(CURDIR)/$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
