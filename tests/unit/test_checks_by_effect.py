@@ -216,3 +216,51 @@ def test_a_machine_without_torch_says_what_it_has_not_checked(in_a_process, fold
     os.symlink(Path(effects.__file__).parents[1], folder / "snaketrain")
     assert problems_of(BASE) == []
     assert "not checked by trying: the process that tries ends with exit code 1 (ImportError: no torch here)" in capfd.readouterr().err
+
+
+class Base:
+    def __init__(self, device="auto"): ...
+
+
+class PassesOn(Base):
+    def __init__(self, every=1, **further):
+        super().__init__(**further)
+
+
+class TakesSome(Base):
+    def __init__(self, **further):
+        self.every = further.pop("every", 1)
+        super().__init__(**further)
+
+
+class Reads(Base):
+    def __init__(self, **further):
+        super().__init__()
+        self.every = further["every"]
+
+
+class Keeps(Base):
+    def __init__(self, **further):
+        super().__init__()
+        self.further = further
+
+
+class Gets:
+    def __init__(self, **further):
+        self.every = further.get("every")
+
+
+class Ignores:
+    def __init__(self, **further): ...
+
+
+@pytest.mark.parametrize(
+    ("of_class", "names"),
+    [(PassesOn, {"every", "device"}), (TakesSome, {"every", "device"}), (Gets, {"every"}), (Reads, None), (Keeps, None), (Ignores, None)],
+)
+def test_what_a_class_takes_in_further_arguments_is_not_refused(of_class, names):
+    """None: any name may be right."""
+    from snaketrain.checking.calls import parameters_of
+
+    found = parameters_of(of_class)
+    assert found == names if found is None else set(found) == names

@@ -193,14 +193,18 @@ def parameters_of(found: Callable[..., Any]) -> Parameters | None:
             return parameters
         bound = list(own.items())[isinstance(found, type) :]
         parameters = {name: each for name, each in bound if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)} | parameters
-        if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
+        further = next((name for name, each in own.items() if each.kind is each.VAR_KEYWORD), None)
+        if further is None:
             return parameters
         code = getattr(inspect.unwrap(place), "__code__", None)
-        taken = list(taken_by(code)) if code else []
-        parameters |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in taken}
-        if code is None or "items" in code.co_names or ("super" not in code.co_names and not taken):
+        if code is None:
             return None
-        if "super" not in code.co_names:
+        taken, uses = list(taken_by(code)), uses_of(further, code)
+        passed_on = "super" in code.co_names and any(each.opname == "CALL_FUNCTION_EX" for each in dis.get_instructions(code))
+        if not uses or uses > len(taken) + passed_on:  # `further["name"]`, `self.further = further`: any name may be right
+            return None
+        parameters |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in taken}
+        if not passed_on:
             return parameters
     return None
 
@@ -212,6 +216,12 @@ def taken_by(code: CodeType) -> Iterator[str]:
         if taking and each.opname == "LOAD_CONST" and isinstance(each.argval, str):
             yield each.argval
         taking = each.argval in ("pop", "get")
+
+
+def uses_of(variable: str, code: CodeType) -> int:
+    """How often code reads a variable; one instruction may read two."""
+    loads = [each.argval for each in dis.get_instructions(code) if each.opname.startswith("LOAD_")]
+    return sum(variable in loaded if isinstance(loaded, tuple) else variable == loaded for loaded in loads)
 
 
 def mismatch(annotation: Any, value: object) -> str | None:
