@@ -61,8 +61,7 @@ class Alone:
     result: Result
     steps: int
     seconds: float  # from its start to its end
-    lines: range  # of its journal, from its first checkpoint to its last steps, after which hardly anything is left to be done
-    gap_seconds: float  # the longest between two of these
+    gaps: dict[int, float]  # seconds from a line of its journal to the next, from its first checkpoint to its last steps
 
 
 def arguments(
@@ -113,8 +112,8 @@ def leave_alone(data: Path, folder: Path, processes: int, **settings: Any) -> Al
     seconds, lines_written = time.time() - started, events(folder)
     names = [event["event"] for event in lines_written]
     lines = range(names.index("checkpoint"), len(names) - names[::-1].index("train") - 1)
-    gap = max(lines_written[line + 1]["time"] - lines_written[line]["time"] for line in lines)
-    return Alone(result(folder), lines_written[-1]["step"], seconds, lines, gap)
+    gaps = {line: lines_written[line + 1]["time"] - lines_written[line]["time"] for line in lines}
+    return Alone(result(folder), lines_written[-1]["step"], seconds, gaps)
 
 
 def events(folder: Path, kind: str | None = None) -> list[dict]:
@@ -138,7 +137,8 @@ def trial(data: Path, folder: Path, number: int, processes: int, alone: Alone, s
         saved, before = newest_complete(folder), len(events(folder, "attempt"))
         pids = forking.start(words, processes, log, script)
         if start == 0:  # by what the journal says, since the time that it takes differs on a busy machine
-            line, seconds = draw.choice(alone.lines), draw.uniform(0, alone.gap_seconds)
+            line = draw.choice(list(alone.gaps))
+            seconds = draw.uniform(0, alone.gaps[line])
             moments.append(f"{seconds:.3f} s after line {line + 1} of its journal")
             wait_for(pids, lambda line=line: len(events(folder)) > line and events(folder, "checkpoint"))
         elif start < kills:
@@ -181,18 +181,23 @@ def wait_for(pids: list[int], condition: Callable[[], Any]) -> None:
 def trials(
     folder: Path, data: Path, count: int, processes: int, seed: int = 0, first: int = 0, script: Path = forking.SCRIPT, **settings: Any
 ) -> Found:
-    """So many that passed; `settings` are those of the training. If of twice as many trainings fewer did, that is a problem, too."""
+    """So many that passed; `settings` are those of the training.
+
+    If of twice as many that were killed in time fewer passed, that is a problem, too. On a busy machine many are not killed in time.
+    """
     alone = leave_alone(data, folder / "alone", processes, seed=seed, **settings)
-    found, limit = Found(), 2 * count
-    for number in range(first, first + limit):
+    found = Found()
+    for number in range(first, first + 6 * count):
         one = trial(data, folder / f"trial-{number}", number, processes, alone, script, seed=seed, **settings)
         found.add(one)
         print(*(one.problems or [f"{processes} processes, trial {number}: {', '.join(one.kinds)}, the same"]), sep="\n", flush=True)
         if found.passed == count:
             return found
+        if found.kinds[RESUMED] + found.kinds[RESTARTED] == 2 * count:
+            break
     found.problems.append(
-        f"{processes} processes: {found.passed} of {limit} trainings passed, {count} were to: {counted(found)}. If too few resumed although "
-        "nothing is wrong, the machine is too busy for moments that are drawn from an undisturbed training: try again."
+        f"{processes} processes: {found.passed} of {found.kinds.total()} trainings passed, {count} were to: {counted(found)}. If too few "
+        "resumed although nothing is wrong, the machine is too busy for moments that are drawn from an undisturbed training: try again."
     )
     return found
 
