@@ -11,6 +11,7 @@ and saving; the median of the stretches between two lines of the journal, withou
 
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -25,8 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+from snaketrain.orchestration import commands, launching  # noqa: E402
 from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
-from snaketrain.orchestration.stage_commands import shell_command  # noqa: E402
 from snaketrain.runtime.journal import all_events  # noqa: E402
 
 ONE_PROCESS = {"compute": {"processes": 1, "threads": 2}}
@@ -56,9 +57,11 @@ def prepared(folder: Path, pair: str, steps: int, batch_size: int) -> Pipeline:
 def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     """Examples a second, and the loss on the development set at the end."""
     folder = Path(f"turns/{number}/{run}/training")
-    inputs = {"data": pipeline.data(run), "model": pipeline.weights(run)}
-    pipeline.stages["train_model"].store_settings(run)
-    command = shell_command(pipeline, "train_model", run, f"{folder}/manifest.json", inputs)
+    settings, compute = pipeline.stages["train_model"].settings_file(run), pipeline.compute("train_model", run)
+    words = ["--run-name", run, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(run)]
+    words += ["--model", *pipeline.weights(run)]
+    script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[run], "ways")
+    command = f"{launching.launch(compute, in_slurm_job=False)} {shlex.join([str(script), *words])} {options}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the training {run} failed:\n{done.stderr[-4000:]}")

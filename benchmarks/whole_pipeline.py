@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+from snaketrain.orchestration import commands  # noqa: E402
 from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
 
 
@@ -53,24 +54,25 @@ def run_stages(folder: Path) -> None:
         stage(pipeline, "fetch_model", name, f"results/models/{name}")
     for name in pipeline.datasets:
         stage(pipeline, "fetch_data", name, f"results/raw/{name}")
-        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.tokenizer(name)}
+        given = {"raw": f"results/raw/{name}/manifest.json", "tokenizer": pipeline.tokenizer(name), "threads": 2}
         stage(pipeline, "prepare_data", name, f"results/data/{name}", **given)
     for run in pipeline.runs:
         home = f"results/runs/{run}"
         data = {"data": pipeline.data(run)}
-        trained = {"training": f"{home}/training/manifest.json", **data}
+        trained, named = {"training": f"{home}/training/manifest.json", **data}, {"run-name": run}
         model = {"model": pipeline.weights(run)}
-        stage(pipeline, "train_model", run, f"{home}/training", **data, **model)
+        of_compute = commands.training_options(pipeline.runs[run], "snaketrain")
+        stage(pipeline, "train_model", run, f"{home}/training", of_compute, **data, **model, **named)
         stage(pipeline, "select_checkpoint", run, f"{home}/selection", **trained)
         chosen = {"selection": f"{home}/selection/manifest.json"}
-        stage(pipeline, "evaluate_model", run, f"{home}/evaluation", **chosen, **trained, **model)
-    stage(pipeline, "compare_runs", "", "results/comparison")
+        stage(pipeline, "evaluate_model", run, f"{home}/evaluation", **chosen, **trained, **model, **named)
+    stage(pipeline, "compare_runs", "", "results/comparison", **{"runs-root": "results/runs", "runs": list(pipeline.runs)})
 
 
-def stage(pipeline: Pipeline, script: str, name: str, folder: str, **inputs: Any) -> None:
-    called = pipeline.stages[script]
-    called.store_settings(name)
-    sys.argv = [f"{script}.py", *called.words(name, f"{folder}/manifest.json", inputs, threads=2)]
+def stage(pipeline: Pipeline, script: str, name: str, folder: str, options: str = "", **given: Any) -> None:
+    given = {"output": f"{folder}/manifest.json", "settings": pipeline.stages[script].settings_file(name), **given}
+    words = [[f"--{option}", *(value if isinstance(value, list) else [str(value)])] for option, value in given.items()]
+    sys.argv = [f"{script}.py", *(word for option in words for word in option), *shlex.split(options)]
     try:
         runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
     except SystemExit as end:

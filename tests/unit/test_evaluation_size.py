@@ -7,9 +7,8 @@ import pytest
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Settings
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute, evaluation_errors
-from snaketrain.orchestration.launching import asked
+from snaketrain.orchestration.launching import asked, launch
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.orchestration.stage_commands import shell_command
 
 SOURCE = {"path": "x"}
 DATA = {"train": SOURCE, "tokenizer": SOURCE}
@@ -132,8 +131,8 @@ def test_its_job_and_its_command_have_its_own_size():
     training, evaluation = pipeline.compute("train_model", "default"), pipeline.compute("evaluate_model", "default")
     assert asked(training, saves=True)["gres"] == "gpu:8" and "-N2" in str(asked(training, saves=True)["slurm_extra"])
     assert asked(evaluation, saves=False)["gres"] == "gpu:1" and "-N1" in str(asked(evaluation, saves=False)["slurm_extra"])
-    words = {stage: shlex.split(shell_command(pipeline, stage, "default", "m.json", {})) for stage in ("train_model", "evaluate_model")}
-    assert [each[each.index("--processes") + 1] for each in words.values()] == ["8", "1"]
+    words = [shlex.split(launch(each, pipeline.in_slurm_job)) for each in (training, evaluation)]
+    assert [each[each.index("--processes") + 1] for each in words] == ["8", "1"]
     assert pipeline.strings("evaluate_model", "default") == as_trained.strings("evaluate_model", "default"), "nothing becomes stale"
 
 

@@ -1,6 +1,5 @@
 # While Snakemake plans a job, its earlier results are checked: a stage whose files are missing or damaged runs again.
 from snaketrain.orchestration.repairing import Repairs
-from snaketrain.orchestration.rule_values import job_name
 from snaketrain.slurm.submissions import Submissions
 
 

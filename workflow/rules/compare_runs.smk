@@ -31,7 +31,12 @@ rule compare_runs:
         "logs/compare_runs.log",
     params:
         *pipeline.strings("compare_runs", ""),
-        command=untracked(stage_command, pipeline, "compare_runs", executes),
+        logged=logged,
+        compare_runs=python("compare_runs"),
+        settings=settings_file("compare_runs"),
         runs=list(pipeline.runs),
+        compared=untracked(lambda job: pipeline.searches.finishing()),
+        sets=untracked(lambda job: pipeline.evaluations_of(pipeline.searches.finishing())),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.compare_runs} --output {output.manifest:q} --settings {params.settings:q} "
+        "--runs-root results/runs --runs {params.compared:q} --sets {params.sets:q} --decisions {input.decisions:q}"

@@ -36,6 +36,11 @@ rule evaluate_model:
         **launching.resources_of(pipeline.computes_of("evaluate_model"), saves=False),
     params:
         *pipeline.tracked("evaluate_model"),
-        command=untracked(stage_command, pipeline, "evaluate_model", executes),
+        logged=logged,
+        evaluate_model=launched("evaluate_model"),
+        settings=settings_file("evaluate_model"),
+        options=untracked(lambda job: commands.evaluation_options(pipeline.compute("evaluate_model", job))),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.evaluate_model} --output {output.manifest:q} --settings {params.settings:q} "
+        "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "
+        "--set {input.set:q} --model {input.model:q} {params.options}"

@@ -27,6 +27,11 @@ rule evaluate_set:
         **launching.resources_of(pipeline.computes_of("evaluate_set"), saves=False),
     params:
         *pipeline.tracked("evaluate_set"),
-        command=untracked(stage_command, pipeline, "evaluate_set", executes),
+        logged=logged,
+        evaluate_set=launched("evaluate_set"),
+        settings=settings_file("evaluate_set"),
+        options=untracked(lambda job: commands.evaluation_options(pipeline.compute("evaluate_set", job))),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.evaluate_set} --output {output.manifest:q} --settings {params.settings:q} "
+        "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "
+        "--set {input.set:q} --set-name={wildcards.evaluation_set:q} --model {input.model:q} {params.options}"

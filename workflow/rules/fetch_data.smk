@@ -10,6 +10,8 @@ rule fetch_data:
         "logs/fetch_data/{dataset}.log",
     params:
         *pipeline.tracked("fetch_data"),
-        command=untracked(stage_command, pipeline, "fetch_data", executes),
+        logged=logged,
+        fetch_data=python_with_network("fetch_data"),
+        settings=settings_file("fetch_data"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.fetch_data} --output {output:q} --settings {params.settings:q}"

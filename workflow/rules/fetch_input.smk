@@ -10,6 +10,8 @@ rule fetch_input:
         "logs/fetch_input/{input_name}.log",
     params:
         *pipeline.tracked("fetch_input"),
-        command=untracked(stage_command, pipeline, "fetch_input", executes),
+        logged=logged,
+        fetch_input=python_with_network("fetch_input"),
+        settings=settings_file("fetch_input"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.fetch_input} --output {output:q} --settings {params.settings:q}"

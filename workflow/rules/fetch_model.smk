@@ -10,6 +10,8 @@ rule fetch_model:
         "logs/fetch_model/{model}.log",
     params:
         *pipeline.tracked("fetch_model"),
-        command=untracked(stage_command, pipeline, "fetch_model", executes),
+        logged=logged,
+        fetch_model=python_with_network("fetch_model"),
+        settings=settings_file("fetch_model"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.fetch_model} --output {output:q} --settings {params.settings:q}"

@@ -16,6 +16,12 @@ rule predict_inputs:
         **launching.resources_of(pipeline.computes_of("predict_inputs"), saves=False),
     params:
         *pipeline.tracked("predict_inputs"),
-        command=untracked(stage_command, pipeline, "predict_inputs", executes),
+        logged=logged,
+        predict_inputs=launched("predict_inputs"),
+        settings=settings_file("predict_inputs"),
+        options=untracked(
+            lambda job: commands.inference_options(pipeline.compute("predict_inputs", job), pipeline.runs[job].evaluate.batch_size)
+        ),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.predict_inputs} --output {output:q} --settings {params.settings:q} "
+        "--selection {input.selection:q} --inputs {input.inputs:q} --model {input.model:q} --threads {threads} {params.options}"

@@ -16,6 +16,9 @@ rule prepare_data:
         mpi="",  # else the SLURM plugin starts it by an srun that does not see SLURM_CONF
     params:
         *pipeline.tracked("prepare_data"),
-        command=untracked(stage_command, pipeline, "prepare_data", executes),
+        logged=logged,
+        prepare_data=python("prepare_data"),
+        settings=settings_file("prepare_data"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.prepare_data} --output {output:q} --settings {params.settings:q} "
+        "--raw {input.raw:q} --tokenizer {input.tokenizer:q} --shards {input.shards:q} --threads {threads}"

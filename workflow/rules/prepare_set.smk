@@ -15,6 +15,10 @@ rule prepare_set:
         mpi="",  # as in prepare_data
     params:
         *pipeline.tracked("prepare_set"),
-        command=untracked(stage_command, pipeline, "prepare_set", executes),
+        logged=logged,
+        prepare_set=python("prepare_set"),
+        settings=settings_file("prepare_set"),
+        set_name=untracked(lambda job: pipeline.sets.prepared[job].name),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.prepare_set} --output {output:q} --settings {params.settings:q} "
+        "--set-name={params.set_name:q} --data {input.data:q} --files {input.files:q} --threads {threads}"

@@ -16,9 +16,12 @@ rule survey_shard:
         mpi="",  # as in prepare_data
     params:
         *pipeline.tracked("survey_shard"),
-        command=untracked(stage_command, pipeline, "survey_shard", executes),
+        logged=logged,
+        survey_shard=python("survey_shard"),
+        settings=settings_file("survey_shard"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.survey_shard} --output {output:q} --settings {params.settings:q} "
+        "--shard {wildcards.shard:q} --raw {input.raw:q}"
 
 
 rule decide_classes:
@@ -31,9 +34,11 @@ rule decide_classes:
         "logs/decide_classes/{dataset}.log",
     params:
         *pipeline.tracked("decide_classes"),
-        command=untracked(stage_command, pipeline, "decide_classes", executes),
+        logged=logged,
+        decide_classes=python("decide_classes"),
+        settings=settings_file("decide_classes"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.decide_classes} --output {output:q} --settings {params.settings:q} " "--surveys {input.surveys:q}"
 
 
 rule prepare_shard:
@@ -52,6 +57,9 @@ rule prepare_shard:
         mpi="",  # as in prepare_data
     params:
         *pipeline.tracked("prepare_shard"),
-        command=untracked(stage_command, pipeline, "prepare_shard", executes),
+        logged=logged,
+        prepare_shard=python("prepare_shard"),
+        settings=settings_file("prepare_shard"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.prepare_shard} --output {output:q} --settings {params.settings:q} "
+        "--shard {wildcards.shard:q} --raw {input.raw:q} --tokenizer {input.tokenizer:q} --classes {input.classes:q} --threads {threads}"

@@ -18,9 +18,17 @@ rule train_rung:
         **launching.resources_of(pipeline.computes_of("train_rung"), saves=True),
     params:
         *pipeline.tracked("train_rung"),
-        command=untracked(stage_command, pipeline, "train_rung", executes),
+        logged=logged,
+        train_rung=launched("train_rung"),
+        settings=settings_file("train_rung"),
+        training_settings=settings_file("train_model", run_of),
+        share=untracked(lambda job: pipeline.searches.share(job)),
+        options=untracked(lambda job: commands.training_options(pipeline.runs[run_of(job)], pipeline.runs[run_of(job)].tracking.experiment)),
     shell:
-        "{params.command} -a {log:q}"
+        "{params.logged} -a {log:q} {params.train_rung} --rung-output {output:q} --rung-settings {params.settings:q} "
+        "--rung-name={wildcards.run:q}/{wildcards.rung} --share {params.share} "
+        "--output results/runs/{wildcards.run:q}/training/manifest.json --settings {params.training_settings:q} --run-name={wildcards.run:q} "
+        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} {params.options}"
 
 
 checkpoint decide_rung:
@@ -33,6 +41,9 @@ checkpoint decide_rung:
         "logs/decide_rung/{search}/{rung}.log",
     params:
         *pipeline.tracked("decide_rung"),
-        command=untracked(stage_command, pipeline, "decide_rung", executes),
+        logged=logged,
+        decide_rung=python("decide_rung"),
+        settings=settings_file("decide_rung"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.decide_rung} --output {output:q} --settings {params.settings:q} "
+        "--decision {wildcards.search:q}/{wildcards.rung} --contenders {input.contenders:q}"

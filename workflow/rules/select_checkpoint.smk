@@ -20,6 +20,9 @@ rule select_checkpoint:
         mpi=varying(pipeline.runs, lambda run: None if pipeline.is_in_group(run) else ""),  # as in prepare_data; in a group, the training's
     params:
         *pipeline.tracked("select_checkpoint"),
-        command=untracked(stage_command, pipeline, "select_checkpoint", executes),
+        logged=logged,
+        select_checkpoint=python("select_checkpoint"),
+        settings=settings_file("select_checkpoint"),
     shell:
-        "{params.command} {log:q}"
+        "{params.logged} {log:q} {params.select_checkpoint} --output {output.manifest:q} --settings {params.settings:q} "
+        "--training {input.training:q} --data {input.data:q} --model {input.model:q}"

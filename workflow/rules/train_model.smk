@@ -19,6 +19,11 @@ rule train_model:
         **launching.resources_of(pipeline.computes_of("train_model"), saves=True),
     params:
         *pipeline.tracked("train_model"),
-        command=untracked(stage_command, pipeline, "train_model", executes),
+        logged=logged,
+        train_model=launched("train_model"),
+        settings=settings_file("train_model"),
+        options=untracked(lambda job: commands.training_options(pipeline.runs[job], pipeline.runs[job].tracking.experiment)),
     shell:
-        "{params.command} -a {log:q}"
+        "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
+        "--run-name={wildcards.run:q} "
+        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} --trunk {input.trunk:q} {params.options}"

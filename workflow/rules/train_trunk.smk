@@ -2,6 +2,13 @@
 # neither the trunk nor the runs that continued it.
 
 
+def trunk_options(name):
+    """It is no run, so MLflow has it in an experiment of its own."""
+    trunk = pipeline.trunks.known[name]
+    run = pipeline.runs[trunk.run]
+    return commands.training_options(run, f"{run.tracking.experiment}-trunks", trunk.branch_steps)
+
+
 rule train_trunk:
     input:
         check_results("train_trunk"),
@@ -20,6 +27,11 @@ rule train_trunk:
         **launching.resources_of(pipeline.computes_of("train_trunk"), saves=True),
     params:
         *pipeline.tracked("train_trunk"),
-        command=untracked(stage_command, pipeline, "train_trunk", executes),
+        logged=logged,
+        train_model=launched("train_trunk", "train_model"),
+        settings=settings_file("train_trunk"),
+        options=untracked(lambda job: trunk_options(job)),
     shell:
-        "{params.command} -a {log:q}"
+        "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
+        "--run-name={wildcards.trunk:q} "
+        "--data {input.data:q} --model {input.model:q} --initial {input.initial:q} --trunk {input.trunk:q} {params.options}"

@@ -18,7 +18,9 @@ from snaketrain.runtime.strict_json import JsonObject
 
 def arguments() -> Namespace:
     parser = stages.parser_of_evaluation("evaluate_model", __doc__)
-    parser.add_argument("--set", metavar="MANIFEST", help="manifest of the test set (default: it is prepared with the training data)")
+    parser.add_argument(
+        "--set", nargs="?", metavar="MANIFEST", help="manifest of the test set (default: it is prepared with the training data)"
+    )
     return parser.parse_args()
 
 

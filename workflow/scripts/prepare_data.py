@@ -59,7 +59,9 @@ def main(args: argparse.Namespace) -> None:
 def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_data", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
-    parser.add_argument("--tokenizer", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class")
+    parser.add_argument(
+        "--tokenizer", nargs="?", metavar="MANIFEST", help="manifest of the fetched tokenizer; not needed for a dataset class"
+    )
     parser.add_argument("--shards", nargs="*", default=[], metavar="MANIFEST", help="manifests of the prepared shards, if there are any")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()

@@ -45,7 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_set", __doc__)
     parser.add_argument("--set-name", required=True, help="name of the evaluation set")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared training data")
-    parser.add_argument("--files", metavar="MANIFEST", help="manifest of the fetched files; not needed for a dataset class")
+    parser.add_argument("--files", nargs="?", metavar="MANIFEST", help="manifest of the fetched files; not needed for a dataset class")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()
 

@@ -53,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser = stages.parser("prepare_shard", __doc__)
     parser.add_argument("--raw", required=True, metavar="MANIFEST", help="manifest of the fetched data")
     parser.add_argument("--tokenizer", required=True, metavar="MANIFEST", help="manifest of the fetched tokenizer")
-    parser.add_argument("--classes", metavar="MANIFEST", help="manifest of the classes; not needed where the settings list them")
+    parser.add_argument("--classes", nargs="?", metavar="MANIFEST", help="manifest of the classes; not needed where the settings list them")
     parser.add_argument("--shard", required=True, metavar="NAME", help="such as 00003-of-00008")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU cores to use (default: %(default)s)")
     return parser.parse_args()

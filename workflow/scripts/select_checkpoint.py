@@ -34,7 +34,10 @@ def arguments() -> Namespace:
     parser.add_argument("--training", required=True, metavar="MANIFEST", help="manifest of the training")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data, for its tokenizer")
     parser.add_argument(
-        "--model", metavar="MANIFEST", help="manifest of the fetched model, whose weights adapters are merged into (default: none)"
+        "--model",
+        nargs="?",
+        metavar="MANIFEST",
+        help="manifest of the fetched model, whose weights adapters are merged into (default: none)",
     )
     return parser.parse_args()
 

@@ -64,9 +64,13 @@ def parser() -> argparse.ArgumentParser:
     parser = stages.parser("train_model", __doc__)
     parser.add_argument("--run-name", required=True, help="name of the run")
     parser.add_argument("--data", required=True, metavar="MANIFEST", help="manifest of the prepared data")
-    parser.add_argument("--model", metavar="MANIFEST", help="manifest of the fetched model; without it, the weights start at random")
-    parser.add_argument("--initial", metavar="MANIFEST", help="manifest of the fetched weights that model.initial_weights names")
-    parser.add_argument("--trunk", type=Path, metavar="MANIFEST", help="manifest of a training whose first steps are also this one's")
+    parser.add_argument(
+        "--model", nargs="?", metavar="MANIFEST", help="manifest of the fetched model; without it, the weights start at random"
+    )
+    parser.add_argument("--initial", nargs="?", metavar="MANIFEST", help="manifest of the fetched weights that model.initial_weights names")
+    parser.add_argument(
+        "--trunk", nargs="?", type=Path, metavar="MANIFEST", help="manifest of a training whose first steps are also this one's"
+    )
     parser.add_argument(
         "--branch-steps",
         type=int,

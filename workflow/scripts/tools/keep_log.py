@@ -1,4 +1,4 @@
-"""Write standard input to a log, in whole lines and without passwords. All output of a stage passes through here.
+"""Run a stage's command, and write it and all its output to a log, in whole lines and without passwords.
 
 Of a progress bar, which redraws its line again and again, only the last state is kept.
 """
@@ -7,7 +7,9 @@ import argparse
 import codecs
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,40 +25,60 @@ LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
 REDRAWN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?!\n)(?=[^\r\n])")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("log", help="file to write to")
     parser.add_argument("-a", "--append", action="store_true", help="append to the log instead of overwriting it")
     parser.add_argument("--show", action="store_true", help="also copy everything to standard output, as `tee` does")
-    parser.add_argument(
-        "--ended", type=int, metavar="CODE", help="write how a stage with this exit code ended, where it did not say so itself"
-    )
+    parser.add_argument("log", help="file to write to")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="command to run (default: what to write comes from standard input)")
     args = parser.parse_args()
+    stage = started(args.command) if args.command else None
+    source = stage.stdout.fileno() if stage and stage.stdout else 0
     # it ends when its input does: a stage that is being stopped may still write messages
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     problem = None
-    with open(args.log, "ab" if args.append or args.ended is not None else "wb", opener=private) as log:
-        for text in lines() if args.ended is None else how_it_ended(args.ended):
+    with open(args.log, "ab" if args.append else "wb", opener=private) as log:
+        for text in lines(source) if stage is None else of_stage(args.command, stage, source):
             content = hidden(text).encode(errors="surrogateescape")
             if not problem and (problem := write(log.fileno(), content)):
                 report = f"{args.log}: cannot be written ({problem}); the stage continues, and its output follows here\n"
                 write(sys.stdout.fileno(), report.encode())
             if problem or args.show:
                 write(sys.stdout.fileno(), content)
+    return code_of(stage) if stage else 0
 
 
-def lines() -> Iterator[str]:
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise SystemExit(f"{command[0]}: cannot be started: {error.strerror}") from None
+
+
+def of_stage(command: list[str], stage: subprocess.Popen[bytes], source: int) -> Iterator[str]:
+    """Its command, ready to be repeated; what it prints; and how it ended."""
+    yield f"{shlex.join(command)}\n"
+    yield from lines(source)
+    yield from how_it_ended(code_of(stage))
+
+
+def code_of(stage: subprocess.Popen[bytes]) -> int:
+    """As a shell says it."""
+    return 128 - code if (code := stage.wait()) < 0 else code
+
+
+def lines(source: int) -> Iterator[str]:
     """Whole lines, as they arrive; then what the kernel has killed meanwhile, as it may have been the stage."""
     before = memory_use()
-    yield from lines_of_stage()
+    yield from lines_of_stage(source)
     if kill := kill_since(before):
         yield f"{kill}\n"
 
 
-def lines_of_stage() -> Iterator[str]:
+def lines_of_stage(source: int) -> Iterator[str]:
     decode, waiting = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode, ""
-    while read := os.read(0, 1 << 16):
+    while read := os.read(source, 1 << 16):
         complete, newline, waiting = REDRAWN.sub("", waiting + decode(read)).rpartition("\n")
         if newline:
             yield complete + newline
@@ -73,7 +95,7 @@ def how_it_ended(code: int) -> Iterator[str]:
 
     if code > 128 and code - 128 in set(signal.Signals) - {signal.SIGINT}:
         yield f"killed by {signal.Signals(code - 128).name}\n"
-    elif code not in (FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, SETUP_FAILED, 128 + signal.SIGINT):
+    elif code not in (0, FAILED, STOPPED_EARLY, WORTH_ANOTHER_START, SETUP_FAILED, 128 + signal.SIGINT):
         yield f"ended with exit code {code}\n"
 
 
@@ -88,4 +110,4 @@ def write(place: int, content: bytes) -> OSError | None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

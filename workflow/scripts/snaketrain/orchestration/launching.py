@@ -16,9 +16,9 @@ from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
 
 
-def python(threads: int = 1) -> str:
-    """The Python of stages that neither train nor evaluate, and of the launchers of those that do."""
-    return shlex.join(python_words(Compute(threads=threads)))
+def python() -> str:
+    """The Python of stages that neither train nor evaluate."""
+    return shlex.join(python_words(Compute(threads=1)))
 
 
 def python_with_network() -> str:
@@ -26,7 +26,7 @@ def python_with_network() -> str:
 
 
 def keep_log(show: bool) -> str:
-    """The command to which a stage's output is piped."""
+    """The command in front of a stage's, which writes its log. `show`: also to the log of the job that a cluster runs."""
     return f"{shlex.quote(sys.executable)} {tool('keep_log.py')}{' --show' if show else ''}"
 
 

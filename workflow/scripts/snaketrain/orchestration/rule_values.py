@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., object])
 
 TAKES_WILDCARDS = inspect.signature(lambda wildcards: None)
-TAKES_ALL = inspect.signature(lambda wildcards, input, output, threads: None)
+TAKES_INPUT = inspect.signature(lambda wildcards, input: None)
 
 
 def job_name(wildcards: Iterable[str]) -> str:
@@ -40,13 +40,13 @@ def marked(value: object) -> list[tuple[object, object]]:
     return [(part, getattr(part, "flags", None)) for part in (value if isinstance(value, list) else [value])]
 
 
-def untracked(value: Callable[..., str], *arguments: object) -> Callable[[Wildcards, Inputs, Sequence[str], int], str]:
+def untracked(value: Callable[[str], Value]) -> Callable[[Wildcards, Inputs], Value]:
     """A param that makes nothing stale: Snakemake does not compare what functions of `input` return."""
 
-    def param(wildcards: Wildcards, input: Inputs, output: Sequence[str], threads: int) -> str:
-        return value(*arguments, wildcards, input, output, threads)
+    def param(wildcards: Wildcards, input: Inputs) -> Value:
+        return value(job_name(wildcards))
 
-    return with_signature(TAKES_ALL, param)
+    return with_signature(TAKES_INPUT, param)
 
 
 def with_signature(signature: inspect.Signature, function: Function) -> Function:

@@ -4,16 +4,19 @@ Snakemake does not run a job whose inputs are missing, so the workflow's compari
 manifest: the next start of the workflow compares all runs.
 """
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.comparison_table import print_comparison
 from snaketrain.orchestration.job_errors import last_error
-from snaketrain.orchestration.names import folder_of_job
+from snaketrain.orchestration.names import RESULTS, folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
-from snaketrain.orchestration.stage_commands import comparison_without
 
 
 def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None:
@@ -22,11 +25,25 @@ def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None
         return
     unfinished = without_results(dag, scheduler)
     if unfinished and any(run not in unfinished for run in pipeline.searches.finishing()):
-        subprocess.run(["bash", "-c", comparison_without(pipeline, unfinished)])
+        Path("logs").mkdir(exist_ok=True)
+        subprocess.run(comparison_without(pipeline, unfinished))
         print_comparison()
     else:
         for name, why in unfinished.items():
             print(f"{name}: {why}", file=sys.stderr)
+
+
+def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> list[str]:
+    """The command of the rule compare_runs for the runs that have results; it says why the others have none."""
+    evaluated = [run for run in pipeline.searches.finishing() if Path(pipeline.manifest("evaluate_model", run)).is_file()]
+    runs = [run for run in evaluated if run not in unfinished]
+    sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
+    decisions = [path for decision in pipeline.searches.decisions if Path(path := pipeline.manifest("decide_rung", decision)).is_file()]
+    command = [*shlex.split(launching.keep_log(show=False)), "logs/compare_runs.log"]
+    command += [*shlex.split(launching.python()), str(SCRIPTS / "compare_runs.py"), "--output", pipeline.manifest("compare_runs")]
+    command += ["--settings", pipeline.stages["compare_runs"].settings_file(""), "--runs-root", f"{RESULTS}/runs", "--runs", *runs]
+    command += ["--sets", *sets, "--decisions", *decisions]
+    return [*command, "--unfinished", *(f"{name}: {why}" for name, why in unfinished.items())]
 
 
 def number_of_jobs(dag: Dag) -> int:

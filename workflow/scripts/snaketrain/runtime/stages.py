@@ -117,7 +117,7 @@ def parser_of_inference(stage: str, description: str | None) -> argparse.Argumen
     arguments = parser(stage, description)
     arguments.add_argument("--selection", required=True, metavar="MANIFEST", help="manifest of the selected checkpoint")
     arguments.add_argument(
-        "--model", metavar="MANIFEST", help="manifest of the fetched model that the training started from (default: none)"
+        "--model", nargs="?", metavar="MANIFEST", help="manifest of the fetched model that the training started from (default: none)"
     )
     arguments.add_argument("--device", default="auto", help="device to run the model on: auto, cpu or cuda (default: %(default)s)")
     arguments.add_argument(

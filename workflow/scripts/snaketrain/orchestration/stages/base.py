@@ -1,16 +1,14 @@
-"""What distinguishes a kind of job: its jobs, where their results are, what these are made from, and how the script is called."""
+"""What a result depends on, by kind of job: its settings, its own code, and what it reads. How a script is called is in its rule."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Compute, Settings, Source
-from snaketrain.orchestration import launching
 from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.names import source_name
 from snaketrain.orchestration.own_files import content
-from snaketrain.orchestration.script_options import Option, option_words
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
 from snaketrain.runtime.stages import previous_manifest
@@ -68,19 +66,11 @@ class Stage:
         """
         return [f"files.{setting}={content(source)}" for setting, source in self.sources(job).items() if source.is_local]
 
-    # --- how its script is called
-
     @property
     def script(self) -> str:
         return self.name
 
-    def launcher(self, job: str) -> str:
-        """In front of the script."""
-        return launching.python()
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        """Besides inputs and settings."""
-        return {}
+    # --- the file that its script reads
 
     def job_settings(self, job: str) -> JobSettings:
         strings = self.pipeline.strings(self.name, job)
@@ -93,14 +83,10 @@ class Stage:
             return []
         return with_recorded(before.recorded, [name for name in changed_files(before.loaded) if f"code.{name}" not in planned])
 
-    def store_settings(self, job: str) -> None:
-        """In the file that the script reads."""
-        self.job_settings(job).store(job)
-
-    def words(self, job: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
-        """The script's options; `given`: the rule's named inputs, which are options of the same names."""
-        settings = str(self.job_settings(job).path(job))
-        return option_words({"output": [output], "settings": [settings], **self.options(job, threads), **given})
+    def settings_file(self, job: str, store: bool = True) -> str:
+        """Every process that executes a job parses the Snakefile, also on a compute node, and stores the settings that it compares."""
+        settings = self.job_settings(job)
+        return str(settings.store(job) if store else settings.path(job))
 
 
 class ModelStage(Stage):
@@ -117,9 +103,6 @@ class ModelStage(Stage):
     def computes(self) -> dict[str, Compute]:
         return {job: self.compute(job) for job in self.jobs}
 
-    def launcher(self, job: str) -> str:
-        return launching.launch(self.compute(job), self.pipeline.in_slurm_job)
-
     def settings_of(self, job: str) -> Settings:
         return self.pipeline.runs[self.run(job)]
 
@@ -130,10 +113,3 @@ class ModelStage(Stage):
 def fetched(**sources: Source | None) -> Reads:
     """Models and tokenizers, by role."""
     return {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
-
-
-def loader_workers(compute: Compute) -> str | None:
-    """A number; with `auto` the largest."""
-    if compute.loader_workers == "auto":
-        return f"auto:{max(1, compute.threads // compute.processes)}"
-    return str(compute.loader_workers) if compute.loader_workers else None

@@ -6,9 +6,8 @@ from pathlib import Path
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Inputs, Settings
 from snaketrain.orchestration.evaluation_sets import set_of
-from snaketrain.orchestration.names import RESULTS, source_name
-from snaketrain.orchestration.script_options import Option
-from snaketrain.orchestration.stages.base import ModelStage, Reads, Stage, fetched, loader_workers
+from snaketrain.orchestration.names import source_name
+from snaketrain.orchestration.stages.base import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.stages.code_of_runs import code_of_evaluation, code_of_run
 
 
@@ -29,10 +28,6 @@ class Inference(ModelStage):
     def selection(self, job: str) -> Reads:
         return {"selection": ("select_checkpoint", self.run(job))}
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        compute = self.compute(job)
-        return {"device": compute.required_device, "stall-seconds": compute.stall_seconds}
-
 
 class Evaluation(Inference):
     def reads(self, job: str) -> Reads:
@@ -40,9 +35,6 @@ class Evaluation(Inference):
 
     def own_code(self, job: str) -> list[Path]:
         return code_of_evaluation(self.settings_of(job), set_of(job))
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"run-name": self.run(job), **super().options(job, threads), "loader-workers": loader_workers(self.compute(job))}
 
 
 class EvaluateModel(Evaluation):
@@ -61,9 +53,6 @@ class EvaluateSet(Evaluation):
 
     def settings(self, job: str) -> list[str]:
         return self.pipeline.sets.settings(job)
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return super().options(job, threads) | {"set-name": set_of(job)}
 
 
 class PredictInputs(Inference):
@@ -84,9 +73,6 @@ class PredictInputs(Inference):
     def own_code(self, job: str) -> list[Path]:
         return code_of_run(self.settings_of(job))
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"batch-size": self.settings_of(job).evaluate.batch_size, "threads": threads, **super().options(job, threads)}
-
 
 class CompareRuns(Stage):
     name, folder, works_on = "compare_runs", "comparison", ""
@@ -100,10 +86,6 @@ class CompareRuns(Stage):
         decisions: Reads = {f"search {name}": ("decide_rung", name) for name in self.pipeline.searches.decisions}
         evaluations: Reads = {name: ("evaluate_set", name) for name in self.pipeline.evaluations_of(compared)}
         return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        runs = self.pipeline.searches.finishing()
-        return {"runs-root": f"{RESULTS}/runs", "runs": runs, "sets": self.pipeline.evaluations_of(runs)}
 
 
 def predicted(run: Settings) -> dict[str, Inputs]:

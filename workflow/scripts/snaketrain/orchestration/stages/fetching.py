@@ -4,24 +4,18 @@ from collections.abc import Collection
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Source
-from snaketrain.orchestration import launching
 from snaketrain.orchestration.own_files import of_splits
 from snaketrain.orchestration.stages.base import Stage
 
 
-class Fetch(Stage):
-    def launcher(self, job: str) -> str:
-        return launching.python_with_network()
-
-
-class FetchOne(Fetch):
+class FetchOne(Stage):
     """The files of a source."""
 
     def settings(self, job: str) -> list[str]:
         return strings("source", self.sources(job)["source"])
 
 
-class FetchData(Fetch):
+class FetchData(Stage):
     name, folder, works_on = "fetch_data", "raw/{}", "data set"
 
     @property

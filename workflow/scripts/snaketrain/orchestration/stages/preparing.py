@@ -7,7 +7,6 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.own_files import class_files, dataset_classes
-from snaketrain.orchestration.script_options import Option
 from snaketrain.orchestration.shards import dataset_of, shard_of
 from snaketrain.orchestration.stages.base import Reads, Stage, fetched
 
@@ -38,9 +37,6 @@ class SurveyShard(Prepare):
     def reads(self, job: str) -> Reads:
         return self.raw(job)
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"shard": shard_of(job)}
-
 
 class DecideClasses(Prepare):
     name, folder, works_on = "decide_classes", "data/{}/classes", "data set with shards and without `labels`"
@@ -64,9 +60,6 @@ class PrepareShard(Prepare):
         decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.pipeline.shards.deciding else {}
         return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"shard": shard_of(job), "threads": threads}
-
 
 class PrepareData(Prepare):
     name, folder, works_on = "prepare_data", "data/{}", "data set"
@@ -77,9 +70,6 @@ class PrepareData(Prepare):
 
     def reads(self, job: str) -> Reads:
         return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer)
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"threads": threads}
 
 
 class PrepareSet(Prepare):
@@ -94,6 +84,3 @@ class PrepareSet(Prepare):
 
     def reads(self, job: str) -> Reads:
         return self.pipeline.sets.prepared[job].reads()
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"set-name": self.pipeline.sets.prepared[job].name, "threads": threads}

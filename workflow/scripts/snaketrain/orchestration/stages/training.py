@@ -1,6 +1,6 @@
 """Stages that train: a run, the first steps of several runs, a run as far as a rung of its search; and the decisions of a search."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from snaketrain.config.runs import strings
@@ -9,10 +9,8 @@ from snaketrain.orchestration.evaluation_sets import run_of
 from snaketrain.orchestration.inspection.strategy_declarations import compared_strategy
 from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import initial
-from snaketrain.orchestration.script_options import Option, option_words
-from snaketrain.orchestration.stages.base import ModelStage, Reads, Stage, fetched, loader_workers
+from snaketrain.orchestration.stages.base import ModelStage, Reads, Stage, fetched
 from snaketrain.orchestration.stages.code_of_runs import code_of_training
-from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings
 
 
@@ -33,40 +31,13 @@ class Training(ModelStage):
         train = train_settings(run).model_copy(update={"strategy": compared_strategy(run.train.strategy)})
         return [*strings("model", run.model), *strings("train", train), *selection]
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        """None of these changes the result."""
-        run = self.settings_of(job)
-        profile = run.compute.profile
-        return {
-            "run-name": job,
-            "experiment": hidden(self.experiment(job)),
-            "device": run.compute.required_device,
-            "keep-best-by": run.select.metric,
-            "keep-best-mode": run.select.mode,
-            "keep": run.compute.keep_checkpoints,
-            "checkpoint-format": run.compute.checkpoint_format,
-            "log-every": run.tracking.log_every_steps,
-            "stall-seconds": run.compute.stall_seconds,
-            "rank-files": run.compute.rank_files,
-            "profile": f"{profile.first_step}:{profile.steps}" if profile else None,
-            "resume-changed": run.compute.resume_changed,
-            "same-versions": run.compute.rerun_on_upgrade,
-            "reduce-batch-on-oom": run.compute.reduce_batch_on_oom,
-            "loader-workers": loader_workers(run.compute),
-            "notes": hidden(run.tracking.notes),
-        }
-
-    def experiment(self, job: str) -> str:
-        """In MLflow."""
-        return self.settings_of(job).tracking.experiment
-
 
 class TrainModel(Training):
     name, folder = "train_model", "runs/{}/training"
 
 
 class TrainTrunk(Training):
-    """The first steps of several runs, with the settings of one of them. It is no run, so MLflow has it in an experiment of its own."""
+    """The first steps of several runs, with the settings of one of them."""
 
     name, folder, works_on = "train_trunk", "trunks/{}/training", "trunk"
 
@@ -87,13 +58,6 @@ class TrainTrunk(Training):
     def job_settings(self, job: str) -> JobSettings:
         return self.pipeline.stages["train_model"].job_settings(self.run(job))
 
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        branch_steps: Option = list(map(str, self.pipeline.trunks.known[job].branch_steps))
-        return super().options(job, threads) | {"branch-steps": branch_steps}
-
-    def experiment(self, job: str) -> str:
-        return f"{super().experiment(job)}-trunks"
-
 
 class TrainRung(Training):
     """Continues the training of a run, in its folder."""
@@ -106,18 +70,6 @@ class TrainRung(Training):
 
     def settings(self, job: str) -> list[str]:
         return [*super().settings(job), *self.pipeline.searches.rung_settings(job)]
-
-    def store_settings(self, job: str) -> None:
-        super().store_settings(job)
-        self.pipeline.stages["train_model"].store_settings(self.run(job))
-
-    def words(self, job: str, output: str, given: Mapping[str, Option], threads: int = 1) -> list[str]:
-        run, settings = self.run(job), str(self.job_settings(job).path(job))
-        rung: dict[str, Option] = {
-            "rung-output": [output], "rung-settings": settings, "share": self.pipeline.searches.share(job), "rung-name": job,
-        }  # fmt: skip
-        training = self.pipeline.stages["train_model"].words(run, self.pipeline.manifest("train_model", run), given, threads)
-        return [*training, *option_words(rung)]
 
 
 class DecideRung(Stage):
@@ -132,6 +84,3 @@ class DecideRung(Stage):
 
     def settings(self, job: str) -> list[str]:
         return self.pipeline.searches.decision_settings(job)
-
-    def options(self, job: str, threads: int) -> dict[str, Option]:
-        return {"decision": job}

@@ -1,0 +1,35 @@
+# Params that the commands of the rules share. None makes a result stale: another launcher or another log leads to the same result.
+import shlex
+
+from snaketrain.orchestration import commands, launching
+from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.rule_values import job_name, untracked, varying
+from snaketrain.orchestration.shards import shard_of
+
+# in front of a stage's log and its command
+logged = untracked(lambda job: launching.keep_log(show=pipeline.in_job))
+
+
+def python(script):
+    """A script that runs in one process."""
+    return untracked(lambda job: f"{launching.python()} {shlex.quote(f'{SCRIPTS}/{script}.py')}")
+
+
+def python_with_network(script):
+    """A script that fetches files, for which libraries are otherwise told that there is no network."""
+    return untracked(lambda job: shlex.join([sys.executable, f"{SCRIPTS}/{script}.py"]))
+
+
+def launched(stage, script=None):
+    """A script that runs in the processes of `compute`."""
+
+    def command(job):
+        launcher = launching.launch(pipeline.compute(stage, job), pipeline.in_slurm_job)
+        return f"{launcher} {shlex.quote(f'{SCRIPTS}/{script or stage}.py')}"
+
+    return untracked(command)
+
+
+def settings_file(stage, job_of=str):
+    """The settings and the code that decide the result, for the script; a dry run only names the file."""
+    return untracked(lambda job: pipeline.stages[stage].settings_file(job_of(job), store=executes()))
