@@ -60,7 +60,7 @@ def trained(pipeline: Pipeline, run: str, number: int) -> tuple[float, float]:
     settings, compute = pipeline.stages["train_model"].settings_file(run), pipeline.compute("train_model", run)
     words = ["--run-name", run, "--output", f"{folder}/manifest.json", "--settings", settings, "--data", pipeline.data(run)]
     words += ["--model", *pipeline.weights(run)]
-    script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[run], "ways")
+    script, options = REPOSITORY / "workflow/scripts/train_model.py", commands.training_options(pipeline.runs[run])
     command = f"{launching.launch(compute, in_slurm_job=False)} {shlex.join([str(script), *words])} {options}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     if done.returncode:

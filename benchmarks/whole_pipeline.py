@@ -61,7 +61,7 @@ def run_stages(folder: Path) -> None:
         data = {"data": pipeline.data(run)}
         trained, named = {"training": f"{home}/training/manifest.json", **data}, {"run-name": run}
         model = {"model": pipeline.weights(run)}
-        of_compute = commands.training_options(pipeline.runs[run], "snaketrain")
+        of_compute = commands.training_options(pipeline.runs[run])
         stage(pipeline, "train_model", run, f"{home}/training", of_compute, **data, **model, **named)
         stage(pipeline, "select_checkpoint", run, f"{home}/selection", **trained)
         chosen = {"selection": f"{home}/selection/manifest.json"}

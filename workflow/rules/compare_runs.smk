@@ -1,6 +1,10 @@
 # Compares all runs in one table and on one page.
 
 
+localrules:
+    compare_runs,
+
+
 rule compare_runs:
     input:
         check_results("compare_runs"),

@@ -1,6 +1,10 @@
 # Fetches raw data: a local rule, since compute nodes often have no internet access.
 
 
+localrules:
+    fetch_data,
+
+
 rule fetch_data:
     input:
         check_results("fetch_data"),

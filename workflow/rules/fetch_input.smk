@@ -1,6 +1,10 @@
 # Fetches the files of an evaluation set, or of unlabelled data that a model is to predict: a local rule, since compute nodes often have no internet access.
 
 
+localrules:
+    fetch_input,
+
+
 rule fetch_input:
     input:
         check_results("fetch_input"),

@@ -1,6 +1,10 @@
 # Fetches pretrained weights and tokenizers: a local rule, since compute nodes often have no internet access.
 
 
+localrules:
+    fetch_model,
+
+
 rule fetch_model:
     input:
         check_results("fetch_model"),

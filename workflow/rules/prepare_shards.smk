@@ -2,6 +2,10 @@
 # labels in all shards are surveyed first.
 
 
+localrules:
+    decide_classes,
+
+
 rule survey_shard:
     input:
         check_results("survey_shard"),

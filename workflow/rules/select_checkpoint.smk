@@ -2,6 +2,12 @@
 # checkpoints are sharded or averaged, adapters are merged, or a run is evaluated in its training's job: with `group` Snakemake has no local rules.
 
 
+if pipeline.selection_is_light:
+
+    localrules:
+        select_checkpoint,
+
+
 rule select_checkpoint:
     input:
         check_results("select_checkpoint"),

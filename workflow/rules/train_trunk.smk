@@ -2,13 +2,6 @@
 # neither the trunk nor the runs that continued it.
 
 
-def trunk_options(name):
-    """It is no run, so MLflow has it in an experiment of its own."""
-    trunk = pipeline.trunks.known[name]
-    run = pipeline.runs[trunk.run]
-    return commands.training_options(run, f"{run.tracking.experiment}-trunks", trunk.branch_steps)
-
-
 rule train_trunk:
     input:
         check_results("train_trunk"),
@@ -30,7 +23,9 @@ rule train_trunk:
         logged=logged,
         train_model=launched("train_trunk", "train_model"),
         settings=settings_file("train_trunk"),
-        options=untracked(lambda job: trunk_options(job)),
+        options=untracked(
+            lambda job: commands.training_options(pipeline.runs[pipeline.trunks.known[job].run], pipeline.trunks.known[job].branch_steps)
+        ),
     shell:
         "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
         "--run-name={wildcards.trunk:q} "

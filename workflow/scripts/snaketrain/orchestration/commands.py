@@ -27,9 +27,9 @@ def options(values: Mapping[str, Option]) -> str:
     return shlex.join(words)
 
 
-def training_options(run: Settings, experiment: str, branch_steps: tuple[int, ...] = ()) -> str:
-    """`experiment`: in MLflow; `branch_steps`: of a trunk."""
-    profile = run.compute.profile
+def training_options(run: Settings, branch_steps: tuple[int, ...] = ()) -> str:
+    """`branch_steps`: of a trunk. It is no run, so MLflow has it in an experiment of its own."""
+    profile, experiment = run.compute.profile, f"{run.tracking.experiment}{'-trunks' if branch_steps else ''}"
     return options(
         {
             "experiment": hidden(experiment),
