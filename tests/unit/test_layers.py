@@ -34,7 +34,7 @@ SLURM_CLIENT = {"snaketrain.slurm.client", "snaketrain.slurm.jobs"}
 MLFLOW = {
     "tools.follow_runs",
     "tools.register_model",
-    "tools.reproduce_run",
+    "snaketrain.extras.reproduce.reproduce",
     "snaketrain.tracking.following",
     "snaketrain.tracking.mlflow_store",
     "snaketrain.tracking.passes",
@@ -141,7 +141,7 @@ def test_training_imports_no_evaluation_tracking_or_snakemake(name):
         "tracking": set(),
         "evaluation": {"orchestration", "tracking"},
         "checking": {"slurm", "evaluation", "tracking"},
-        "extras": {"slurm", "evaluation", "tracking"},
+        "extras": set(),
         "notebook": {"slurm", "evaluation", "tracking"},
     }
     forbidden = above.get(own, {"orchestration", "slurm", "evaluation", "tracking"})

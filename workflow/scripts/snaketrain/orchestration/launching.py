@@ -11,7 +11,6 @@ from snaketrain.config.schema import Compute
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.surroundings import own_variables, python_words, srun_options
-from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, and under Windows
 
@@ -115,11 +114,6 @@ def misquoted(handed: Iterable[object], in_double_quotes: bool) -> list[str]:
                 "as profiles/slurm does."
             )
     return found
-
-
-def torchrun(*options: object) -> list[str]:
-    program = str(Path(sys.executable).with_name("torchrun"))
-    return [program, "--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", str(SECONDS_TO_SAVE), *map(str, options)]
 
 
 def threads_of(computes: dict[str, Compute]) -> object:

@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tarfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -20,10 +19,10 @@ from snaketrain.slurm.client import Slurm, SlurmError
 
 def git_state() -> JsonObject:
     """The commit of the code, and whether there are uncommitted changes."""
-    commit = _git("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD")
     return {
         "commit": commit and commit.strip(),
-        "dirty": None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "dirty": None if commit is None else bool(git("status", "--porcelain", "--untracked-files=no")),
     }
 
 
@@ -49,24 +48,12 @@ def write_provenance(folder: Path, dirty: bool | None, code: list[str]) -> None:
 
 def uncommitted_changes() -> str:
     """A patch that `git apply` takes, whatever the user's configuration of `git diff`."""
-    return _git("diff", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD") or ""
+    return git("diff", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD") or ""
 
 
 def copy_of(name: str) -> str:
     """The path of the copy of a user's own file, in a training's folder and in MLflow."""
     return "/".join(["code", *(part for part in Path(name).parts if part not in ("/", ".."))])
-
-
-def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
-    """A copy of this project at a commit plus uncommitted changes; None if git cannot provide it."""
-    root = (_git("rev-parse", "--show-toplevel") or "").strip()
-    if not root or _git("-C", root, "archive", f"--output={folder}/code.tar", commit) is None:
-        return None
-    with tarfile.open(folder / "code.tar") as archive:
-        archive.extractall(folder, filter="data")
-    if changes and subprocess.run(["git", "apply", changes.resolve()], cwd=folder, capture_output=True).returncode:
-        return None
-    return folder / Path(__file__).resolve().parents[4].relative_to(root)
 
 
 def place() -> JsonObject:
@@ -88,7 +75,7 @@ def _queued_seconds(job: str) -> float | None:
     return None
 
 
-def _git(*words: str) -> str | None:
+def git(*words: str) -> str | None:
     """The output of git; None without git or a repository."""
     try:
         done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, errors="replace")

@@ -6,7 +6,7 @@ from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import digest
 
 LONGEST_PARAM, LONGEST_TAG, LONGEST_KEY = 6000, 8000, 250
-EXACT = ("train/loss",)  # reproduce_run.py compares them bit for bit
+EXACT = ("train/loss",)  # the extra `reproduce` compares them bit for bit
 
 
 def cut(value: object, longest: int) -> str:

@@ -12,27 +12,28 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.orchestration.launching import torchrun
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.integrity import damage
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.private_files import private
-from snaketrain.runtime.provenance import code_at, copy_of, git_state, own_files
+from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
+from snaketrain.runtime.provenance import copy_of, git, git_state, own_files
 from snaketrain.runtime.secret_forms import HIDDEN
 from snaketrain.runtime.variables import resolved
 from snaketrain.tracking.local_database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[5]
 
 
 def main() -> int:
@@ -112,6 +113,18 @@ class Recorded:
             ) from None
 
 
+def code_at(commit: str, changes: Path | None, folder: Path) -> Path | None:
+    """A copy of this project at a commit plus uncommitted changes; None if git cannot provide it."""
+    root = (git("rev-parse", "--show-toplevel") or "").strip()
+    if not root or git("-C", root, "archive", f"--output={folder}/code.tar", commit) is None:
+        return None
+    with tarfile.open(folder / "code.tar") as archive:
+        archive.extractall(folder, filter="data")
+    if changes and subprocess.run(["git", "apply", changes.resolve()], cwd=folder, capture_output=True).returncode:
+        return None
+    return folder / PROJECT.relative_to(root)
+
+
 def project_then(then: dict[str, Any], changes: Path | None, folder: Path) -> Path:
     """A folder with the project at that commit; this one if git does not have it."""
     if then == git_state() and not then["dirty"]:
@@ -177,7 +190,9 @@ def _same(now: Path, then: Path) -> bool:
 def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last: int) -> dict[int, float]:
     """The losses up to `last`, where the training is stopped; its settings are unchanged, since a schedule may depend on them."""
     processes = run["environment"]["processes"]
-    start = torchrun("--standalone", "--nproc-per-node", processes) if processes > 1 else [sys.executable]
+    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", processes]
+    torchrun += ["--signals-to-handle", LAUNCHER_SIGNALS, "--shutdown-timeout", SECONDS_TO_SAVE]
+    start = torchrun if processes > 1 else [sys.executable]
     paths = [word for role, path in run["paths"].items() for word in (f"--{role}", path)]
     settings = [string for string in run["settings"] if not string.startswith("data.")]
     options = [

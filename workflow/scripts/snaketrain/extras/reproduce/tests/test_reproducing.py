@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from pipeline.warm_python import warm_python
 from pipeline.workspace import REPOSITORY, read_configuration, snakemake, write_configuration
+
 from snaketrain.tracking.mlflow_store import Store
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,15 @@ def run_id(uri: str, name: str) -> str:
 
 def reproduce(folder: Path, name: str, project: Path = REPOSITORY) -> subprocess.CompletedProcess:
     run = run_id(f"sqlite:///{folder}/mlflow.db", name)
-    command = [warm_python(), project / SCRIPTS / "tools/reproduce_run.py", run, "--results", folder / "results", "--steps", "10"]
+    command = [
+        warm_python(),
+        project / SCRIPTS / "snaketrain/extras/reproduce/reproduce.py",
+        run,
+        "--results",
+        folder / "results",
+        "--steps",
+        "10",
+    ]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
