@@ -1,0 +1,455 @@
+"""What each result depends on: its settings, its own code, and what it reads. How its script is called is in its rule."""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from snaketrain.config.errors import nearest
+from snaketrain.config.runs import strings
+from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
+from snaketrain.labels import label_kind_file
+from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.inspection.strategy_declarations import compared_strategy, strategy_files
+from snaketrain.orchestration.inspection.task_metrics import train_settings
+from snaketrain.orchestration.names import initial, source_name
+from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
+from snaketrain.orchestration.shards import dataset_of, shard_of
+from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.loaded_code import changed_files, with_recorded
+from snaketrain.runtime.stages import previous_manifest
+from snaketrain.tasks.metric_names import is_short
+
+if TYPE_CHECKING:
+    from snaketrain.orchestration.pipeline import Pipeline
+
+
+Reads: TypeAlias = dict[str, tuple[str, str]]  # by role: the stage and the job that made what is read
+
+
+class Stage:
+    """A rule and its script. A job is named after the run, data set or model that it works on."""
+
+    name: ClassVar[str]
+    folder: ClassVar[str]  # of its results, below results/; {} is a part of the job's name
+    works_on: ClassVar[str] = "run"  # for messages
+
+    def __init__(self, pipeline: "Pipeline"):
+        self.pipeline = pipeline
+
+    @property
+    def jobs(self) -> Collection[str]:
+        """All that the configuration may need."""
+        return self.pipeline.runs
+
+    def check(self, job: str) -> None:
+        """Somebody may ask for the files of a job that the configuration does not have."""
+        if job not in self.jobs:
+            known = ", ".join(self.jobs)
+            raise LookupError(f"The configuration has no {self.works_on} {job!r}{nearest(job, list(self.jobs))} It has: {known}.")
+
+    # --- what its results depend on
+
+    def reads(self, job: str) -> Reads:
+        """The inputs that the manifest records."""
+        return {}
+
+    def settings(self, job: str) -> list[str]:
+        """`key=json` for each."""
+        return []
+
+    def sources(self, job: str) -> dict[str, Source]:
+        """What it fetches."""
+        return {}
+
+    def own_code(self, job: str) -> list[Path]:
+        """The user's files, and those of the library that only the settings name. The script and its imports always count."""
+        return []
+
+    def local_files(self, job: str) -> list[str]:
+        """A digest for each source of local files; files of a package or a pinned commit do not change.
+
+        Snakemake compares large files by modification time alone: it changes when a file is copied, and does not when an older file
+        takes its place.
+        """
+        return [f"files.{setting}={content(source)}" for setting, source in self.sources(job).items() if source.is_local]
+
+    @property
+    def script(self) -> str:
+        return self.name
+
+    # --- the file that its script reads
+
+    def job_settings(self, job: str) -> JobSettings:
+        strings = self.pipeline.strings(self.name, job)
+        return JobSettings.of(self.name, [*strings, *self._recorded_code(job, {each.rpartition("=")[0] for each in strings})])
+
+    def _recorded_code(self, job: str, planned: set[str]) -> list[str]:
+        """Digests of what own code loaded or read when the stage ran before and has changed since, besides what is `planned` with."""
+        before = previous_manifest(Path(self.pipeline.manifest(self.name, job)).parent)
+        if not before:
+            return []
+        return with_recorded(before.recorded, [name for name in changed_files(before.loaded) if f"code.{name}" not in planned])
+
+    def settings_file(self, job: str, store: bool = True) -> str:
+        """Every process that executes a job parses the Snakefile, also on a compute node, and stores the settings that it compares."""
+        settings = self.job_settings(job)
+        return str(settings.store(job) if store else settings.path(job))
+
+
+class ModelStage(Stage):
+    """Runs a model, on the devices and with the processes that `compute` gives it."""
+
+    def run(self, job: str) -> str:
+        """The run whose settings a job has."""
+        return run_of(job)
+
+    def compute(self, job: str) -> Compute:
+        return self.pipeline.evaluation_computes[self.run(job)]
+
+    @property
+    def computes(self) -> dict[str, Compute]:
+        return {job: self.compute(job) for job in self.jobs}
+
+    def settings_of(self, job: str) -> Settings:
+        return self.pipeline.runs[self.run(job)]
+
+    def data(self, job: str) -> Reads:
+        return {"data": ("prepare_data", self.pipeline.data_names[self.run(job)])}
+
+
+def fetched(**sources: Source | None) -> Reads:
+    """Models and tokenizers, by role."""
+    return {role: ("fetch_model", source_name(source)) for role, source in sources.items() if source}
+
+
+# --- fetch: copy data and models from where their sources say, on the machine that runs the workflow
+
+
+class FetchOne(Stage):
+    """The files of a source."""
+
+    def settings(self, job: str) -> list[str]:
+        return strings("source", self.sources(job)["source"])
+
+
+class FetchData(Stage):
+    name, folder, works_on = "fetch_data", "raw/{}", "data set"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.datasets
+
+    def sources(self, job: str) -> dict[str, Source]:
+        return {split: source for split, source in of_splits(self.pipeline.datasets[job]).items() if not source.use}
+
+    def settings(self, job: str) -> list[str]:
+        splits = of_splits(self.pipeline.datasets[job])
+        return [string for split, source in splits.items() for string in strings(f"data.{split}", source)]
+
+
+class FetchModel(FetchOne):
+    name, folder, works_on = "fetch_model", "models/{}", "model"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.models
+
+    def sources(self, job: str) -> dict[str, Source]:
+        return {"source": self.pipeline.models[job]}
+
+
+class FetchInput(FetchOne):
+    """Of evaluation sets, and of unlabelled data."""
+
+    name, folder, works_on = "fetch_input", "inputs/{}", "files of an evaluation set or to predict"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.inputs
+
+    def sources(self, job: str) -> dict[str, Source]:
+        return {"source": self.pipeline.inputs[job]}
+
+
+# --- prepare: tokenize and index data, in one job or in shards
+
+
+class Prepare(Stage):
+    def reading(self, job: str) -> Data:
+        """The settings by which examples are read."""
+        return self.pipeline.datasets[dataset_of(job)]
+
+    def raw(self, job: str) -> Reads:
+        return {"raw": ("fetch_data", dataset_of(job))}
+
+    def settings(self, job: str) -> list[str]:
+        return strings("data", self.reading(job))
+
+    def own_code(self, job: str) -> list[Path]:
+        reading = self.reading(job)
+        return [*class_files(dataset_classes(reading)), label_kind_file(reading.label_kind)]
+
+
+class SurveyShard(Prepare):
+    name, folder, works_on = "survey_shard", "data/{}/surveys/{}", "shard to survey"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.shards.surveyed
+
+    def reads(self, job: str) -> Reads:
+        return self.raw(job)
+
+
+class DecideClasses(Prepare):
+    name, folder, works_on = "decide_classes", "data/{}/classes", "data set with shards and without `labels`"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.shards.deciding
+
+    def reads(self, job: str) -> Reads:
+        return {shard_of(shard): ("survey_shard", shard) for shard in self.pipeline.shards.of(job)}
+
+
+class PrepareShard(Prepare):
+    name, folder, works_on = "prepare_shard", "data/{}/shards/{}", "shard"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.shards.names
+
+    def reads(self, job: str) -> Reads:
+        decided = {"classes": ("decide_classes", dataset_of(job))} if dataset_of(job) in self.pipeline.shards.deciding else {}
+        return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer) | decided
+
+
+class PrepareData(Prepare):
+    name, folder, works_on = "prepare_data", "data/{}", "data set"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.datasets
+
+    def reads(self, job: str) -> Reads:
+        return self.raw(job) | fetched(tokenizer=self.reading(job).tokenizer)
+
+
+class PrepareSet(Prepare):
+    name, folder, works_on = "prepare_set", "sets/{}", "evaluation set"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.sets.prepared
+
+    def reading(self, job: str) -> Data:
+        return self.pipeline.sets.prepared[job].reading
+
+    def reads(self, job: str) -> Reads:
+        return self.pipeline.sets.prepared[job].reads()
+
+
+# --- train: a run, the first steps of several runs, a run as far as a rung of its search; and the decisions of a search
+
+
+class Training(ModelStage):
+    def compute(self, job: str) -> Compute:
+        return self.pipeline.computes[self.run(job)]
+
+    def reads(self, job: str) -> Reads:
+        run = self.settings_of(job)
+        return self.data(job) | fetched(model=run.model.source, initial=initial(run))
+
+    def own_code(self, job: str) -> list[Path]:
+        return code_of_training(self.settings_of(job))
+
+    def settings(self, job: str) -> list[str]:
+        run = self.settings_of(job)
+        selection = strings("select", run.select) if run.train.depends_on_selection else []
+        train = train_settings(run).model_copy(update={"strategy": compared_strategy(run.train.strategy)})
+        return [*strings("model", run.model), *strings("train", train), *selection]
+
+
+class TrainModel(Training):
+    name, folder = "train_model", "runs/{}/training"
+
+
+class TrainTrunk(Training):
+    """The first steps of several runs, with the settings of one of them."""
+
+    name, folder, works_on = "train_trunk", "trunks/{}/training", "trunk"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.trunks.known
+
+    @property
+    def script(self) -> str:
+        return "train_model"
+
+    def run(self, job: str) -> str:
+        return self.pipeline.trunks.known[job].run
+
+    def settings(self, job: str) -> list[str]:
+        return self.pipeline.trunks.settings(job)
+
+    def job_settings(self, job: str) -> JobSettings:
+        return self.pipeline.stages["train_model"].job_settings(self.run(job))
+
+
+class TrainRung(Training):
+    """Continues the training of a run, in its folder."""
+
+    name, folder, works_on = "train_rung", "runs/{}/rungs/{}", "rung of a search"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.searches.rungs
+
+    def settings(self, job: str) -> list[str]:
+        return [*super().settings(job), *self.pipeline.searches.rung_settings(job)]
+
+
+class DecideRung(Stage):
+    name, folder, works_on = "decide_rung", "searches/{}/{}", "rung of a search"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.searches.decisions
+
+    def reads(self, job: str) -> Reads:
+        return {run_of(rung): ("train_rung", rung) for rung in self.pipeline.searches.contenders(job)}
+
+    def settings(self, job: str) -> list[str]:
+        return self.pipeline.searches.decision_settings(job)
+
+
+# --- select a checkpoint, evaluate it, predict with it, compare the runs
+
+
+class SelectCheckpoint(Stage):
+    name, folder = "select_checkpoint", "runs/{}/selection"
+
+    def reads(self, job: str) -> Reads:
+        model = self.pipeline.runs[job].model
+        return {"training": ("train_model", job)} | fetched(model=model.source if model.adapters else None)
+
+    def settings(self, job: str) -> list[str]:
+        return strings("select", self.pipeline.runs[job].select)
+
+
+class Inference(ModelStage):
+    """With the selected checkpoint."""
+
+    def selection(self, job: str) -> Reads:
+        return {"selection": ("select_checkpoint", self.run(job))}
+
+
+class Evaluation(Inference):
+    def reads(self, job: str) -> Reads:
+        return self.data(job) | self.selection(job) | self.pipeline.sets.reads(job)
+
+    def own_code(self, job: str) -> list[Path]:
+        return code_of_evaluation(self.settings_of(job), set_of(job))
+
+
+class EvaluateModel(Evaluation):
+    name, folder = "evaluate_model", "runs/{}/evaluation"
+
+    def settings(self, job: str) -> list[str]:
+        return strings("evaluate", self.settings_of(job).evaluate)
+
+
+class EvaluateSet(Evaluation):
+    name, folder, works_on = "evaluate_set", "runs/{}/sets/{}", "run with that evaluation set"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.sets.evaluations
+
+    def settings(self, job: str) -> list[str]:
+        return self.pipeline.sets.settings(job)
+
+
+class PredictInputs(Inference):
+    name, folder, works_on = "predict_inputs", "runs/{}/predictions", "run with data to predict"
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return self.pipeline.predicting
+
+    def reads(self, job: str) -> Reads:
+        inputs = self.settings_of(job).predict
+        return self.selection(job) | {name: ("fetch_input", source_name(each.source)) for name, each in inputs.items()}
+
+    def settings(self, job: str) -> list[str]:
+        inputs = sorted(predicted(self.settings_of(job)).items())
+        return [string for name, each in inputs for string in strings(f"predict.{name}", each)]
+
+    def own_code(self, job: str) -> list[Path]:
+        return code_of_run(self.settings_of(job))
+
+
+class CompareRuns(Stage):
+    name, folder, works_on = "compare_runs", "comparison", ""
+
+    @property
+    def jobs(self) -> Collection[str]:
+        return [""]
+
+    def reads(self, job: str) -> Reads:
+        compared = self.pipeline.searches.finishing()
+        decisions: Reads = {f"search {name}": ("decide_rung", name) for name in self.pipeline.searches.decisions}
+        evaluations: Reads = {name: ("evaluate_set", name) for name in self.pipeline.evaluations_of(compared)}
+        return {run: ("evaluate_model", run) for run in compared} | evaluations | decisions
+
+
+def predicted(run: Settings) -> dict[str, Inputs]:
+    """The inputs of `predict`, of which those that do not say how text is generated follow the evaluation."""
+    by_evaluation = {"generate": run.evaluate.generate}
+    return {
+        name: inputs.model_copy(update=by_evaluation) if inputs.generate is None and inputs.asks_for_text(run.data) else inputs
+        for name, inputs in run.predict.items()
+    }
+
+
+# --- the files whose code decides what a run trains, evaluates or predicts: own ones, and those of the library that settings name
+
+
+Named: TypeAlias = Iterable[tuple[str, str | None]]  # what a setting `use` names, and the package whose names may be short
+
+
+def code_of_run(run: Settings, also: Named = ()) -> list[Path]:
+    """Task, model, data, losses and metrics."""
+    named = [(run.train.task.use, "tasks"), (run.model.use, None), *dataset_classes(run.data.for_training), *also]
+    named += [(use, None) for use in uses_in(run.train.task.arguments)]  # losses, metrics
+    named += [(metric.use, None) for metric in run.train.metrics.values() if not is_short(metric.use)]
+    return [*class_files(named), *strategy_files(run.train.strategy.use), label_kind_file(run.data.label_kind)]
+
+
+def code_of_evaluation(run: Settings, evaluation_set: str) -> list[Path]:
+    metrics = [(metric.use, None) for metric in run.evaluate.metrics.values() if not is_short(metric.use)]
+    return code_of_run(run, [*dataset_classes(run.sets.get(evaluation_set, run.data)), *metrics])
+
+
+def code_of_training(run: Settings) -> list[Path]:
+    """Also optimizers, schedules and callbacks."""
+    train = run.train
+    named: list[tuple[str, str | None]] = [(train.optimizer.use, None), (train.schedule.use, "training.schedules")]
+    named += [(group.optimizer.use, None) for group in train.groups if group.optimizer]
+    named += [(group.schedule.use, "training.schedules") for group in train.groups if group.schedule]
+    named += [(callback.use, None) for callback in train.callbacks]
+    return code_of_run(run, named)
+
+
+STAGES: dict[str, type[Stage]] = {
+    stage.name: stage
+    for stage in (
+        FetchData, FetchModel, FetchInput, SurveyShard, DecideClasses, PrepareShard, PrepareData, PrepareSet, TrainTrunk, TrainRung,
+        DecideRung, TrainModel, SelectCheckpoint, EvaluateModel, EvaluateSet, PredictInputs, CompareRuns,
+    )
+}  # fmt: skip
+
+
+def stages_of(pipeline: "Pipeline") -> dict[str, Stage]:
+    return {name: stage(pipeline) for name, stage in STAGES.items()}
