@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.orchestration.console import messages, running_jobs
-from snaketrain.orchestration.console.display import Display
-from snaketrain.orchestration.console.handler import Console
+from snaketrain.orchestration.console.handler import Console, Display
 
 STATS = {"prepare_data": 1, "train_model": 2, "all": 1, "total": 4}
 TRACEBACK = 'Traceback (most recent call last):\n  File "own.py", line 1, in step\n    x\nValueError: no such wheel'

@@ -10,9 +10,9 @@ from sklearn.metrics import confusion_matrix, f1_score, log_loss
 
 from snaketrain.evaluation.mistakes import MOST_IN_MATRIX, mistakes_of
 from snaketrain.evaluation.paired import Contender, difference
-from snaketrain.evaluation.prediction_files import write_predictions
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.evaluation.results import write_results
+from snaketrain.evaluation.unlabelled import write_predictions
 from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
 from snaketrain.labels.classes import MOST_IN_FULL, MOST_PROBABLE
 from snaketrain.labels.one_class import MOST_PAIRS

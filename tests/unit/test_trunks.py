@@ -10,8 +10,8 @@ from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.orchestration.shared_rates import shared, stretches
 from snaketrain.orchestration.stages import TrainTrunk
+from snaketrain.orchestration.trunk_planning import shared, stretches
 from snaketrain.runtime.manifests import Manifest, read_checked, write_checked, write_json, write_manifest
 from snaketrain.runtime.run_folder import record_trunk
 from snaketrain.training.plan import Plan

@@ -1,7 +1,7 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
 from functools import partial
 
-from snaketrain.orchestration.comparison_table import print_comparison
+from snaketrain.orchestration.unfinished import print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs

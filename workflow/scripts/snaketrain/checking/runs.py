@@ -1,7 +1,7 @@
 """All checks of runs by effect. Runs share most settings: each combination is tried once."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from snaketrain.checking.findings import Findings, Unknown
 from snaketrain.checking.modules import PlannedModel, planned_model
 from snaketrain.checking.parameters import pattern_problems
 from snaketrain.checking.rates import check_rates
-from snaketrain.checking.sizes import size_problems
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
@@ -26,6 +25,59 @@ from snaketrain.tasks.metrics import metrics_of_settings
 from snaketrain.training.building import add_metrics
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.optimizers import one_optimizer
+
+POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
+
+
+def size_problems(run: Settings, module: nn.Module, facts: JsonObject) -> Iterator[str]:
+    yield from _positions(run, module)
+    embedding = getattr(module, "get_input_embeddings", lambda: None)()
+    tokens, vocabulary = getattr(embedding, "num_embeddings", 0), facts.get("vocab_size")
+    if tokens and vocabulary and tokens < vocabulary:
+        given = "vocab_size" in run.model.arguments
+        where, remedy = (
+            ("model.arguments.vocab_size", "Remove it") if given else ("data.tokenizer", "Name the tokenizer that belongs to model.source")
+        )
+        yield f"{where}: the tokenizer has {vocabulary} tokens, but the model an embedding for {tokens}. {remedy}."
+
+
+def _positions(run: Settings, module: nn.Module) -> Iterator[str]:
+    """A model whose positions have no table, such as T5, has no limit."""
+    limit = positions_of(module)
+    data = run.data
+    if run.train.block_length is not None:
+        lengths = {"train.block_length": run.train.block_length}
+    else:
+        lengths = {
+            name: value
+            for name, value in (
+                ("data.max_length", data.max_length),
+                ("data.max_target_length", data.max_target_length if data.target else None),
+            )
+            if value
+        }
+    for setting, length in lengths.items():
+        if limit is not None and length > limit:
+            or_model = "" if run.model.source else ", or raise model.arguments.max_position_embeddings"
+            yield f"{setting}: is {length}, but the model has {limit} positions. Set {setting}: {limit}{or_model}."
+
+
+def positions_of(module: nn.Module) -> int | None:
+    """How many tokens a text may have: the rows of its table of positions, or what its configuration was trained with."""
+    config = getattr(module, "config", None)
+    declared = getattr(config, "max_position_embeddings", None)
+    if (
+        not isinstance(declared, int)
+        or declared < 1
+        or (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default"
+    ):
+        return None
+    for name, part in module.named_modules():
+        if name.rpartition(".")[2] in POSITION_TABLES and isinstance(part, nn.Embedding):
+            kept = part.padding_idx + 1 if part.padding_idx is not None else getattr(part, "offset", 0)  # RoBERTa's and BART's first rows
+            return part.num_embeddings - kept
+    return declared
+
 
 OF_NAMED_LABELS = "class_weights"  # an argument that names classes
 

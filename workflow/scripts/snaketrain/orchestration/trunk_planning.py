@@ -5,15 +5,123 @@ follows the path that two of them share for longest, and saves a checkpoint wher
 not who continues it, so that a run added to a sweep leaves the trunks of the others as they are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+import bisect
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from snaketrain.config.schema import Settings
-from snaketrain.orchestration.inspection.weight_hooks import evaluations_may_count
-from snaketrain.orchestration.shared_rates import Stretch, shared, stretches, up_to
+from snaketrain.config.references import PACKAGE, NotFound, find
+from snaketrain.config.schema import Settings, Train
+from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, class_attribute, definition_of
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.setting_strings import join
+from snaketrain.training import schedules
+
+
+class Stretch(NamedTuple):
+    """Consecutive steps up to `last`, whose rates are a function of `rates` and of the step."""
+
+    rates: str
+    last: int
+
+
+def stretches(train: Train) -> tuple[Stretch, ...]:
+    """Of a training from its first step to its last; none where the length or a schedule is not known before it starts."""
+    schedule = schedule_named(train.schedule.use)
+    if schedule is None or not train.steps or any(group.schedule for group in train.groups):
+        return ()
+    warmup = train.warmup_steps(train.steps)
+    length = train.steps - warmup
+    call = inspect.signature(schedule).bind(0, length, **train.schedule.arguments)
+    call.apply_defaults()
+    _, _, *arguments = call.args
+    peak = bisect.bisect_left(range(length), True, key=lambda done: schedule(done, length, *arguments) < 1.0)
+    decided_by = [train.schedule.use, *arguments, *([] if schedule in schedules.FOR_ANY_LENGTH else [length])]
+    ends = ((f"warmup over {warmup}", warmup), ("peak", warmup + peak), (json.dumps(decided_by), train.steps))
+    found: list[Stretch] = []
+    for rates, last in ends:
+        if last > (found[-1].last if found else 0):
+            found.append(Stretch(rates, last))
+    return tuple(found)
+
+
+def schedule_named(use: str) -> Callable[..., float] | None:
+    """One of `training/schedules.py`; schedules of torch and of the user are not imported here."""
+    found = vars(schedules).get(use)
+    return found if inspect.isfunction(found) else None
+
+
+def shared(one: tuple[Stretch, ...], other: tuple[Stretch, ...]) -> int:
+    """The last step up to which both have the same rates."""
+    until = 0
+    for ours, theirs in zip(one, other, strict=False):
+        if ours.rates != theirs.rates:
+            return until
+        if ours.last != theirs.last:
+            return min(ours.last, theirs.last)
+        until = ours.last
+    return until
+
+
+def up_to(step: int, parts: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
+    """The stretches of the first steps."""
+    begun = [part for number, part in enumerate(parts) if not number or parts[number - 1].last < step]
+    return tuple(Stretch(part.rates, min(part.last, step)) for part in begun)
+
+
+HOOKS = ("validation_epoch", "state_dict")  # of a task, as in training/building.py
+TASK = PACKAGE / "tasks/base.py"
+
+
+def evaluations_may_count(train: Train) -> bool:
+    """Also where files do not tell."""
+    return not all(observes_only(each.use) for each in train.callbacks) or overrides_hooks(train.task.use)
+
+
+@functools.cache
+def observes_only(callback: str) -> bool:
+    try:
+        file, name = find(callback)
+    except NotFound:
+        return False
+    value = class_attribute(file, name, "observes_only")[1] if file else None
+    return isinstance(value, ast.Constant) and value.value is True
+
+
+@functools.cache
+def overrides_hooks(task: str) -> bool:
+    try:
+        file, name = find(task, "tasks")
+    except NotFound:
+        return True
+    classes = list(class_and_bases(definition_of(file.resolve(), name))) if file else [None]
+    return any(each is None or (each.file != TASK and defines_hook(each)) for each in classes)
+
+
+def defines_hook(found: Class) -> bool:
+    """Unless the class declares `evaluates_only`."""
+    names = {node.name for node in found.node.body if isinstance(node, ast.FunctionDef)}
+    names |= {target.id for node in found.node.body for target in targets(node) if isinstance(target, ast.Name)}
+    return not names.isdisjoint(HOOKS) and not declares(found, "evaluates_only")
+
+
+def declares(found: Class, attribute: str) -> bool:
+    """Whether the class itself sets it to true."""
+    return any(
+        isinstance(target, ast.Name) and target.id == attribute and isinstance(node.value, ast.Constant) and node.value.value is True
+        for node in found.node.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    )
+
+
+def targets(statement: ast.stmt) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else []
+
 
 DECIDE_RATES = ("train.schedule.", "train.warmup=", "train.steps=", "train.epochs=")
 LONGEST_WAIT = 2  # a trunk is at most so many times as long as what the first run to leave it has in common with the others

@@ -12,11 +12,18 @@ from pathlib import Path
 
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.orchestration.comparison_table import print_comparison
 from snaketrain.orchestration.job_errors import last_error
 from snaketrain.orchestration.names import RESULTS, folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.snakemake_objects import Dag, Job, Scheduler
+
+LOG = Path("logs/compare_runs.log")
+
+
+def print_comparison() -> None:
+    """What the job has printed, without its command and its last line."""
+    lines = LOG.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if LOG.is_file() else []
+    print("", *(line for line in lines if not line.startswith("compare_runs: done in")), "", sep="\n", file=sys.stderr)
 
 
 def compare_finished(pipeline: Pipeline, dag: Dag, scheduler: Scheduler) -> None:
@@ -39,7 +46,7 @@ def comparison_without(pipeline: Pipeline, unfinished: Mapping[str, str]) -> lis
     runs = [run for run in evaluated if run not in unfinished]
     sets = [name for name in pipeline.evaluations_of(runs) if name not in unfinished]
     decisions = [path for decision in pipeline.searches.decisions if Path(path := pipeline.manifest("decide_rung", decision)).is_file()]
-    command = [*shlex.split(launching.keep_log(show=False)), "logs/compare_runs.log"]
+    command = [*shlex.split(launching.keep_log(show=False)), str(LOG)]
     command += [*shlex.split(launching.python()), str(SCRIPTS / "compare_runs.py"), "--output", pipeline.manifest("compare_runs")]
     command += ["--settings", pipeline.stages["compare_runs"].settings_file(""), "--runs-root", f"{RESULTS}/runs", "--runs", *runs]
     command += ["--sets", *sets, "--decisions", *decisions]

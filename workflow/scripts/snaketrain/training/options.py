@@ -1,16 +1,38 @@
 """How a training is watched, saved and stopped, and how its batches are loaded."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from snaketrain.data.loading.loader import Loader
 from snaketrain.runtime.training_progress import Clock
+from snaketrain.strategies.base import Strategy
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.formats import FormatName
 from snaketrain.training.checkpoints.ranking import BY_LOSS, Selection
-from snaketrain.training.stop_agreement import NeverStop, StopRequest
 from snaketrain.training.trajectory import Trajectory
+
+
+class StopRequest(Protocol):
+    def requested(self) -> bool: ...
+
+
+class NeverStop:
+    def requested(self) -> bool:
+        return False
+
+
+class StopAgreement:
+    """Polled once a batch. Each answer was all-reduced during the batch before, so that no rank waits for another."""
+
+    def __init__(self, strategy: Strategy, stop: StopRequest):
+        self.strategy, self.stop = strategy, stop
+        self._exchanged: Callable[[], list[float]] | None = None
+
+    def poll(self) -> bool:
+        before, self._exchanged = self._exchanged, self.strategy.all_reduce_scalars_ahead(float(self.stop.requested()))
+        return before is not None and before()[0] > 0
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,13 @@ from snaketrain.training.early_stopping import EarlyStopping
 from snaketrain.training.evaluation import evaluate
 from snaketrain.training.journals import Journal, open_journals
 from snaketrain.training.metric_window import MetricWindow
-from snaketrain.training.options import TrainerOptions
+from snaketrain.training.options import StopAgreement, TrainerOptions
 from snaketrain.training.plan import Plan, folder_name
 from snaketrain.training.planned_steps import PlannedStep, PlannedSteps
 from snaketrain.training.recovery import Accumulation, Diverged, NonfiniteSteps, nonfinite_ranks
 from snaketrain.training.reused_evaluations import ReusedEvaluations
 from snaketrain.training.state import Stateful, StepOutcome, TrainState
 from snaketrain.training.step import seed_step, train_step
-from snaketrain.training.stop_agreement import StopAgreement
 from snaketrain.training.trajectory import Record
 from snaketrain.training.weight_average import averages_in_place
 

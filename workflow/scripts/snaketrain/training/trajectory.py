@@ -52,7 +52,7 @@ NOT_MEASURING = (
     "snaketrain.training.metric_window",
     "snaketrain.training.reuse",
     "snaketrain.training.schedules",
-    "snaketrain.training.stop_agreement",
+    "snaketrain.training.options",
     "snaketrain.training.torch_schedules",
     "snaketrain.training.trajectory",
 )

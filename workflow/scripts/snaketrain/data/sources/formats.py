@@ -5,20 +5,106 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from snaketrain.config.schema import Data
 from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_kinds import LOOKED_AT, refuse_other_kinds
 from snaketrain.data.sources.file_slices import WHOLE, FileSlice, Lines, lines_of, read_lines, slices_of
 from snaketrain.data.sources.json_rows import json_rows
-from snaketrain.data.sources.plain_text import texts
 from snaketrain.data.sources.tables import distinct, records, table
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
+
+
+LOOKED_AT = 4096  # bytes
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+BINARY = {
+    b"\x1f\x8b": "compressed by gzip: let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: let its name end in .zst",
+    b"\xfd7zXZ": "compressed by xz: decompress it",
+    b"BZh": "compressed by bzip2: decompress it",
+    b"PAR1": "Parquet: let its name end in .parquet, or set `data.format: parquet`",
+    b"PK\x03\x04": "a zip archive or a spreadsheet: export it as CSV",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet: export it as CSV",
+    b"SQLite format 3": "an SQLite database: export a table as CSV",
+    b"ARROW1": "Arrow: write it as Parquet",
+}
+
+
+def refuse_other_kinds(head: bytes, kind: str, encoding: str, name: str) -> None:
+    """`head`: the first bytes, decompressed; `kind`: the format that they are to be read as."""
+    head = head[:LOOKED_AT]
+    is_text = b"\0" not in head and _is_utf8(head)
+    if found := next((found for mark, found in BINARY.items() if head.startswith(mark) and not is_text), None):
+        raise BadData(f"{name}: this is no text, but {found}.")
+    of_units = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    if not of_units and (found := _utf16_or_32(head)):
+        raise BadData(f"{name}: this is {found.upper()}, not {encoding}. Set `data.encoding: {found}`, or write the file as UTF-8.")
+    if is_text and (of_units or not (head.isascii() or codecs.lookup(encoding).name.startswith("utf"))) and head:
+        raise BadData(f"{name}: this is UTF-8, not {encoding}. Set `data.encoding: utf-8`, or write the file as {encoding}.")
+    if kind in ("csv", "tsv", "text") and not of_units and b"\r" in head[:-1] and b"\n" not in head:
+        raise BadData(f"{name}, line 1: its lines end with a carriage return alone. Convert them, for example by `tr '\\r' '\\n'`.")
+
+
+def _utf16_or_32(head: bytes) -> str | None:
+    """By its mark, or by the zero bytes that each ASCII character has in it."""
+    if marked := next((encoding for mark, encoding in MARKS.items() if head.startswith(mark)), None):
+        return marked
+    if b"\0" * 4 in head:  # a file that was not written completely, or no text
+        return None
+    zeros = [head[place::4].count(0) for place in range(4)]
+    some = max(1, len(head) // 40)
+    if zeros[1] + zeros[2] > 2 * some and min(zeros[1], zeros[2]) > some:
+        return "utf-32-le" if zeros[3] > zeros[0] else "utf-32-be"
+    even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
+    if max(even, odd) > some and max(even, odd) > 10 * min(even, odd):
+        return "utf-16-le" if odd > even else "utf-16-be"
+    return None
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+LONGEST = 2**28  # characters of one text: more would not fit into a batch's column
+
+
+def texts(lines: Iterator[str], unit: str, name: str, first: int = 1) -> Iterator[tuple[int, str]]:
+    """The line in which each text begins, and the text, with line ends as "\\n". `first`: the number of the first of these lines."""
+    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, first))
+    if unit == "line":
+        yield from numbered
+    elif unit == "paragraph":
+        for filled, some in groupby(numbered, key=lambda line: bool(line[1].strip())):
+            if filled:
+                yield _joined(some, name)
+    elif (line := next(numbered, None)) is not None:
+        yield _joined(chain([line], numbered), name)
+
+
+def _joined(lines: Iterator[tuple[int, str]], name: str) -> tuple[int, str]:
+    begins, size = 0, 0
+    kept: list[str] = []
+    for number, line in lines:
+        begins = begins or number
+        kept.append(line)
+        size += len(line) + 1
+        if size > LONGEST:
+            raise BadData(
+                f"{name}, line {begins}: a text of more than {LONGEST:,} characters. Split the file, or choose a smaller `text_unit`."
+            )
+    return begins, "\n".join(kept)
+
 
 FORMATS = {
     ".csv": "csv",

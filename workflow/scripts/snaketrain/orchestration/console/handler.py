@@ -4,24 +4,85 @@ Jobs write to their logs alone. What is shown of them comes from there and from 
 Snakemake's own messages are complete in its log, `.snakemake/log`, and on the console with `--verbose` and in a dry run.
 """
 
+import io
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from snaketrain.orchestration.console import messages
-from snaketrain.orchestration.console.display import Display
 from snaketrain.orchestration.console.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.training_progress import duration
 from snaketrain.slurm.jobs import Work
+
+LINES_OF_OTHERS = 4  # at the bottom of a terminal with more live lines than it can show
+
+
+class Display(io.TextIOBase):
+    """Takes the place of a stream. Whatever is written replaces the live lines, which are drawn again below it."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+        self.is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._lock = threading.RLock()
+        self._lines: Sequence[str] = ()
+        self._drawn = 0
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._erase()
+            self.stream.write(text)
+            if text.endswith("\n"):
+                self._draw()
+            self.stream.flush()
+        return len(text)
+
+    def show(self, lines: Sequence[str]) -> None:
+        """The live lines from now on; none but in a terminal."""
+        with self._lock:
+            self._erase()
+            self._lines = lines if self.is_live else ()
+            self._draw()
+            self.stream.flush()
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the base class declares an attribute
+        return self.stream.encoding
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self.stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            self._drawn = 0
+
+    def _draw(self) -> None:
+        """Cut, not wrapped: a line that takes two rows could not be erased."""
+        width, height = shutil.get_terminal_size()
+        room = max(1, height - LINES_OF_OTHERS)
+        shown = list(self._lines[:room])
+        if len(self._lines) > room:
+            shown[-1] = f"... and {len(self._lines) - room + 1} more"
+        for line in shown:
+            self.stream.write(f"{line[: width - 1]}\n")
+        self._drawn = len(shown)
+
 
 LIVE_SECONDS, LOOK_SECONDS = 0.5, 2.0  # between two looks at the running jobs, in a terminal and elsewhere
 COLORS, RESET = {logging.ERROR: "\x1b[31m", logging.WARNING: "\x1b[33m"}, "\x1b[0m"
