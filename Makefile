@@ -79,9 +79,9 @@ test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
-# On two clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
+# On four clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
 test-slurm: .venv/installed-dev
-	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest --dist loadfile --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py
