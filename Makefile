@@ -72,15 +72,16 @@ test-core: .venv/installed-dev
 	$(CURDIR)/$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not lengthy' tests/unit --ignore tests/unit/test_docs.py --ignore tests/unit/test_mutations.py; \
 	code=$$?; rm -rf $$copy; exit $$code
 
+# In the order given, with the longest files first: some of them are a single test, and pytest-xdist would begin with those of most tests.
 test-slow: .venv/installed-dev
 	@failed=0; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit $(EXTRAS) || failed=1; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/distributed tests/pipeline tests/slow --durations=5 || failed=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
-# On two clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
+# On four clusters, each with namespaces of its own: these tests mostly wait. The tests of a file stay together, since some share a workflow.
 test-slurm: .venv/installed-dev
-	$(BIN)/python -m pytest --dist loadfile --tx "2*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
+	$(BIN)/python -m pytest --dist loadfile --tx "4*popen//python=tests/slurm/own_namespaces.sh $(BIN)/python" tests/slurm --durations=5
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py

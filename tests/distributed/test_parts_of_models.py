@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed.test_strategies import job, run
+from distributed.test_strategies import HALF, STEP, brief, job, run
 
-STEP = "checkpoints/step-00000006"
 TWO_LOSSES = {"task": f"{Path(__file__).with_name('pair_task.py')}:TwoLosses"}
+# a text in each microbatch. The steps are those of `job`: of two experts that are equally good, rounding may choose the other one
+ONE_TEXT = {"batch_size": 16, "steps": 12, "evaluate_every": 6}
 # by the number of processes: name, model, arguments of `mesh` (or another strategy), whose checkpoint it resumes, and settings
 FIRST = [
     ("deep", "deep", "single", None, {}),
     ("mixture", "mixture", "single", None, {}),
     ("qwen", "qwen", "single", None, {}),
-    ("few", "few", "single", None, {}),
+    ("few", "few", "single", None, ONE_TEXT),
     ("half frozen", "half frozen", "single", None, TWO_LOSSES),
     ("1f1b, a frozen stage", "half frozen", {"pipeline": 2}, None, TWO_LOSSES | {"accumulate": 2}),
     ("1f1b", "deep", {"pipeline": 2}, None, {"accumulate": 12}),  # more than there are examples in a batch: some microbatches are fillers
     ("zbv, whole", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "format": "whole"}),
     ("zbv, recomputed", "deep", {"pipeline": 2, "schedule": "zbv"}, None, {"accumulate": 4, "recompute_activations": True}),
     ("expert", "mixture", {"expert": 2}, None, {}),
-    ("one expert each, or no token", "few", {"expert": 2}, None, {}),
+    ("one expert each, or no token", "few", {"expert": 2}, None, ONE_TEXT),
     ("expert, packed", "qwen", {"expert": 2}, None, {"accumulate": 2, "format": "whole"}),
 ]
 RESUMED = [
@@ -66,7 +67,7 @@ def trained(folder: Path, processes: int, cases: list[Any], more: Any = None) ->
         if resumes:
             shutil.copytree(folder / resumes / STEP, folder / name / STEP)
         use, arguments = (strategy, {}) if isinstance(strategy, str) else ("mesh", strategy)
-        jobs[name] = "trained", job(use, model, folder / name, arguments, **settings)
+        jobs[name] = "trained", brief(use, model, folder / name, arguments, **settings)
     return run(folder, processes, jobs)
 
 
@@ -89,19 +90,19 @@ def on_four(folder, found) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "model", "resumes"), CASES)
 def test_losses_norms_and_examples_equal_those_of_single(found, name, model, resumes):
-    compare(found[name], found[model], 6 if resumes else 0)
+    compare(found[name], found[model], HALF if resumes else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model", "resumes"), CASES_ON_FOUR)
 def test_combined_with_other_dimensions_they_equal_those_of_single(on_four, name, model, resumes):
-    compare(on_four[name], on_four[model], 6)
+    compare(on_four[name], on_four[model], HALF)
     assert on_four[name]["placed"] == pytest.approx(on_four[name]["metrics"], rel=1e-5)
 
 
 def compare(training: dict[str, Any], expected: dict[str, Any], start: int) -> None:
     assert training["start"] == start
-    assert len(training["losses"]) == 12 - start
+    assert len(training["losses"]) == len(expected["losses"]) - start >= HALF
     assert training["losses"] == pytest.approx(expected["losses"][start:], rel=1e-5)
     assert training["norms"] == pytest.approx(expected["norms"][start:], rel=1e-4)
     assert training["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)

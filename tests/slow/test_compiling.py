@@ -1,11 +1,12 @@
 """Trainings whose blocks are compiled by torch.compile, on the CPU: the losses and gradients of those that are not."""
 
+import functools
 import itertools
 from typing import Any
 
 import pytest
 import torch
-from distributed.test_strategies import job, run
+from distributed.test_strategies import brief, run
 from torch import nn
 
 from snaketrain.models.blocks import compile_blocks, recompute_activations
@@ -22,23 +23,29 @@ TOGETHER: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture
+def traced_only(monkeypatch) -> None:
+    """Here it is about what is compiled, not by what. And trainings that are forked from this process do not begin with libraries that are loaded."""
+    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="aot_eager"))
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> dict[str, Any]:
-    jobs = {f"{name} {compiled}": ("trained", job("single", name, compile=compiled)) for name in ALONE for compiled in (False, True)}
-    jobs |= {f"{name} False": ("trained", job("single", name)) for name in ("llama", "deep")}
+    jobs = {f"{name} {compiled}": ("trained", brief("single", name, compile=compiled)) for name in ALONE for compiled in (False, True)}
+    jobs |= {f"{name} False": ("trained", brief("single", name)) for name in ("llama", "deep")}
     return run(tmp_path_factory.mktemp("compiled"), 1, jobs)
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> dict[str, Any]:
     jobs = {
-        name: ("trained", job(strategy, model, None, arguments, compile=True, accumulate=arguments.get("pipeline", 1)))
+        name: ("trained", brief(strategy, model, None, arguments, compile=True, accumulate=arguments.get("pipeline", 1)))
         for name, (strategy, model, arguments) in TOGETHER.items()
     }
     return run(tmp_path_factory.mktemp("compiled"), 2, jobs, forked=False)
 
 
-def test_blocks_that_are_recomputed_are_compiled_as_well():
+def test_blocks_that_are_recomputed_are_compiled_as_well(traced_only):
     from torch._dynamo.utils import counters
 
     blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 8), nn.GELU(), nn.Linear(8, 2)) for _ in range(2)])
@@ -52,7 +59,7 @@ def test_blocks_that_are_recomputed_are_compiled_as_well():
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-def test_no_variant_of_a_block_is_left_uncompiled():
+def test_no_variant_of_a_block_is_left_uncompiled(traced_only):
     """An encoder and a decoder, in training and evaluation, with and without padding, of one length and of any: more than torch's limit."""
     from torch._dynamo.utils import counters
     from transformers import BartConfig, BartForSequenceClassification

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed.test_strategies import BART_PLAN, job, name_of, run
+from distributed.test_strategies import BART_PLAN, HALF, STEP, brief, name_of, run
 
 pytestmark = pytest.mark.slow
 
@@ -25,26 +25,25 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 ALL, CONTEXT = {"context": 2, **SEQUENCE, **CUT}, {"context": 4}
 RESUMED = [("mesh", ALL, "single", {}), ("single", {}, "mesh", ALL), ("mesh", ALL, "mesh", CONTEXT), ("mesh", CONTEXT, "fsdp", {})]
-STEP = "checkpoints/step-00000006"
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("mesh")
-    saving = {("single", ""): job("single", "lm", folder / "single")}
-    saving |= {("mesh", str(each)): job("mesh", "lm", folder / name, each) for name, each in (("all", ALL), ("context", CONTEXT))}
+    saving = {("single", ""): brief("single", "lm", folder / "single")}
+    saving |= {("mesh", str(each)): brief("mesh", "lm", folder / name, each) for name, each in (("all", ALL), ("context", CONTEXT))}
     saved = {key: Path(each["checkpoints"]) for key, each in saving.items()}
-    jobs = {f"single {model}": ("trained", job("single", model)) for model in ("bart", "llama", "packed")}
+    jobs = {f"single {model}": ("trained", brief("single", model)) for model in ("bart", "llama", "packed")}
     jobs |= {f"{use} saves {arguments}": ("trained", each) for (use, arguments), each in saving.items()}
     jobs |= {
-        name_of("mesh", model, arguments): ("trained", job("mesh", model, None, arguments, **train)) for model, arguments, train in CASES
+        name_of("mesh", model, arguments): ("trained", brief("mesh", model, None, arguments, **train)) for model, arguments, train in CASES
     }
     found = run(folder, 4, jobs)
     resuming = {}
     for number, (before, given, after, arguments) in enumerate(RESUMED):
         half_way = folder / f"half-way-{number}"
         shutil.copytree(saved[before, str(given or "")] / STEP, half_way / STEP)
-        resuming[f"resumed {number}"] = "trained", job(after, "lm", half_way, arguments)
+        resuming[f"resumed {number}"] = "trained", brief(after, "lm", half_way, arguments)
     return found | run(folder, 4, resuming)
 
 
@@ -60,8 +59,8 @@ def test_losses_norms_and_examples_equal_those_of_single(done, model, arguments,
 @pytest.mark.parametrize("number", range(len(RESUMED)), ids=lambda number: str(RESUMED[number]))
 def test_a_checkpoint_resumes_at_another_point(done, number):
     found, expected = done[f"resumed {number}"], done["single saves "]
-    assert found["start"] == 6
-    assert found["losses"] == pytest.approx(expected["losses"][6:], rel=1e-5)
+    assert found["start"] == HALF
+    assert found["losses"] == pytest.approx(expected["losses"][HALF:], rel=1e-5)
     assert found["placed"] == pytest.approx(expected["placed"], rel=1e-5)
 
 
@@ -69,7 +68,7 @@ THREE = [{"context": 2, **SEQUENCE}, {"context": 2, **ULYSSES, "replicate": 2}, 
 
 
 def test_products_of_three_dimensions_on_eight_processes(tmp_path):
-    jobs = {"single": ("trained", job("single", "lm"))} | {str(each): ("trained", job("mesh", "lm", None, each)) for each in THREE}
+    jobs = {"single": ("trained", brief("single", "lm"))} | {str(each): ("trained", brief("mesh", "lm", None, each)) for each in THREE}
     found = run(tmp_path, 8, jobs)
     expected = found["single"]
     for each in map(str, THREE):
