@@ -15,6 +15,8 @@ import pytest
 
 from pipeline.workspace import make_workspace, snakemake, write_sentences
 
+pytestmark = pytest.mark.slow
+
 SMALL, OTHER = "results/runs/small", "results/runs/other"
 TRAIN = {"batch_tokens": 100, "epochs": 2, "learning_rate": 1e-3, "evaluations_per_epoch": 2}
 MEASURED = ("minutes", "examples_per_second", "peak_memory_mb")  # of another attempt, where one was needed
@@ -38,16 +40,15 @@ FILES = {  # as a pattern below the workspace: how the workflow is started again
     "results/data/*/.batch_counts/*.json": TRAINED_AGAIN,
 }
 HARMS = ("edited", "truncated", "deleted", "another's")
-ALWAYS = ("training/manifest.json", "training/run.json", "state.json", "selection.json", "scores/*/test.json", ".batch_counts/*.json")
+EDITED = ("training/manifest.json", "training/run.json", "state.json", "selection.json", "scores/*/test.json", ".batch_counts/*.json")
 
 
 def cases() -> list[Any]:
-    """Those that are read most edited, in each test run; and each in one of the ways, which takes long."""
-    found = {(pattern, HARMS[0]): () for pattern in FILES if pattern.endswith(ALWAYS)}
-    for number, pattern in enumerate(FILES):
-        found.setdefault((pattern, HARMS[number % len(HARMS)]), pytest.mark.slow)
+    """Each in one of the ways, and those that are read most edited as well."""
+    found = dict.fromkeys((pattern, HARMS[0]) for pattern in FILES if pattern.endswith(EDITED))
+    found |= dict.fromkeys((pattern, HARMS[number % len(HARMS)]) for number, pattern in enumerate(FILES))
     names = {pattern: re.sub(r"^results/|\W+", "-", pattern).strip("-") for pattern in FILES}
-    return [pytest.param(pattern, how, id=f"{names[pattern]}, {how}", marks=marks) for (pattern, how), marks in found.items()]
+    return [pytest.param(pattern, how, id=f"{names[pattern]}, {how}") for pattern, how in found]
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm import lab
+from slurm.disturbed import SAVE_BEFORE_LIMIT_SECONDS
 
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "ip": "iproute2"}
 SIZE = {"NODES": "4", "CPUS": "4"}
@@ -56,3 +58,15 @@ def workspace(undisturbed, tmp_path) -> Path:
     yield folder
     subprocess.run(["scancel", "--quiet", "--user", str(os.getuid())], check=False)
     lab.until(lambda: not lab.slurm("squeue", "--noheader"), "all jobs have ended")
+
+
+@pytest.fixture(scope="module")
+def training(cluster, undisturbed, tmp_path_factory) -> Iterator[lab.Workflow]:
+    """One workflow whose training is past its first checkpoint. Each test of a file disturbs it; the last one checks its result."""
+    folder = lab.untrained(undisturbed, tmp_path_factory.mktemp("training") / "workspace")
+    lab.configured(folder, compute={"save_before_limit_seconds": SAVE_BEFORE_LIMIT_SECONDS})
+    workflow = lab.Workflow(folder, f"{lab.TRAINING}/manifest.json", "--retries", "9")
+    lab.well_on_its_way(workflow)
+    yield workflow
+    workflow.end()
+    lab.slurm("scancel", "--quiet", "--user", str(os.getuid()))
