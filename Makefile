@@ -75,7 +75,7 @@ test-core: .venv/installed-dev
 # In the order given, with the longest files first: some of them are a single test, and pytest-xdist would begin with those of most tests.
 test-slow: .venv/installed-dev
 	@failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/unit $(EXTRAS) || failed=1; \
+	$(BIN)/python -m pytest -n 2 -m slow tests/unit $(EXTRAS) || failed=1; \
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow tests/slow tests/distributed tests/pipeline --durations=5 || failed=1; \
 	exit $$failed
 
