@@ -323,7 +323,7 @@ def test_plain_text_by_paragraphs_and_files(tmp_path, ends):
 
 
 def test_a_too_long_text_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("snaketrain.data.sources.plain_text.LONGEST", 30)
+    monkeypatch.setattr("snaketrain.data.sources.formats.LONGEST", 30)
     file = write(tmp_path / "a.txt", "one two three\n" * 3)
     for unit in ("paragraph", "file"):
         with pytest.raises(BadData, match="a.txt, line 1: a text of more than 30 characters"):
