@@ -61,12 +61,19 @@ def loaded(loader, data, epoch=1):
     return found, random.random(), np.random.rand(), torch.rand(()).item()
 
 
-def children():
-    return [child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+@pytest.fixture
+def workers_alive():
+    """The processes started since the test began: other tests leave some, such as multiprocessing's resource tracker."""
+    before = set(psutil.Process().children())
+
+    def alive():
+        return [child for child in psutil.Process().children() if child not in before and child.status() != psutil.STATUS_ZOMBIE]
+
+    return alive
 
 
 @pytest.mark.parametrize("epoch", [1, None])
-def test_any_number_of_workers_loads_the_same_bits(epoch):
+def test_any_number_of_workers_loads_the_same_bits(workers_alive, epoch):
     data, threads = items(), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -76,7 +83,7 @@ def test_any_number_of_workers_loads_the_same_bits(epoch):
             assert loaded(loader, data, epoch) == expected
     finally:
         torch.set_num_threads(threads)
-    assert children() == []
+    assert workers_alive() == []
 
 
 class Kinds:
@@ -127,12 +134,12 @@ def test_waiting_without_workers_names_the_setting(caplog):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_names_the_item(workers):
+def test_an_error_names_the_item(workers_alive, workers):
     with pytest.raises(BadItem, match="mine.py:Augmented: item 7 cannot be made: ValueError: a torn image") as error:
         list(Loader(workers).load(items(bad=7), requests()))
     if workers:
         assert 'raise ValueError("a torn image")' in error.value.__notes__[0]
-    assert children() == []
+    assert workers_alive() == []
 
 
 def test_advice_from_a_worker_is_given_as_it_is():
@@ -142,13 +149,13 @@ def test_advice_from_a_worker_is_given_as_it_is():
         list(Loader(2).load(data, requests()))
 
 
-def test_a_worker_that_is_killed_is_an_error():
+def test_a_worker_that_is_killed_is_an_error(workers_alive):
     loading = load_in_workers(items(slow=0.02), iter(requests()), 2, pin_memory=False)
     next(loading)
-    os.kill(children()[0], signal.SIGKILL)
+    workers_alive()[0].kill()
     with pytest.raises(RuntimeError, match=r"DataLoader worker .*(killed by signal|exited unexpectedly)"):
         list(loading)
-    assert children() == []
+    assert workers_alive() == []
 
 
 TRAINING = """
