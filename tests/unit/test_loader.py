@@ -61,9 +61,9 @@ def loaded(loader, data, epoch=1):
     return found, random.random(), np.random.rand(), torch.rand(()).item()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def workers_alive():
-    """The processes started since the test began: other tests leave some, such as multiprocessing's resource tracker."""
+    """The processes that this file's tests started: those of other files leave some, such as multiprocessing's resource tracker."""
     before = set(psutil.Process().children())
 
     def alive():
