@@ -16,7 +16,7 @@ TOOL = Path(__file__).parents[2] / "workflow/scripts/tools/launch_slurm.py"
 class Job:
     """launch_slurm.py in a job on a1, a2 and so on; each process runs the given Python text."""
 
-    def __init__(self, folder: Path, script: str, *options: str, nodes: int = 2):
+    def __init__(self, folder: Path, script: str, *options: str, nodes: int = 2, processes: int = 1):
         self.folder = folder
         (folder / "bin").mkdir()
         for name in ("srun", "scontrol", "scancel"):
@@ -40,6 +40,8 @@ class Job:
             "0.1",
             *options,
             "--",
+            "torchrun",
+            f"--nproc-per-node={processes}",
             folder / "script.py",
             "--output",
             folder / "out/manifest.json",
@@ -63,18 +65,26 @@ class Job:
         limits.until(condition, 60, self.process, self.log)
 
 
-def job(tmp_path, script: str, *options: str, nodes: int = 2) -> Job:
-    return Job(tmp_path, script, *options, nodes=nodes)
+def job(tmp_path, script: str, *options: str, nodes: int = 2, processes: int = 1) -> Job:
+    return Job(tmp_path, script, *options, nodes=nodes, processes=processes)
 
 
 def test_a_killed_process_is_named_and_all_are_restarted(tmp_path):
     """Peers on the other node fail at the same moment, as in a collective, and that node reports first."""
     script = "if start == '0.0':\n    if host == 'a1': sys.exit(1)\n    time.sleep(1)\n    if rank == '2': os.kill(os.getpid(), 9)\n    time.sleep(600)"
-    found = job(tmp_path, script, "--nodes", "2", "--processes", "2")
+    found = job(tmp_path, script, "--nodes", "2", processes=2)
     assert found.wait() == 0
     assert "job 7: rank 2 was killed by SIGKILL on a2; resuming from step 0 in 0.2 seconds" in found.log()
     assert found.started() >= {f"0.1-{rank}-a{1 + rank // 2}" for rank in range(4)}
     assert found.asked() == ["srun a1,a2", "srun a1,a2"]
+
+
+def test_torchrun_starts_the_processes_of_each_node(tmp_path):
+    found = job(tmp_path, "(here / f'parent-{rank}').write_bytes(Path(f'/proc/{os.getppid()}/cmdline').read_bytes())", "--nodes", "2")
+    assert found.wait() == 0
+    for rank in range(2):
+        words = (tmp_path / f"parent-{rank}").read_text().split("\0")
+        assert Path(words[1]).name == "torchrun" and {"--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=snaketrain"} <= set(words)
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,18 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 import kill_anywhere  # noqa: E402
 from distributed import forking  # noqa: E402
 
-START = [sys.executable, str(REPOSITORY / "workflow/scripts/tools/launch_local.py"), "--processes", "2", "--first-pause", "0.2"]
+START = [sys.executable, str(REPOSITORY / "workflow/scripts/tools/launch_local.py"), "--first-pause", "0.2"]
 
 
 class Started:
     """launch_local.py with a script and its arguments, and what it has printed so far."""
 
-    def __init__(self, log: Path, options: list[str], command: list[str], path: Path | None = None):
+    def __init__(self, log: Path, options: list[str], command: list[str], path: Path | None = None, processes: int = 2):
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
         self.log, self.folder = log, Path(command[command.index("--output") + 1]).parent
         with open(log, "wb") as file:
-            self.process = subprocess.Popen([*START, *options, "--", *command], env=environment, stdout=file, stderr=file)
+            start = [*START, *options, "--", "torchrun", f"--nproc-per-node={processes}"]
+            self.process = subprocess.Popen([*start, *command], env=environment, stdout=file, stderr=file)
 
     def wait(self) -> int:
         return self.process.wait(limits.seconds(240))
@@ -90,6 +91,7 @@ def script(folder: Path, text: str) -> list[str]:
     ids=["an error of the script", "stopped", "killed each time", "another start"],
 )  # fmt: skip
 def test_which_endings_are_restarted(tmp_path, text, options, code, starts, told):
-    started = Started(tmp_path / "log", ["--cpu", "--processes", "1", *options], script(tmp_path, text.replace("HERE", str(tmp_path))))
+    command = script(tmp_path, text.replace("HERE", str(tmp_path)))
+    started = Started(tmp_path / "log", ["--cpu", *options], command, processes=1)
     assert (started.wait(), len((tmp_path / "starts").read_text())) == (code, starts)
     assert told in started.told()

@@ -91,6 +91,13 @@ def test_the_owner_stays_the_same_when_its_torchrun_was_killed(tmp_path, monkeyp
     ownership.check(tmp_path)
 
 
+def test_the_owner_is_the_launcher_that_would_start_another_torchrun(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("SNAKETRAIN_LAUNCHER", str(os.getpid()))
+    ownership.sign(tmp_path)
+    assert ownership.living_process(tmp_path) == os.getpid() != os.getppid()
+
+
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """squeue and scancel for a job that ends some time after it was cancelled; they record their arguments."""

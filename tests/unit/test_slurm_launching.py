@@ -40,7 +40,7 @@ def test_processes_of_one_machine_share_its_threads():
     found = words(Compute(processes=2, threads=8))
     assert "OMP_NUM_THREADS=4" in found
     start = next(i for i, word in enumerate(found) if word.endswith("/launch_local.py"))
-    assert found[start + 1 :] == ["--processes", "2", "--restarts", "3", "--"]
+    assert found[start + 1 :] == ["--restarts", "3", "--", "torchrun", "--nproc-per-node=2"]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -50,15 +50,15 @@ def test_in_a_slurm_job_all_processes_start_on_its_nodes(processes):
     assert found[start + 1 :] == [
         "--nodes",
         "2",
-        "--processes",
-        str(processes),
         "--threads",
         "4",
-        "--restarts",
-        "3",
         "--save-before-limit",
         "120",
+        "--restarts",
+        "3",
         "--",
+        "torchrun",
+        f"--nproc-per-node={processes}",
     ]
 
 
@@ -207,14 +207,15 @@ def test_one_agent_on_each_node_that_the_job_was_given():
     assert found[found.index("--nodes") + 1] == found[found.index("--ntasks") + 1] == "3"
     assert found[found.index("--cpus-per-task") + 1] == "4"
     assert "--gpus-per-node" not in found
-    agent = next(i for i, word in enumerate(found) if word.endswith("/launch_node.py"))
-    assert found[agent + 1 :] == ["--rendezvous", "a1:2345", "--nodes", "3", "--processes", "2", "--", "train model.py"]
+    options = found[next(i for i, word in enumerate(found) if word.endswith("/torchrun")) + 1 :]
+    assert options[:2] == ["--nnodes=3", "--nproc-per-node=2"] and options[-1] == "train model.py"
+    assert {"--rdzv-backend=snaketrain", "--rdzv-endpoint=a1:2345", "--rdzv-conf=gpus=2"} <= set(options)
 
 
 def test_each_step_asks_for_all_gpus_of_its_job():
     found = command_of(Allocation("7", 0, ("a1",), gpus=4), NodeSize(4, 8, cpu=False, interface="ib0"))
     assert found[found.index("--gpus-per-node") + 1] == "4"
-    assert found[found.index("--interface") + 1] == "ib0"
+    assert "--rdzv-conf=gpus=4,interface=ib0" in found
 
 
 def test_arguments_of_the_script_are_not_read_by_a_shell():

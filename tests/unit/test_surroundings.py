@@ -139,8 +139,8 @@ def test_without_gpus_apptainer_asks_for_none():
 def step(compute: Compute) -> list[str]:
     """The srun command of a job on two nodes."""
     words = shlex.split(launch(compute, in_slurm_job=True))
-    options = words[next(i for i, word in enumerate(words) if word.endswith("launch_slurm.py")) + 1 : -1]
-    size = launch_slurm.node_size(launch_slurm.arguments([*options, "--", "x.py", "--output", "x/manifest.json"]))
+    options = words[next(i for i, word in enumerate(words) if word.endswith("launch_slurm.py")) + 1 :]
+    size = launch_slurm.node_size(launch_slurm.arguments([*options, "x.py", "--output", "x/manifest.json"]))
     return srun_command(Allocation("7", 0, ("a1", "a2")), ["a1", "a2"], size, "a1:2345", ["x.py", "--output", "f/manifest.json"])
 
 
@@ -149,11 +149,11 @@ def test_under_slurm_surroundings_are_inside_the_step_of_each_node(start, tmp_pa
     program(tmp_path, "srun", 'while [ "$1" != env ]; do shift; done; exec "$@"')
     compute = Compute(nodes="2", processes=2, threads=4, environment={"TEXT": HOSTILE}, setup=f"export QUOTED={shlex.quote(HOSTILE)}")
     command = step(compute)
-    agent = next(i for i, word in enumerate(command) if word.endswith("/launch_node.py"))
+    agent = next(i for i, word in enumerate(command) if word.endswith("/torchrun"))
     found = shown(start(shlex.join([*command[:agent], "-c", SHOW, *command[agent + 1 :]])))
     assert found["environment"]["TEXT"] == found["environment"]["QUOTED"] == HOSTILE
     assert found["environment"]["OMP_NUM_THREADS"] == "2"
-    assert found["words"][-4:] == ["--", "x.py", "--output", "f/manifest.json"]
+    assert found["words"][-3:] == ["x.py", "--output", "f/manifest.json"]
     assert not (tmp_path / "PWNED").exists()
 
 
@@ -166,7 +166,7 @@ def test_pyxis_is_configured_by_options_of_srun(tmp_path, monkeypatch):
         f"--container-mounts={tmp_path}:{tmp_path},{project}:{project},/data:/data",
         f"--container-workdir={tmp_path}",
     ]
-    agent = next(i for i, word in enumerate(command) if word.endswith("/launch_node.py"))
+    agent = next(i for i, word in enumerate(command) if word.endswith("/torchrun"))
     assert command[agent - 1] == "python3" and sys.executable not in command and "apptainer" not in command
 
 

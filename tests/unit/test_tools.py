@@ -30,10 +30,18 @@ def test_each_option_has_a_self_contained_help_text(script):
         assert len(text.split()) >= 3 and not text.startswith(("of ", "in ", "on ", "at ", "before ", "between ")), ast.unparse(option)
 
 
-def test_a_launcher_needs_the_folder_of_the_training(capsys):
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("torchrun --nproc-per-node=2 train_model.py --output", "the command needs --output FOLDER/manifest.json"),
+        ("torchrun --nproc-per-node=auto train_model.py", "torchrun needs `--nproc-per-node=N`"),
+        ("train_model.py --output x/manifest.json", "the command must be `torchrun --nproc-per-node=N SCRIPT ...`"),
+    ],
+)
+def test_a_launcher_needs_processes_and_the_folder_of_the_training(capsys, command, told):
     with pytest.raises(SystemExit):
-        launch_slurm.arguments(["--", "train_model.py", "--output"])
-    assert "the command needs --output FOLDER/manifest.json" in capsys.readouterr().err
+        launch_slurm.arguments(["--", *command.split()])
+    assert told in capsys.readouterr().err
 
 
 def text_of(value: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""Start a script in a SLURM job on the job's nodes, however many there are, and restart it within the job when processes or nodes are lost.
+"""Run torchrun on each node of a SLURM job, however many there are, and restart it within the job when processes or nodes are lost.
 
 If too few nodes are left, or the script saves because its time is running out, the job is requeued under the same number. SLURM itself
 requeues preempted jobs, and jobs whose lost node it notices first.
@@ -18,7 +18,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize
-from snaketrain.launch.workers import Restarts, add_restart_options, parse_with_training
+from snaketrain.launch.workers import Restarts, add_restart_options, parse
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
@@ -30,9 +30,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         default="1",
         help="nodes to train on: 2, a range such as 1-4, or 4+1 with a spare (default: %(default)s)",
     )
-    parser.add_argument("--processes", type=int, default=1, help="processes on each node (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU cores on each node (default: %(default)s)")
-    parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
     parser.add_argument("--interface", help="network interface over which nodes communicate, such as ib0 (default: the system chooses)")
     parser.add_argument(
         "--python",
@@ -59,17 +57,19 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         metavar="SECONDS",
         help="a node is probed after this long without a heartbeat (default: %(default)g)",
     )
-    return parse_with_training(parser, words)
+    return parse(parser, words)
 
 
 def node_size(args: argparse.Namespace) -> NodeSize:
-    return NodeSize(args.processes, args.threads, args.cpu, args.interface, tuple(args.python), tuple(args.srun))
+    return NodeSize(args.processes, args.threads, args.cpu, tuple(args.torchrun), args.interface, tuple(args.python), tuple(args.srun))
 
 
 def main() -> int:
     args = arguments()
     if "SLURM_JOB_ID" not in os.environ:
-        raise SystemExit("SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use torchrun, or launch_local.py.")
+        raise SystemExit(
+            "SLURM_JOB_ID is not set: this tool runs inside a SLURM job. On one machine use launch_local.py, or torchrun alone."
+        )
     size = node_size(args)
     restarts = Restarts(args.folder, args.restarts, args.first_pause, lambda message: job.say(message))
     try:

@@ -11,18 +11,10 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # which torch does not list among its exports
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # which torch does not list among its exports
 
 from snaketrain.launch.workers import Ending
 
-BACKEND = "snaketrain"
 SECONDS_TO_JOIN = 600  # a large environment may take minutes to load on many nodes at once
 SECONDS_BETWEEN_HEARTBEATS = 1.0
 GRACE_SECONDS = 10.0  # for the other nodes to report how their processes ended: the first to fail is not always the cause
@@ -94,43 +86,6 @@ class Member:
         self._over.set()
 
 
-class NodeRendezvous(RendezvousHandler):
-    """For torch's agent: the nodes and their order are known, so nothing is negotiated. Ranks use the same store."""
-
-    def __init__(self, parameters: RendezvousParameters):
-        self.parameters = parameters
-
-    def get_backend(self) -> str:
-        return BACKEND
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        host, _, port = self.parameters.endpoint.rpartition(":")
-        store = PrefixStore("agents", connect(self.parameters.endpoint))
-        return RendezvousInfo(store, self.parameters.get("rank"), self.parameters.max_nodes, RendezvousStoreInfo(host, int(port)))
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def get_run_id(self) -> str:
-        return self.parameters.run_id
-
-    def shutdown(self) -> bool:
-        return True
-
-
 def connect(endpoint: str) -> TCPStore:
     host, _, port = endpoint.rpartition(":")
     return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SECONDS_TO_JOIN))
-
-
-rendezvous_handler_registry.register(BACKEND, NodeRendezvous)

@@ -11,10 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snaketrain.launch.workers import Ending
+from snaketrain.launch.workers import PROCESSES, Ending, torchrun
 from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.runtime.processes import raise_limit
 from snaketrain.slurm.client import Slurm, SlurmError
@@ -48,7 +47,7 @@ def use_interface(interface: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-AGENT = Path(__file__).resolve().parents[2] / "tools/launch_node.py"
+BACKEND = "snaketrain"  # the name in torchrun's entry point
 SECONDS_TO_END = 60  # for srun to end its step
 SILENCE_AFTER_FAILURE = 10.0  # seconds: when a node is lost, the processes of the others soon fail
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
@@ -62,6 +61,7 @@ class NodeSize:
     processes: int
     threads: int
     cpu: bool = False
+    torchrun: tuple[str, ...] = ()  # further options of it
     interface: str | None = None  # of the network
     python: tuple[str, ...] = (sys.executable,)  # the command that starts Python, in a container for example
     srun_options: tuple[str, ...] = ()
@@ -165,13 +165,11 @@ def srun_command(job: Allocation, hosts: list[str], size: NodeSize, endpoint: st
     options += ["--overlap"]  # the step of an earlier start cannot end while one of its nodes is dead, and occupies the others
     # --wait 0: the first node may still be writing long after the others are done. --kill-on-bad-exit: nobody waits for a failed node
     options += ["--kill-on-bad-exit=1", "--wait", 0, "--unbuffered", *size.srun_options]
-    agent: list[object] = [*size.python, AGENT, "--rendezvous", endpoint, "--nodes", count, "--processes", size.processes]
-    return list(map(str, ["srun", *options, *agent, *options_of(size), "--", *command]))
-
-
-def options_of(size: NodeSize) -> list[str]:
-    """The options of a node that all launchers share."""
-    return [*(["--cpu"] if size.cpu else []), *(["--interface", size.interface] if size.interface else [])]
+    rendezvous = [f"--nnodes={count}", f"{PROCESSES}{size.processes}", f"--rdzv-backend={BACKEND}", f"--rdzv-endpoint={endpoint}"]
+    known = [] if size.cpu else [f"gpus={size.processes}"]
+    known += [f"interface={size.interface}"] if size.interface else []
+    rendezvous += [f"--rdzv-conf={','.join(known)}"] if known else []
+    return list(map(str, ["srun", *options, *size.python, *torchrun([*size.torchrun, *rendezvous]), *command]))
 
 
 def dead_nodes(slurm: Slurm, job: Allocation, hosts: Iterable[str]) -> list[str] | None:

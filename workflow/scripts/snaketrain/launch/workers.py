@@ -3,17 +3,13 @@
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.run_folder import last_saved, microbatches_that_fit
 
@@ -69,7 +65,7 @@ def progress(folder: Path) -> tuple[int, int]:
     return last_saved(folder), microbatches_that_fit(folder)
 
 
-# --- Options that launch_local.py and launch_slurm.py share, and the command that every launcher starts.
+# --- Options that launch_local.py and launch_slurm.py share, and the command of torchrun after them.
 
 
 def add_restart_options(parser: argparse.ArgumentParser) -> None:
@@ -83,56 +79,41 @@ def add_restart_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="pause before a restart; it doubles for each start in a row without a new checkpoint (default: %(default)g)",
     )
+    parser.add_argument("--cpu", action="store_true", help="run on CPUs: do not count the GPUs that answer")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- torchrun --nproc-per-node=N SCRIPT --output FOLDER/manifest.json ...")
 
 
-def parse_with_command(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
-    """`command` becomes the words after `--`."""
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments, after --")
+def parse(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
+    """`processes` becomes the number of processes on each node, `torchrun` the other options of torchrun, `command` the script and its
+    arguments, and `folder` the folder of the training."""
     args = parser.parse_args(words)
-    args.command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    return args
-
-
-def parse_with_training(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
-    """The same for a command that trains; `folder` becomes the folder of the training."""
-    args = parse_with_command(parser, words)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if command[:1] != ["torchrun"]:
+        parser.error("the command must be `torchrun --nproc-per-node=N SCRIPT ...`")
+    options = list(takewhile(lambda word: word.startswith("--"), command[1:]))
+    args.command = command[1 + len(options) :]
+    args.torchrun = [option for option in options if not option.startswith(PROCESSES)]
+    try:
+        [args.processes] = [int(option.removeprefix(PROCESSES)) for option in options if option.startswith(PROCESSES)]
+    except ValueError:
+        parser.error(f"torchrun needs `{PROCESSES}N`, the number of processes on each node")
     if "--output" not in args.command[:-1]:
         parser.error("the command needs --output FOLDER/manifest.json: checkpoints and journal of the training are in that folder")
     args.folder = Path(args.command[args.command.index("--output") + 1]).parent
     return args
 
 
-# --- The processes of one node under torch's elastic agent, which starts, signals and ends them together.
+# --- torchrun, which starts, signals and ends the processes of a node together. launch/torchrun_plugin.py is loaded into it.
+
+PROCESSES = "--nproc-per-node="
+ENDING_FILE = "SNAKETRAIN_ENDING_FILE"  # where torchrun writes how the processes ended
+TORCHRUN = Path(__file__).resolve().parents[2] / "torchrun"
 
 
-def launch_config(processes: int, nodes: int, run_id: str, backend: str, endpoint: str, **rendezvous: object) -> LaunchConfig:
-    """The agent restarts nothing: within one agent, processes that read the previous start's addresses would wait for dead peers."""
-    return LaunchConfig(
-        min_nodes=nodes, max_nodes=nodes, nproc_per_node=processes, run_id=run_id, rdzv_backend=backend, rdzv_endpoint=endpoint,
-        rdzv_configs=rendezvous, max_restarts=0, signals_to_handle=LAUNCHER_SIGNALS, shutdown_timeout=SECONDS_TO_SAVE,
-    )  # fmt: skip
-
-
-def run_workers(config: LaunchConfig, command: list[str]) -> Ending:
-    """Run them to their end. A signal makes them save and exit, and is then raised as SignalException."""
-    try:
-        elastic_launch(config, sys.executable)(*command)
-        return Ending(0)
-    except ChildFailedError as error:
-        return first_cause(error)
-
-
-def first_cause(error: ChildFailedError) -> Ending:
-    """The process that was lost: its peers fail at the same moment in their collectives, or the agent ends them with SIGTERM."""
-    ended_by_agent = {rank for rank, failure in error.failures.items() if failure.exitcode == -signal.SIGTERM}
-    for rank, failure in sorted(error.failures.items()):
-        if rank in ended_by_agent and len(ended_by_agent) < len(error.failures):
-            continue
-        if failure.exitcode < 0:
-            return Ending(128 - failure.exitcode, f"rank {rank} was killed by {failure.signal_name()}")
-        if failure.exitcode == WORTH_ANOTHER_START:
-            return Ending(failure.exitcode, f"rank {rank} asks for a restart")
-    return Ending(next(failure.exitcode for rank, failure in error.failures.items() if rank not in ended_by_agent))
+def torchrun(options: Sequence[str]) -> list[str]:
+    """The arguments of Python. It restarts nothing: within one torchrun, processes that read the previous start's addresses would wait for
+    dead peers."""
+    return [str(TORCHRUN), *options, "--max-restarts=0", f"--signals-to-handle={LAUNCHER_SIGNALS}", f"--shutdown-timeout={SECONDS_TO_SAVE}"]
 
 
 def gpus_that_answer() -> int:
@@ -146,3 +127,9 @@ def gpus_that_answer() -> int:
         return 0
     found = sum(line.startswith("GPU ") for line in listed.splitlines())
     return found if chosen is None else min(found, len(chosen.split(",")))
+
+
+def lost_gpus(processes: int) -> str:
+    """What is lost if fewer GPUs answer than processes need one."""
+    answering = gpus_that_answer() if processes else 0
+    return f"{processes - answering} of {processes} GPUs no longer answer" if answering < processes else ""

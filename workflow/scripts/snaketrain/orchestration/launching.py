@@ -34,10 +34,10 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
     launcher = ("srun" if in_slurm_job else "torchrun") if compute.launcher == "auto" else compute.launcher
     here, on_node = shlex.join(["env", *own_variables(compute)]), shlex.join(python_words(compute))
     cpu = " --cpu" if compute.device == "cpu" else ""
+    torchrun = f"--restarts {compute.restarts}{cpu} -- torchrun --nproc-per-node={compute.processes}"
     if launcher == "srun":
-        size = f"--nodes {compute.nodes} --processes {compute.processes} --threads {compute.threads} --restarts {compute.restarts}{cpu}"
-        size += f" --save-before-limit {compute.save_before_limit_seconds}"
-        return f"{here} {shlex.quote(sys.executable)} {tool('launch_slurm.py')} {size}{step_options(compute)} --"
+        size = f"--nodes {compute.nodes} --threads {compute.threads} --save-before-limit {compute.save_before_limit_seconds}"
+        return f"{here} {shlex.quote(sys.executable)} {tool('launch_slurm.py')} {size}{step_options(compute)} {torchrun}"
     if compute.processes == 1:
         return on_node
     if launcher == "env":
@@ -45,7 +45,7 @@ def launch(compute: Compute, in_slurm_job: bool) -> str:
         ranks = "SNAKETRAIN_RANKS=environment MASTER_PORT=$((20000 + $$ % 20000))"
         start = compute.launch_command.replace("{processes}", str(compute.processes))
         return f"{here} {ranks} {start} {on_node}"
-    return f"{on_node} {tool('launch_local.py')} --processes {compute.processes} --restarts {compute.restarts}{cpu} --"
+    return f"{on_node} {tool('launch_local.py')} {torchrun}"
 
 
 def step_options(compute: Compute) -> str:

@@ -19,6 +19,7 @@ from snaketrain.runtime.processes import start_ticks
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.client import Slurm, SlurmError
 
+LAUNCHER = "SNAKETRAIN_LAUNCHER"  # the id of the process that starts torchrun, and starts it again
 PATIENCE_SECONDS = 120  # to save and exit; after that it is killed
 
 
@@ -88,8 +89,8 @@ def _owner(folder: Path) -> JsonObject:
 
 @functools.cache  # if torchrun is killed, the parent changes, but the identity must not
 def _ourselves() -> JsonObject:
-    # under torchrun the agent, which ends all ranks
-    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+    # the process that ends all ranks: the one that restarts torchrun, or torchrun itself
+    pid = int(os.environ.get(LAUNCHER, 0)) or (os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid())
     job, start = os.environ.get("SLURM_JOB_ID"), os.environ.get("SNAKETRAIN_START")
     return {"job": job, "start": start, "host": platform.node(), "pid": pid, "started": start_ticks(pid)}
 
