@@ -23,11 +23,12 @@ help:
 	@echo "make bench             measure the workflow's own overhead; the other benchmarks: benchmarks/"
 	@echo "make docs              write the generated documents, and build the site in site/"
 
-.venv/installed: requirements.lock requirements-no-deps.lock
+.venv/installed: requirements.lock requirements-no-deps.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "Making .venv failed. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	$(BIN)/pip install --progress-bar off -r requirements.lock
 	$(BIN)/pip install --progress-bar off --no-deps -r requirements-no-deps.lock
+	$(BIN)/pip install --progress-bar off --no-deps --editable .
 	touch $@
 
 # Without dependencies: the lock has all of them, but for a browser's driver, of whose package only a file is needed.
@@ -46,14 +47,13 @@ demo: .venv/installed
 	@echo "Your own data:  make run CONFIG=my.yaml    (README.md, \"Your own data\", has a my.yaml to begin with)"
 
 run: .venv/installed
-	@$(BIN)/python workflow/scripts/tools/check_configuration.py "$$CONFIG"
-	@$(BIN)/snakemake --profile profiles/local --configfile "$$CONFIG"
+	@$(BIN)/snaketrain run "$$CONFIG"
 
 plan: .venv/installed
-	@$(BIN)/python $(EXTRAS)/planning/plan.py "$$CONFIG"
+	@$(BIN)/snaketrain plan "$$CONFIG"
 
 ui: .venv/installed
-	$(BIN)/python workflow/scripts/tools/show_runs.py
+	@$(BIN)/snaketrain ui
 
 # Run the second suite even if the first one fails, so that all failures are seen at once. Two, since the planner's tests make a fake
 # process group, and modules of torch that are imported meanwhile keep it.

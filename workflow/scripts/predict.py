@@ -1,4 +1,4 @@
-"""Predict unlabelled data by hand with a trained model: `python predict.py --model results/runs/x/selection/model --input new.jsonl`.
+"""Predict unlabelled data by hand with a trained model: `snaketrain predict --model results/runs/x/selection/model --input new.jsonl`.
 
 With torchrun in front of it, several processes share the work.
 """
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main(args: argparse.Namespace) -> None:
+def predict(args: argparse.Namespace) -> None:
     quiet_libraries()
     log_to(None)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # transformers would warn of missing weights, which are loaded later
@@ -125,6 +125,10 @@ def built_from(folder: Path, model: Model) -> Path | None:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
     args = arguments()
-    stages.run(partial(main, args), args.output.parent if args.output else Path(), leave=leave)
+    stages.run(partial(predict, args), args.output.parent if args.output else Path(), leave=leave)
+
+
+if __name__ == "__main__":
+    main()

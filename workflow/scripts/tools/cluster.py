@@ -1,8 +1,8 @@
 """What the runs of this folder are at: their jobs, logs and progress, under SLURM or on this machine; and how to cancel one.
 
-cluster.py status                what each run is at: its job, state, step, time left, nodes and log
-cluster.py log RUN --follow      what the run's current job prints, or what its last one printed
-cluster.py cancel RUN            save and end the run's job; snakemake does not submit it again until its next start
+snaketrain status                what each run is at: its job, state, step, time left, nodes and log
+snaketrain log RUN --follow      what the run's current job prints, or what its last one printed
+snaketrain cancel RUN            save and end the run's job; snakemake does not submit it again until its next start
 """
 
 import argparse

@@ -58,7 +58,7 @@ def _sampling_problems(name: str, settings: Json, sweeps: list[str]) -> Iterator
     elif name in sweeps:
         yield f"search.{name}: has a `space` to sample from, but there is a sweep of this name, too. Rename one of them."
     elif not (problems := list(setting_problems(Sampling, name, settings))) and not Trials.read(name).trials:
-        yield f"search.{name}: has sampled no runs yet. Start the workflow with `python workflow/scripts/tools/sample_runs.py`, which samples them (docs/search.md)."
+        yield f"search.{name}: has sampled no runs yet. Start the workflow with `.venv/bin/snaketrain sample`, which samples them (docs/search.md)."
     else:
         yield from problems
 

@@ -1,0 +1,89 @@
+"""The command `snaketrain`, on the results of a finished workflow."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import limits
+import pytest
+import yaml
+
+from pipeline import workspace as tiny
+
+COMMAND = [sys.executable, "-m", "snaketrain.cli"]
+CONFIGURATION = "config/config.yaml"
+
+
+@pytest.fixture(scope="module")
+def folder(workspace, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("commands") / "copy"
+    shutil.copytree(workspace, copy, symlinks=True)
+    return copy
+
+
+def snaketrain(folder: Path, *words: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(tiny.REPOSITORY / "workflow/scripts")},
+        capture_output=True,
+        text=True,
+        timeout=limits.seconds(300),
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_help_lists_each_command_of_the_core_and_of_the_extras(folder):
+    text = snaketrain(folder, "--help")
+    for name in ("run", "check", "plan", "why", "status", "ui", "predict", "reproduce", "clean", "export"):
+        assert f"\n  {name} " in text
+        usage, *others = snaketrain(folder, name, "--help").splitlines()
+        assert usage.startswith(f"usage: snaketrain {name} [") and len(others) > 3
+    assert snaketrain(folder, "runs", code=1).startswith("snaketrain: there is no command 'runs'.")
+
+
+def test_why_says_which_settings_changed(folder):
+    assert "Nothing would run" in snaketrain(folder, "why", CONFIGURATION)
+    found = snaketrain(folder, "why", CONFIGURATION, "small", "--config", "train={epochs: 3, batch_size: 8}", "evaluate={bins: 3}")
+    trained, *others = [line.split(maxsplit=2) for line in found.splitlines()]
+    assert [trained, others[0]] == [["train_model", "small", "train.batch_size: 16 -> 8"], ["train.epochs:", "2.0", "-> 3.0"]]
+    assert {line[0] for line in others} >= {"select_checkpoint", "evaluate_model"} and "other" not in found
+
+
+def test_run_refuses_a_configuration_with_errors_and_finds_profiles(folder):
+    assert "Nothing to be done" in snaketrain(folder, "run", CONFIGURATION, "--quiet", "rules")
+    assert "no folder, and none of local, pbs, slurm" in snaketrain(folder, "run", CONFIGURATION, "--profile", "slrum", code=1)
+    (folder / "wrong.yaml").write_text(yaml.safe_dump(tiny.configuration() | {"trian": {}}))
+    assert "wrong.yaml" in (text := snaketrain(folder, "run", "wrong.yaml", code=1)) and "Did you mean 'train'?" in text
+
+
+def test_export_copies_a_model_that_is_as_it_was_written(folder, tmp_path):
+    snaketrain(folder, "export", "small", str(tmp_path / "mine"))
+    model = folder / "results/runs/small/selection/model"
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()
+    }
+    assert "is there already and not empty" in snaketrain(folder, "export", "small", str(tmp_path / "mine"), code=1)
+    assert "Runs that have: other, small." in snaketrain(folder, "export", "smal", str(tmp_path / "x"), code=1)
+    settings = (model / "config.json").read_text()
+    (model / "config.json").write_text(settings + " ")
+    assert "config.json: is not what was written" in snaketrain(folder, "export", "small", str(tmp_path / "x"), code=1)
+    (model / "config.json").write_text(settings)
+    assert not (tmp_path / "x").exists()
+
+
+def test_clean_deletes_what_no_run_needs_once_it_is_told_so(folder):
+    """A dot file, other runs, and what is not a result of a stage stay."""
+    runs = folder / "results/runs"
+    (folder / "fewer.yaml").write_text(yaml.safe_dump(tiny.configuration() | {"runs": {"small": {"train.learning_rate": 1e-3}}}))
+    kept = {path for path in (folder / "results").rglob("*") if runs / "other" not in (path, *path.parents)}
+    assert "Nothing to delete" in snaketrain(folder, "clean", "fewer.yaml", CONFIGURATION)
+    assert "would delete" in (text := snaketrain(folder, "clean", "fewer.yaml")) and "results/runs/other" in text
+    assert (runs / "other/training/manifest.json").exists() and "results/runs/small" not in text
+    assert "deleted" in snaketrain(folder, "clean", "fewer.yaml", "--yes")
+    assert not (runs / "other").exists() and all(path.exists() or path.is_symlink() for path in kept)
+    assert [run["run"] for run in json.loads(snaketrain(folder, "status", "--json"))] == ["small"]

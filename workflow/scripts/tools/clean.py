@@ -1,0 +1,69 @@
+"""Delete what no run of the configurations needs: results of runs that they no longer name, prepared data, fetched files and models.
+
+Without --yes it only lists them, with their sizes. Name every configuration whose results are in this folder: what belongs to another one
+would be deleted.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
+
+from snaketrain.config.errors import ConfigurationError
+from snaketrain.config.files import read_configuration
+from snaketrain.orchestration.names import RESULTS
+from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.stages import STAGES
+from snaketrain.runtime.ownership import living_process
+from snaketrain.slurm.client import Slurm, SlurmError, jobs_here
+from snaketrain.slurm.submissions import Submissions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="the configurations whose results are kept, in YAML or JSON")
+    parser.add_argument("--yes", action="store_true", help="delete the folders that are listed")
+    args = parser.parse_args()
+    try:
+        found = unneeded([Pipeline(read_configuration([file])) for file in args.files])
+    except ConfigurationError as error:
+        raise SystemExit(str(error)) from None
+    if not found:
+        print("Nothing to delete.")
+        return
+    if args.yes and (busy := running()):
+        raise SystemExit(f"{busy}: a job works here. Wait for it, or end it with `snaketrain cancel`.")
+    total = 0
+    for folder in found:
+        size = sum(path.lstat().st_size for path in folder.rglob("*"))
+        total += size
+        print(f"{'deleted' if args.yes else 'would delete'}  {size / 1e6:10.1f} MB  {folder}", flush=True)
+        if args.yes:
+            (folder / "manifest.json").unlink(missing_ok=True)  # first: half a folder must not pass for a result
+            shutil.rmtree(folder)
+    print(f"{total / 1e6:.1f} MB" + ("" if args.yes else "; --yes deletes them"))
+
+
+def unneeded(pipelines: list[Pipeline]) -> list[Path]:
+    """Folders such as results/runs/NAME and results/data/NAME in which no stage of these works."""
+    jobs = {(stage, job) for pipeline in pipelines for stage in STAGES for job in pipeline.stages[stage].jobs}
+    needed = {path for stage, job in jobs for path in Path(Pipeline.manifest(stage, job)).parents}
+    kinds = {Path(RESULTS) / stage.folder.partition("/")[0] for stage in STAGES.values() if "{" in stage.folder}
+    return sorted(folder for kind in kinds for folder in kind.glob("[!.]*/") if folder not in needed)
+
+
+def running() -> Path | None:
+    """A run at which a process or a job of SLURM works."""
+    slurm = Slurm()
+    try:
+        if Submissions().latest() and slurm.is_installed() and jobs_here(slurm):
+            return Path()
+    except SlurmError as error:
+        raise SystemExit(str(error)) from None
+    return next((path.parent for path in Path(RESULTS).glob("runs/*/training") if living_process(path)), None)
+
+
+if __name__ == "__main__":
+    main()
