@@ -146,6 +146,21 @@ def test_the_callback_of_the_documentation_ends_a_training(tmp_path, digits):
     assert max(evaluated) == 3  # the first evaluation is before the first step
 
 
+def test_the_trainer_of_the_documentation_clips_weights_after_each_update(tmp_path, digits):
+    page = (REPOSITORY / "docs/own_trainer.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(# my_trainer.*?)```", page, re.DOTALL)
+    (tmp_path / "my_trainer.py").write_text(shown)
+    own = {"use": f"{tmp_path}/my_trainer.py:ClippedWeights", "arguments": {"limit": 0.02}}
+    settings = {"task": DIGITS, "model": CNN, "batch_size": 32, "steps": 6, "learning_rate": 0.01}
+    found = train(digits, tmp_path / "own", 2, trainer=own, **settings)
+    assert found != train(digits, tmp_path / "ours", 2, **settings)
+    largest = {}
+    for folder in ("own", "ours"):
+        (file,) = (tmp_path / folder / "checkpoints").glob("step-00000006/*.safetensors")
+        largest[folder] = max(float(abs(weights).max()) for weights in load_file(file).values())
+    assert largest["own"] == pytest.approx(0.02) and largest["ours"] > 0.1
+
+
 DRAWN = """
 import os
 from snaketrain.tasks.text_classification import TextClassification

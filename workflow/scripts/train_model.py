@@ -35,6 +35,7 @@ from snaketrain.runtime.run_folder import (
 )
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.training_progress import Clock
+from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.metric_names import mode_of, modes_of
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     from snaketrain.training.options import TrainerOptions
     from snaketrain.training.plan import Plan
     from snaketrain.training.reuse import executed_otherwise, reuse_steps
-    from snaketrain.training.trainer import Trainer
+    from snaketrain.training.trainer import trainer_class
 
     strategy, splits = start_strategy(train, args.device), open_splits(data, train)
     first, counts = strategy.rank == 0, BatchCounts.of(data, train)
@@ -196,9 +197,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         resume_changed=bool(job.mixed),
         loader=Loader.of(args.loader_workers, pin_memory=strategy.device.type == "cuda"), stop=stop, clock=Clock(started),
     )  # fmt: skip
-    trainer = Trainer.from_settings(
+    trainer = trainer_class(train).from_settings(
         train, model, splits, folder, options, strategy=strategy, task=task, plan=plan, journals=journals,
-        weights=files.get("model"), initial_weights=files.get("initial"),
+        weights=files.get("model"), initial_weights=files.get("initial"), **(resolved(train.trainer.arguments) if train.trainer else {}),
     )  # fmt: skip
     trainer.fit()
     return Training(job, data, inputs, trainer, metrics, stop, started)

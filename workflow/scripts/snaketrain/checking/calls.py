@@ -47,6 +47,10 @@ SIZE_FIELD = re.compile(r"(num_|n_|.*_num_).*|.*(_size|_layers|_heads|_dim|_posi
 
 OF_TORCHMETRICS = "torchmetrics.metric"  # where the base class of all metrics is
 
+# arguments that the stage itself passes
+OF_STRATEGIES = ("device", "precision")
+OF_TRAINERS = ("state", "data", "train", "plan", "folder", "journals", "options", "settings")
+
 Parameters = dict[str, inspect.Parameter]
 
 
@@ -86,7 +90,9 @@ def call_problems(reference: Reference, found: Callable[..., Any]) -> Iterator[s
     elif reference.short_names_in == "training.schedules":
         yield from schedule_problems(reference, where, given, found)
     else:
-        passed = ("device", "precision") if reference.short_names_in == "strategies" else ()
+        passed = (
+            OF_STRATEGIES if reference.short_names_in == "strategies" else OF_TRAINERS if reference.setting == "train.trainer.use" else ()
+        )
         yield from argument_problems(where, given, found, passed=passed, complete=reference.complete)
 
 

@@ -108,7 +108,7 @@ def evaluations_count(train: Train, task: Task) -> bool:
     """Whether evaluations, checkpoints or logged figures can change the weights."""
     definers = [each for each in type(task).__mro__ if each is not Task and {"validation_epoch", "state_dict"} & vars(each).keys()]
     keeps_state = any(not vars(each).get("evaluates_only", False) for each in definers)
-    return train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
+    return train.trainer is not None or train.schedule.use == PLATEAU or len(observers(train)) < len(train.callbacks) or keeps_state
 
 
 def make_task(train: Train, facts: JsonObject | None = None) -> Task:

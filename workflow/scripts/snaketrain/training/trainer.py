@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
+from snaketrain.config.references import load
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.opening import Splits, digest_of
@@ -84,11 +86,12 @@ class Trainer:
         cls, train: Train, model: Model, data: Splits, folder: Path, options: TrainerOptions | None = None, *,
         strategy: Strategy | None = None, task: Task | None = None, plan: Plan | None = None,
         weights: Path | None = None, initial_weights: Path | None = None, journals: tuple[Journal, Journal] | None = None,
-    ) -> "Trainer":  # fmt: skip
+        **arguments: object,
+    ) -> Self:  # fmt: skip
         """The trainer of one run, from the sections `train` and `model` of its configuration.
 
         Journal, checkpoints and logs go to `folder`; if it has a checkpoint, `fit` resumes from there. `weights` and `initial_weights` are
-        the folders of what `model.source` and `model.initial_weights` name.
+        the folders of what `model.source` and `model.initial_weights` name. `arguments` are those of a subclass.
         """
         check_weights(model, weights, initial_weights)
         strategy, task, options = strategy or start_strategy(train), task or make_task(train, data.facts), options or TrainerOptions()
@@ -105,7 +108,7 @@ class Trainer:
         return cls(
             make_train_state(task, train, modules, strategy), data, train, plan or Plan.of(train, data.train.lengths), folder,
             journals or open_journals(folder, strategy), replace(options, callbacks=callbacks),
-            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))],
+            [*strings("model", model), *selection_settings(train, options.selection), join("data.train", digest_of(data.train))], **arguments,
         )  # fmt: skip
 
     def fit(self) -> TrainState:
@@ -351,3 +354,13 @@ class Trainer:
         self.journal.write("checkpoint", step=step, path=f"checkpoints/{folder_name(step)}")
         if self.state.rank == 0:  # which alone knows when a checkpoint is complete
             self.callbacks.on_checkpoint(self.state, step)
+
+
+def trainer_class(train: Train) -> type[Trainer]:
+    """The user's own, if the settings name one."""
+    if train.trainer is None:
+        return Trainer
+    found = load(train.trainer.use)
+    if isinstance(found, type) and issubclass(found, Trainer):
+        return found
+    raise SystemExit(f"train.trainer.use: `{train.trainer.use}` is no trainer. Derive it from snaketrain.Trainer.")

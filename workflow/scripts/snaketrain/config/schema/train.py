@@ -70,6 +70,11 @@ class Train(Section):
         Use(use="auto"),
         description="how processes share the work: a short name from `strategies/`, or your own class; `auto`: `single` for one process, `ddp` for several",
     )
+    trainer: Use | None = Field(
+        None,
+        description="your own subclass of `Trainer`, `path/to/file.py:Name`, in place of the training loop of `training/trainer.py`; `arguments` are passed to it by name",
+        exclude_if=is_null,
+    )
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] = Field(
         "auto",
         description="`auto` is bf16 on GPUs that support it, fp16 on others and fp32 on CPUs; bf16 is twice as fast on CPUs that support it (`avx512_bf16`, `amx_bf16` in /proc/cpuinfo); fp8 is bf16 with matrix products in 8 bits, on GPUs that have them, by torchao",
