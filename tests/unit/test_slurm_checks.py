@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from snaketrain.config.schema import Compute
-from snaketrain.orchestration.cluster_jobs import ranges_and_folders
-from snaketrain.orchestration.pipeline import Pipeline
+from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.slurm import checks, client
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import QueuedJob

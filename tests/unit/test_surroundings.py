@@ -14,9 +14,8 @@ from pydantic import ValidationError
 import launch_slurm
 from snaketrain.config.schema import Compute
 from snaketrain.launch.slurm_step import srun_command
-from snaketrain.orchestration import surroundings
-from snaketrain.orchestration.launching import launch
-from snaketrain.orchestration.surroundings import python_words, surroundings_problems
+from snaketrain.orchestration import launching
+from snaketrain.orchestration.launching import launch, python_words, surroundings_problems
 from snaketrain.slurm.jobs import Allocation
 
 SHOW = "import json, os, sys; print(json.dumps({'words': sys.argv[1:], 'environment': dict(os.environ)}))"
@@ -118,7 +117,7 @@ def test_apptainer_runs_python_with_gpus_folders_and_variables(start, tmp_path):
     done = start(of_one_process(compute))
     given = shown(done)["environment"]
     assert (given["NCCL_IB_HCA"], given["OMP_NUM_THREADS"], given["PYTHONNOUSERSITE"]) == ("mlx5_0,mlx5_1", "2", "1")
-    binds = ["--bind", str(tmp_path), "--bind", str(surroundings.PROJECT), "--bind", "/data:/mnt:ro"]
+    binds = ["--bind", str(tmp_path), "--bind", str(launching.PROJECT), "--bind", "/data:/mnt:ro"]
     assert (tmp_path / "asked").read_text().splitlines()[: 3 + len(binds)] == ["exec", "--nv", *binds, "image.sif"]
     assert done.stdout.startswith("set up"), "on the node, where `module load apptainer` belongs"
 
@@ -128,7 +127,7 @@ def test_results_that_are_a_link_are_bound_too(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     (tmp_path / "here/results").symlink_to(tmp_path / "scratch")
     monkeypatch.chdir(tmp_path / "here")
-    assert surroundings.own_folders() == [str(tmp_path / "here"), str(surroundings.PROJECT), str(tmp_path / "scratch")]
+    assert launching.own_folders() == [str(tmp_path / "here"), str(launching.PROJECT), str(tmp_path / "scratch")]
 
 
 def test_without_gpus_apptainer_asks_for_none():
@@ -160,7 +159,7 @@ def test_under_slurm_surroundings_are_inside_the_step_of_each_node(start, tmp_pa
 def test_pyxis_is_configured_by_options_of_srun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = step(Compute(nodes="2", container={"image": "nvcr.io#nvidia/pytorch:24.10-py3", "runtime": "pyxis", "binds": ["/data"]}))
-    project = surroundings.PROJECT
+    project = launching.PROJECT
     assert command[: command.index("env")][-3:] == [
         "--container-image=nvcr.io#nvidia/pytorch:24.10-py3",
         f"--container-mounts={tmp_path}:{tmp_path},{project}:{project},/data:/data",

@@ -1,8 +1,9 @@
 # Params that the commands of the rules share. None makes a result stale: another launcher or another log leads to the same result.
 import shlex
 
-from snaketrain.orchestration import commands, launching
+from snaketrain.orchestration import launching
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
+from snaketrain.orchestration.rule_values import evaluation_options, inference_options, training_options
 from snaketrain.orchestration.rule_values import job_name, untracked, varying
 from snaketrain.orchestration.shards import shard_of
 

@@ -39,7 +39,7 @@ rule evaluate_model:
         logged=logged,
         evaluate_model=launched("evaluate_model"),
         settings=settings_file("evaluate_model"),
-        options=untracked(lambda job: commands.evaluation_options(pipeline.compute("evaluate_model", job))),
+        options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_model", job))),
     shell:
         "{params.logged} {log:q} {params.evaluate_model} --output {output.manifest:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "

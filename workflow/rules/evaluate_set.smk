@@ -30,7 +30,7 @@ rule evaluate_set:
         logged=logged,
         evaluate_set=launched("evaluate_set"),
         settings=settings_file("evaluate_set"),
-        options=untracked(lambda job: commands.evaluation_options(pipeline.compute("evaluate_set", job))),
+        options=untracked(lambda job: evaluation_options(pipeline.compute("evaluate_set", job))),
     shell:
         "{params.logged} {log:q} {params.evaluate_set} --output {output.manifest:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} --training {input.training:q} --selection {input.selection:q} --data {input.data:q} "

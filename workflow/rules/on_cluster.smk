@@ -1,8 +1,8 @@
 # Before the first job: check what the cluster would refuse, and adopt jobs that a killed workflow left behind, or end them. While jobs
 # run, a thread reports why they wait or have ended, and requests a range of nodes again.
-from snaketrain.orchestration.cluster_jobs import ranges_and_folders
+from snaketrain.orchestration.pipeline import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
-from snaketrain.orchestration.surroundings import surroundings_problems
+from snaketrain.orchestration.launching import surroundings_problems
 from snaketrain.runtime.private_files import make_private_folder
 from snaketrain.runtime.staged_environment import CannotStage, pack
 from snaketrain.slurm import checks, monitor

@@ -19,9 +19,7 @@ rule predict_inputs:
         logged=logged,
         predict_inputs=launched("predict_inputs"),
         settings=settings_file("predict_inputs"),
-        options=untracked(
-            lambda job: commands.inference_options(pipeline.compute("predict_inputs", job), pipeline.runs[job].evaluate.batch_size)
-        ),
+        options=untracked(lambda job: inference_options(pipeline.compute("predict_inputs", job), pipeline.runs[job].evaluate.batch_size)),
     shell:
         "{params.logged} {log:q} {params.predict_inputs} --output {output:q} --settings {params.settings:q} "
         "--selection {input.selection:q} --inputs {input.inputs:q} --model {input.model:q} --threads {threads} {params.options}"

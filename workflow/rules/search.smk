@@ -27,7 +27,7 @@ rule train_rung:
         settings=settings_file("train_rung"),
         training_settings=settings_file("train_model", run_of),
         share=untracked(lambda job: pipeline.searches.share(job)),
-        options=untracked(lambda job: commands.training_options(pipeline.runs[run_of(job)])),
+        options=untracked(lambda job: training_options(pipeline.runs[run_of(job)])),
     shell:
         "{params.logged} -a {log:q} {params.train_rung} --rung-output {output:q} --rung-settings {params.settings:q} "
         "--rung-name={wildcards.run:q}/{wildcards.rung} --share {params.share} "

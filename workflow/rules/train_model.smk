@@ -22,7 +22,7 @@ rule train_model:
         logged=logged,
         train_model=launched("train_model"),
         settings=settings_file("train_model"),
-        options=untracked(lambda job: commands.training_options(pipeline.runs[job])),
+        options=untracked(lambda job: training_options(pipeline.runs[job])),
     shell:
         "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "
         "--run-name={wildcards.run:q} "

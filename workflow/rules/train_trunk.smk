@@ -24,7 +24,7 @@ rule train_trunk:
         train_model=launched("train_trunk", "train_model"),
         settings=settings_file("train_trunk"),
         options=untracked(
-            lambda job: commands.training_options(pipeline.runs[pipeline.trunks.known[job].run], pipeline.trunks.known[job].branch_steps)
+            lambda job: training_options(pipeline.runs[pipeline.trunks.known[job].run], pipeline.trunks.known[job].branch_steps)
         ),
     shell:
         "{params.logged} -a {log:q} {params.train_model} --output {output:q} --settings {params.settings:q} "

@@ -17,7 +17,7 @@ from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.evaluation_sets import EvaluationSets, run_of
 from snaketrain.orchestration.inspection.evaluation_size import evaluation_compute
 from snaketrain.orchestration.inspection.strategy_declarations import saves_shards
-from snaketrain.orchestration.names import RESULTS, data_name, initial, source_name
+from snaketrain.orchestration.names import RESULTS, data_name, folder_of_job, initial, source_name
 from snaketrain.orchestration.rule_values import varying
 from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
@@ -25,6 +25,7 @@ from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.slurm.jobs import Work
 
 
 class StageStrings:
@@ -255,3 +256,15 @@ class Pipeline:
 
     def tracked(self, stage: str) -> list[str | Callable[[Sequence[str]], str]]:
         return self._strings.params(stage)
+
+
+def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:
+    """By stage and name, of all that may become a job: behind the decision of a search, Snakemake plans jobs later."""
+    ranges, folders = {}, {}
+    for stage in (stage for stage in pipeline.stages.values() if isinstance(stage, ModelStage)):
+        for name, compute in stage.computes.items():
+            work = str(Work((stage.name,), name.replace("/", "_")))
+            folders[work] = folder_of_job(stage.name, pipeline.manifest(stage.name, name))
+            if compute.counts.varies:
+                ranges[work] = compute
+    return ranges, folders
