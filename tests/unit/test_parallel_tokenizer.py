@@ -13,11 +13,9 @@ import pyarrow
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.tokenization import parallel as module
-from snaketrain.data.tokenization.files import copy_tokenizer
-from snaketrain.data.tokenization.opening import make_tokenizer
-from snaketrain.data.tokenization.parallel import ParallelTokenizer
+from snaketrain.data import tokenizer_files as module
+from snaketrain.data.formats import BadData
+from snaketrain.data.tokenizer_files import ParallelTokenizer, copy_tokenizer, make_tokenizer
 
 pytestmark = pytest.mark.lengthy
 
@@ -94,7 +92,7 @@ import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow
 from pathlib import Path
-from snaketrain.data.tokenization.opening import open_tokenizer
+from snaketrain.data.tokenizer_files import open_tokenizer
 from snaketrain.config.schema import Data
 
 def endless():

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import ARROW, parts_of, remove_others, whole_files
-from snaketrain.data.sources.reading import check, report_unread
-from snaketrain.data.summary import show
+from snaketrain.data.reading import check, report_unread
+from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
+from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
-    from snaketrain.data.sources.data_issues import DataIssues
+    from snaketrain.data.cells import DataIssues
 
 
 def main(args: argparse.Namespace) -> None:
@@ -70,8 +70,8 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.text.preparing import prepare
-    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+    from snaketrain.data.preparing import prepare
+    from snaketrain.data.tokenizer_files import copy_tokenizer, tokenizer_folder
 
     if problems := check(data, files):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
@@ -83,8 +83,8 @@ def _prepare(
 
 
 def _join(data: Data, parts: list[Manifest], fetched: Path, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.sharded.joining import join_parts
-    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+    from snaketrain.data.joining import join_parts
+    from snaketrain.data.tokenizer_files import copy_tokenizer, tokenizer_folder
 
     folder = output / "tokenizer"
     made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
@@ -95,7 +95,7 @@ def _join(data: Data, parts: list[Manifest], fetched: Path, output: Path) -> tup
 
 def _facts(data: Data, found: JsonObject, issues: "DataIssues", folder: Path) -> tuple[JsonObject, JsonObject]:
     """Those of the manifest, and those of the report."""
-    from snaketrain.data.tokenization.files import end_token_id, pad_token_id, vocabulary
+    from snaketrain.data.tokenizer_files import end_token_id, pad_token_id, vocabulary
 
     facts: JsonObject = {
         "name": data.name,
@@ -112,7 +112,7 @@ def _facts(data: Data, found: JsonObject, issues: "DataIssues", folder: Path) ->
 
 
 def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.loading.item_splits import prepare_items
+    from snaketrain.data.preparing import prepare_items
 
     facts = prepare_items(data, output)
     return facts, facts, [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]

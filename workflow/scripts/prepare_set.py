@@ -10,7 +10,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
-from snaketrain.data.summary import show
+from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
@@ -53,9 +53,9 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.sources.data_issues import BadData
-    from snaketrain.data.sources.reading import check, report_unread
-    from snaketrain.data.text.preparing import TrainedOn, prepare
+    from snaketrain.data.cells import BadData
+    from snaketrain.data.preparing import TrainedOn, prepare
+    from snaketrain.data.reading import check, report_unread
 
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}
@@ -70,7 +70,7 @@ def _prepare(
 
 
 def _count(reading: Data, prepared: Manifest, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.loading.item_splits import prepare_items
+    from snaketrain.data.preparing import prepare_items
 
     found = prepare_items(reading, output, ("test",))
     facts = prepared.facts | {"splits": found["splits"], "datasets": found["datasets"]}

@@ -138,8 +138,8 @@ class Scoring:
         """Run the model in `folder` on the sets; `name`: of the model, for the progress bar."""
         import numpy as np
 
+        from snaketrain.data.loading.examples import facts_of, open_split
         from snaketrain.data.loading.loader import Loader
-        from snaketrain.data.loading.opening import facts_of, open_split
         from snaketrain.evaluation.constant_answers import baselines
         from snaketrain.evaluation.predicting import load_trained, predict
         from snaketrain.training.batch_limits import BatchLimits

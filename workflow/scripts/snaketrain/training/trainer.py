@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.opening import Splits, digest_of
+from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.setting_strings import join

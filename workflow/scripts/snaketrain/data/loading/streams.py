@@ -18,8 +18,7 @@ import torch
 
 from snaketrain.config.schema import Train
 from snaketrain.config.schema.streams import stream_training_problems
-from snaketrain.data.loading.randomness import one_thread, preserved_randomness, seed_all
-from snaketrain.data.loading.training_data import BadItem, Batch, Collating
+from snaketrain.data.loading.training_data import BadItem, Batch, Collating, one_thread, preserved_randomness, seed_all
 
 # --- Where a stream is: what checkpoints save of it, and whether it really resumes there.
 

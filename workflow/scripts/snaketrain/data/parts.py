@@ -18,17 +18,14 @@ import pyarrow
 import pyarrow.compute
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.classes import class_numbers
-from snaketrain.data.sharded.dealing import RawFile, assign_by_key, splits_of, text_key
-from snaketrain.data.sharded.repetitions import write_keys
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import RawRow, check_columns, readable, rows
-from snaketrain.data.text.split_files import SplitWriter, in_batches, progress, row_schema
-from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.surveying import Example, Surveyor
-from snaketrain.data.tokenization.files import copy_tokenizer
-from snaketrain.data.tokenization.opening import with_tokenizer
-from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.reading import RawRow, check_columns, readable, rows
+from snaketrain.data.shards import RawFile
+from snaketrain.data.split_files import SplitWriter, in_batches, progress, row_schema
+from snaketrain.data.splitting import SPLITS, assign_by_key, splits_of, write_keys
+from snaketrain.data.surveying import Example, Surveyor, classes, text_key
+from snaketrain.data.tokenizer import Tokenizer, TokensDiffer
+from snaketrain.data.tokenizer_files import copy_tokenizer, with_tokenizer
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.integrity import damage, digests
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
@@ -72,7 +69,7 @@ def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: To
 def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Tokenizer, found_classes: list[str]) -> JsonObject:
     if problems := check_columns(data, file.source, readable([file.path], data)):
         raise BadData("\n".join(problems))
-    names, class_of = class_numbers(data, found_classes)
+    names, class_of = classes(data, found_classes)
     known = None if file.source == "train" and data.labels is None else set(class_of)
     surveyor, issues = Surveyor(file.source, data, known), DataIssues()
     splits = {split: PartSplit(SplitWriter(data, names, class_of, data.label is not None)) for split in splits_of(file.source, data)}

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.prepared_files import open_table
-from snaketrain.data.sharded.repetitions import among, read_keys, repeated
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.text.preparing import TrainedOn, check_train, report_untrained
-from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.surveying import Surveyor, nothing_usable, refuse_unusable_labels
+from snaketrain.data.preparing import TrainedOn, check_train, report_untrained
+from snaketrain.data.splitting import SPLITS, among, read_keys, repeated
+from snaketrain.data.surveying import Surveyor, nothing_usable, refuse_unusable_labels
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest

@@ -8,10 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import NotText, as_messages, as_text
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice
-from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows, refuse_other_compression
+from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text
+from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import JsonObject
 

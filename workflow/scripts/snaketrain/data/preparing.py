@@ -4,27 +4,32 @@ Rows are read once: surveyed, tokenised and spooled. Once all are known, each sp
 """
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 import pyarrow
 
 from snaketrain.config.schema import Data
+from snaketrain.config.schema.streams import stream_data_problems
+from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.prepared_files import open_table, split_files
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import check_columns, readable
-from snaketrain.data.sources.reading import rows as read
-from snaketrain.data.text.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
-from snaketrain.data.text.splitting import SPLITS, among, assign, repeated
-from snaketrain.data.text.surveying import Survey, Surveyor, classes, text_hash
-from snaketrain.data.tokenization.opening import with_tokenizer
-from snaketrain.data.tokenization.tokenizer import Tokenizer, token_schema
+from snaketrain.data.reading import check_columns, readable
+from snaketrain.data.reading import rows as read
+from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
+from snaketrain.data.splitting import SPLITS, Keys, among, assign, repeated, splits_of
+from snaketrain.data.surveying import Survey, Surveyor, classes, text_hash
+from snaketrain.data.tokenizer import Tokenizer, token_schema
+from snaketrain.data.tokenizer_files import with_tokenizer
 from snaketrain.labels.base import Tally
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from snaketrain.data.loading.streams import IterableDataset
 
 # --- What the training data says about the examples of other sets: their classes, and whether their texts are trained on.
 
@@ -98,7 +103,7 @@ def _write(
         spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
         surveys = _surveys(data, files, root, spools, tokenizer, issues, trained_on)
         parts = _parts(data, surveys, spools)
-        names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, surveys.get("train"))
+        names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, _train_labels(surveys))
         writers: dict[str, SplitWriter] = {}
         for split in written:  # also those without an example, which later stages pass over
             part = parts.get(split)
@@ -151,37 +156,42 @@ def _surveys(
             )
         if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
             raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
-        known = set(classes(data, surveys.get("train"))[1])
+        known = set(classes(data, _train_labels(surveys))[1])
     return surveys
 
 
 def _limited(source: str, data: Data) -> bool:
     """Whether a limit may leave rows out: then only the selected rows are tokenised, later."""
-    splits = {source, *(split for split in SPLITS if source == "train" and getattr(data, split) is None)}
-    return any(getattr(data, f"limit_{split}") is not None for split in splits)
+    return any(getattr(data, f"limit_{split}") is not None for split in splits_of(source, data))
 
 
 def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> dict[str, SplitPart]:
-    assigned = {source: assign(source, found.usable, data) for source, found in surveys.items()}
-    sources = {split: split if split in surveys else "train" for split in SPLITS if split in surveys or "train" in surveys}
-    return {
-        split: SplitPart(source, surveys[source], spools[source], numpy.flatnonzero(assigned[source] == SPLITS.index(split)))
-        for split, source in sources.items()
-    }
+    parts: dict[str, SplitPart] = {}
+    for source, survey in surveys.items():
+        assigned = assign(source, survey.usable, data)
+        for split in splits_of(source, data):
+            parts[split] = SplitPart(source, survey, spools[source], numpy.flatnonzero(assigned == SPLITS.index(split)))
+    return parts
+
+
+def _train_labels(surveys: dict[str, Survey]) -> Iterable[str]:
+    return surveys["train"].label_counts if "train" in surveys else ()
 
 
 def _report_repetitions(parts: dict[str, SplitPart], trained_on: TrainedOn, issues: DataIssues) -> None:
     """Report examples that repeat within train, that leak from train into another split, or from dev into test."""
+    trained, selecting = _keys(trained_on.hashes), _keys(trained_on.selecting)
     for split, part in parts.items():
-        found = (
-            {"duplicate": repeated(trained_on.hashes)} if split == "train" else {f"leaked_{split}": among(part.hashes, trained_on.hashes)}
-        )
+        own, most = _keys(part.hashes), DataIssues.SHOWN
+        found = {"duplicate": repeated(own, most)} if split == "train" else {f"leaked_{split}": among(own, trained, most)}
         if split == "test":
-            found["test_in_dev"] = among(part.hashes, trained_on.selecting)
-        for kind, chosen in found.items():
-            rows = part.rows[chosen]
-            first = part.spool.selected(rows[: DataIssues.SHOWN])
-            issues.add_all(kind, len(rows), [case for batch in first for case in cases(batch)])
+            found["test_in_dev"] = among(own, selecting, most)
+        for kind, (count, first) in found.items():
+            issues.add_all(kind, count, [case for batch in part.spool.selected(part.rows[first]) for case in cases(batch)])
+
+
+def _keys(hashes: numpy.ndarray) -> list[Keys]:
+    return [Keys.of(hashes.view(numpy.uint64))]
 
 
 def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues: DataIssues) -> None:
@@ -205,3 +215,56 @@ def check_train(examples: int, tally: Tally[Any]) -> None:
             f"data.label: all {examples} training examples {same}: there is nothing to learn. "
             "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
         )
+
+
+# --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.
+#
+# A stream has no numbers: it is the training data as it is, and the other splits are given.
+
+
+def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:
+    """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for; returns the facts about them."""
+    from snaketrain.data.loading.streams import is_stream
+    from snaketrain.data.loading.training_data import Items, described, make, numbered, own_facts
+
+    given = {split: source for split in SPLITS if (source := getattr(data, split))}
+    made = {split: make(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
+    if is_stream(stream := made.get("train")):
+        return _prepare_stream(data, stream, output)
+    datasets = {split: numbered(dataset, given[split].use, f"data.{split}") for split, dataset in made.items()}
+    assigned = {split: assign(split, numpy.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
+    main = next(iter(given))  # the training data, or what a model is evaluated on as it is
+    facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
+    facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
+    for split in splits:
+        origin = split if split in given else main
+        chosen = numpy.flatnonzero(assigned[origin] == SPLITS.index(split))
+        if not len(chosen) and split != "test" and "train" in given:
+            raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
+        facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}
+        facts["splits"][split] = {"examples": len(chosen), "labelled": True}
+        if len(chosen):  # a look at the first one, so that items that cannot be read show here and not in the training
+            first = Items(datasets[origin], given[origin].use, chosen, data.fields, 0).batch([0])
+            facts["splits"][split]["fields"] = described(first)
+        numpy.save(output / f"{split}.npy", chosen)
+    return facts
+
+
+def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> JsonObject:
+    """The facts with a stream as the training data; the other splits are prepared as without it."""
+    from snaketrain.data.loading.streams import Stream
+    from snaketrain.data.loading.training_data import described, own_facts
+
+    source = data.train
+    assert source and source.use, "what makes the stream"
+    if problems := list(stream_data_problems(data)):
+        raise BadData("\n".join(problems))
+    facts = prepare_items(data.model_copy(update={"train": None}), output, SPLITS[1:])
+    if not facts["splits"]["dev"]["examples"]:
+        raise BadData(f"data.dev: {facts['datasets']['dev']['use']} has no items. Give some, since a checkpoint is selected on them.")
+    first = Stream(stream, source.use, data.fields, 0, batch_size=1).batch([0])
+    fields = described(first)
+    facts |= {name: value for name, value in own_facts(stream).items() if value}  # a stream without label names leaves those of the dev set
+    facts["datasets"] = {"train": {"use": source.use, "arguments": source.arguments}} | facts["datasets"]
+    facts["splits"] = {"train": {"stream": True, "examples": None, "labelled": True, "fields": fields}} | facts["splits"]
+    return facts

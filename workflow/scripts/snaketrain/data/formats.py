@@ -10,14 +10,73 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice, Lines, lines_of, read_lines, slices_of
-from snaketrain.data.sources.json_rows import json_rows
-from snaketrain.data.sources.tables import distinct, records, table
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.tables import distinct, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
+from io import BufferedReader
+from typing import NamedTuple
+
+SLICE_BYTES = 1 << 28
+MOST_SLICES = 100  # of a file: whoever reads one counts the lines before it
+BLOCK = 1 << 20
+
+
+class FileSlice(NamedTuple):
+    """One of the equal parts of a file, in bytes or in row groups."""
+
+    number: int = 0
+    total: int = 1
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        return size * self.number // self.total, size * (self.number + 1) // self.total
+
+
+WHOLE = FileSlice()
+
+
+class Lines(NamedTuple):
+    """The lines that begin within a slice: where they are in the file, and the number of the first one."""
+
+    begin: int
+    end: int
+    first: int
+
+
+def slices_of(size: int, most: int = MOST_SLICES) -> list[FileSlice]:
+    """Those of a file that can be divided. They depend on nothing but the file, so that another number of shards prepares nothing again."""
+    total = max(1, min(most, -(-size // SLICE_BYTES)))
+    return [FileSlice(number, total) for number in range(total)]
+
+
+def lines_of(path: Path, file_slice: FileSlice) -> Lines:
+    with open(path, "rb") as file:
+        begin, end = (_next_line(file, position) for position in file_slice.bounds(path.stat().st_size))
+        return Lines(begin, end, 1 + _line_ends(file, begin))
+
+
+def read_lines(file: BufferedReader, lines: Lines) -> Iterator[bytes]:
+    file.seek(lines.begin)
+    position = lines.begin
+    while position < lines.end and (line := file.readline()):
+        position += len(line)
+        yield line
+
+
+def _next_line(file: BufferedReader, position: int) -> int:
+    """Where the first line begins that does not begin before a position."""
+    if position:
+        file.seek(position - 1)
+        file.readline()
+        return file.tell()
+    return 0
+
+
+def _line_ends(file: BufferedReader, end: int) -> int:
+    file.seek(0)
+    return sum(file.read(min(BLOCK, end - position)).count(b"\n") for position in range(0, end, BLOCK))
 
 
 LOOKED_AT = 4096  # bytes
