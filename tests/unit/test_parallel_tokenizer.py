@@ -78,8 +78,8 @@ def test_a_killed_process_is_reported(make, monkeypatch):
     ):
         made = tokenizer.encode(batches("text") * 3)
         next(made)
-        for process in tokenizer.processes:
-            process.process.kill()
+        for process in tokenizer.processes._processes.values():
+            process.kill()
         list(made)
 
 
