@@ -92,7 +92,8 @@ import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow
 from pathlib import Path
-from snaketrain.data.tokenizer_files import open_tokenizer
+from functools import partial
+from snaketrain.data.tokenizer_files import ParallelTokenizer, make_tokenizer
 from snaketrain.config.schema import Data
 
 def endless():
@@ -102,7 +103,7 @@ def endless():
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
-    with open_tokenizer(Path({str(tmp_path / "tokenizer")!r}), data, 3) as tokenizer:
+    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 3) as tokenizer:
         for made in tokenizer.encode(endless()):
             if tokenizer.started and tokenizer.started.done() and not reported:
                 reported = True

@@ -27,11 +27,14 @@ def main(args: argparse.Namespace) -> None:
     verify(*filter(None, (prepared, fetched)))
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        facts, report, made = (
-            _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
-            if fetched
-            else _count(reading, prepared, job.folder)
-        )
+        if fetched:
+            facts, report, made = _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
+        else:
+            from snaketrain.data.preparing import prepare_items
+
+            items = prepare_items(reading, job.folder, ("test",))
+            facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
+            made = ["test.npy"]
     except ValueError as error:
         problems = "\n".join(placed(args.set_name, problem) for problem in str(error).splitlines())
         raise SystemExit(f"prepare_set: {problems}") from None
@@ -67,14 +70,6 @@ def _prepare(
         raise BadData(f"no row has a label in column {reading.label!r}. Name the right column, or predict these files: set `predict`.")
     facts = prepared.facts | {"splits": found["splits"], "odd": dict(sorted(issues.counts.items()))}
     return facts, facts | {"name": name, "rows": {name: found["rows"]["test"]}, "odd": issues.report()}, ["test.arrow"]
-
-
-def _count(reading: Data, prepared: Manifest, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.preparing import prepare_items
-
-    found = prepare_items(reading, output, ("test",))
-    facts = prepared.facts | {"splits": found["splits"], "datasets": found["datasets"]}
-    return facts, facts, ["test.npy"]
 
 
 if __name__ == "__main__":

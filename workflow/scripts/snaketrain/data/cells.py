@@ -1,13 +1,21 @@
-"""Cells of the raw data as text. Labels and conditions are compared in this form, in the data and in the configuration."""
+"""Cells of the raw data as text, in which labels and conditions are compared; and what is wrong with the data.
+
+A problem is an error, or a data issue, which is counted by kind and shown with its first few cases.
+"""
 
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from snaketrain.runtime.strict_json import JsonObject
 
 WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
+
+def first_of(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class NotText(ValueError):
@@ -116,7 +124,7 @@ class DataIssues:
                 self.examples[kind] = (self.examples.get(kind, []) + other.examples[kind])[: self.SHOWN]
 
     def content(self) -> JsonObject:
-        """All of it, to be read by `of`."""
+        """To be read by `of`."""
         return {"counts": dict(self.counts), "examples": self.examples}
 
     @classmethod

@@ -5,9 +5,10 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
@@ -16,8 +17,7 @@ from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
-from io import BufferedReader
-from typing import NamedTuple
+
 
 SLICE_BYTES = 1 << 28
 MOST_SLICES = 100  # of a file: whoever reads one counts the lines before it
@@ -54,7 +54,8 @@ def slices_of(size: int, most: int = MOST_SLICES) -> list[FileSlice]:
 def lines_of(path: Path, file_slice: FileSlice) -> Lines:
     with open(path, "rb") as file:
         begin, end = (_next_line(file, position) for position in file_slice.bounds(path.stat().st_size))
-        return Lines(begin, end, 1 + _line_ends(file, begin))
+        file.seek(0)
+        return Lines(begin, end, 1 + sum(file.read(min(BLOCK, begin - position)).count(b"\n") for position in range(0, begin, BLOCK)))
 
 
 def read_lines(file: BufferedReader, lines: Lines) -> Iterator[bytes]:
@@ -72,11 +73,6 @@ def _next_line(file: BufferedReader, position: int) -> int:
         file.readline()
         return file.tell()
     return 0
-
-
-def _line_ends(file: BufferedReader, end: int) -> int:
-    file.seek(0)
-    return sum(file.read(min(BLOCK, end - position)).count(b"\n") for position in range(0, end, BLOCK))
 
 
 LOOKED_AT = 4096  # bytes
@@ -199,18 +195,17 @@ def read_rows(
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
         return _placed(_parquet(path, name, only, file_slice), name, "row")
-    return _placed(_text_rows(path, kind, data, issues, name, file_slice), name)
-
-
-def _text_rows(path: Path, kind: str, data: Data, issues: DataIssues, name: str, file_slice: FileSlice) -> Iterator[tuple[int, JsonObject]]:
     within = None if file_slice == WHOLE else lines_of(path, file_slice)
     first = within.first if within else 1
     lines = _lines(path, kind, data.encoding, issues, name, within)
+    rows: Iterator[tuple[int, JsonObject]]
     if kind == "text":
-        return ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
-    if kind == "jsonl":
-        return json_rows(lines, name, first)
-    return table(records(kind, lines, issues, name), data.columns, issues, name)
+        rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
+    elif kind == "jsonl":
+        rows = json_rows(lines, name, first)
+    else:
+        rows = table(records(kind, lines, issues, name), data.columns, issues, name)
+    return _placed(rows, name)
 
 
 def _placed(rows: Iterator[tuple[int, T]], name: str, unit: str = "line") -> Iterator[tuple[int, T]]:

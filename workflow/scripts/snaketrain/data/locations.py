@@ -1,4 +1,7 @@
-"""The files of a local folder or pattern. Each entry there is a file to be read, is left out for a reason that is told, or is refused."""
+"""Which files there are at a path of this machine, or at an address such as s3://bucket/folder/*.jsonl.
+
+Each entry of a local folder is a file to be read, is left out for a reason that is told, or is refused.
+"""
 
 import errno
 import fcntl
@@ -17,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snaketrain.config.errors import nearest
+from snaketrain.data.cells import first_of
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.manifests import digest
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 
 
 EVERYTHING = ("**", "*")  # the pattern of a folder
-MOST_SHOWN = 8
 
 HIDDEN = "hidden, as its name begins with a dot"
 COMPILED = "compiled code"
@@ -58,7 +61,9 @@ def problem_of(path: Path) -> str | None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return _missing(path, error)
+        if path.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return f"a link to {os.readlink(path)}, which does not exist"
+        return "a link that leads back to itself" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
     return _special(mode) or (None if os.access(path, os.R_OK) else "you have no permission to read it")
 
 
@@ -93,7 +98,7 @@ class _Walk:
                 self.found.left_out[name] = OTHER_CASE
         elif reason := self._passed_over(names[-1]):
             self.found.left_out[name] = reason
-        elif not _is_unicode(name):
+        elif any("\ud800" <= character <= "\udfff" for character in name):  # what Python writes for bytes that it cannot decode
             self.found.refused[name] = "a name that is not UTF-8"
         elif path.is_dir():
             self._take_folder(path, names, leads_on)
@@ -106,9 +111,11 @@ class _Walk:
 
     def _take_folder(self, path: Path, names: tuple[str, ...], leads_on: bool) -> None:
         target, name = Path(os.path.realpath(path)), "/".join(names)
+        within = target.relative_to(self.base).parts if target.is_relative_to(self.base) else None
+        entered_later = within is not None and _may_lead_to(self.pattern, within) and not any(map(self._passed_over, within))
         if not leads_on:
             self.found.left_out[name] = FOLDER
-        elif target in self.entered or (path.is_symlink() and self._is_entered_later(target)):
+        elif target in self.entered or (path.is_symlink() and entered_later):
             self.found.left_out[name] = READ_ELSEWHERE
         elif self.base.is_relative_to(target):
             self.found.refused[name] = f"a link to {target}, which contains the folder that is read"
@@ -118,12 +125,6 @@ class _Walk:
     def _passed_over(self, name: str) -> str | None:
         spelt = any(part.startswith((".", "__")) and fnmatchcase(name, part) for part in self.pattern)
         return None if spelt else passed_over(name)
-
-    def _is_entered_later(self, target: Path) -> bool:
-        if not target.is_relative_to(self.base):
-            return False
-        names = target.relative_to(self.base).parts
-        return _may_lead_to(self.pattern, names) and not any(map(self._passed_over, names))
 
 
 def _meets(pattern: tuple[str, ...], names: tuple[str, ...]) -> bool:
@@ -149,22 +150,6 @@ def _special(mode: int) -> str | None:
     return next((f"{kind}, not a file" for is_kind, kind in SPECIAL.items() if is_kind(mode)), None)
 
 
-def _missing(path: Path, error: OSError) -> str:
-    if path.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return f"a link to {os.readlink(path)}, which does not exist"
-    if error.errno == errno.ELOOP:
-        return "a link that leads back to itself"
-    return f"cannot be read: {error.strerror}"
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def counted(left_out: dict[str, str]) -> dict[str, list[str]]:
     """The names of what was left out, by reason."""
     found: dict[str, list[str]] = {}
@@ -176,9 +161,13 @@ def counted(left_out: dict[str, str]) -> dict[str, list[str]]:
 def told(left_out: dict[str, str]) -> Iterator[str]:
     """A line for each reason, with the number of entries and the first names."""
     for reason, names in counted(left_out).items():
-        more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-        yield f"{len(names)} left out: {', '.join(map(repr, names[:MOST_SHOWN]))}{more}: {reason}"
+        yield f"{len(names)} left out: {first_of(list(map(repr, names)))}: {reason}"
 
+
+# --- Files at an address, of an object store or any other file system that fsspec knows.
+#
+# Credentials and further options are those of the file system: of its environment variables (AWS_ACCESS_KEY_ID, FSSPEC_S3_ENDPOINT_URL) or of
+# its files in the home folder. They are in no setting.
 
 VERSION_FIELDS = ("ETag", "etag", "VersionId", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")
 AT_ONCE = 8  # downloads
@@ -252,8 +241,7 @@ def download_all(address: str, wanted: Iterable[StoredFile], folder: Path) -> di
     folder.mkdir(parents=True, exist_ok=True)
     wanted = list(wanted)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        paths = threads.map(lambda each: download(files, each, folder), wanted)
-        return {each.name: path for each, path in zip(wanted, paths, strict=True)}
+        return dict(zip((each.name for each in wanted), threads.map(lambda each: download(files, each, folder), wanted), strict=True))
 
 
 def download(files: "AbstractFileSystem", wanted: StoredFile, folder: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text
+from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text, first_of
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import JsonObject
@@ -29,35 +29,21 @@ class RawRow(NamedTuple):
 
 
 def rows(
-    files: list[Path],
-    data: Data,
-    issues: DataIssues,
-    root: Path | None = None,
-    further: Collection[str] = (),
-    file_slice: FileSlice = WHOLE,
-) -> Iterator[RawRow]:
-    """All rows that match `data.where`, file by file; messages name the files relative to `root`.
+    files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = (),
+    file_slice: FileSlice = WHOLE, all_rows: bool = False,
+) -> Iterator[RawRow]:  # fmt: skip
+    """The rows that match `data.where`, or `all_rows`, file by file; messages name the files relative to `root`.
 
     `further`: other columns to read; `file_slice`: of each file.
     """
-    every = _every_row(files, data, issues, root, further, file_slice)
-    return (row for row in every if _matches(data, row)) if data.where else every
-
-
-def _every_row(
-    files: list[Path],
-    data: Data,
-    issues: DataIssues,
-    root: Path | None = None,
-    further: Collection[str] = (),
-    file_slice: FileSlice = WHOLE,
-) -> Iterator[RawRow]:
     needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         line = 0
         for line, values in read_rows(file, kind, data, issues, name, needed, file_slice):
-            yield RawRow(name, line, values)
+            row = RawRow(name, line, values)
+            if all_rows or _matches(data, row):
+                yield row
         if not line and file_slice == WHOLE:
             issues.add("empty_file", name)
 
@@ -105,10 +91,8 @@ def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
 def report_unread(files: list[Path], data: Data, setting: str) -> None:
     """Print which files are passed over; `setting`: what names them."""
     if names := [repr(file.name) for file in files if not format_of(file, data.format)]:
-        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        print(
-            f"{setting}: {len(names)} of {len(files)} files are not read, since their names do not tell a known format: {some}", flush=True
-        )
+        unread = f"{len(names)} of {len(files)} files are not read, since their names do not tell a known format"
+        print(f"{setting}: {unread}: {first_of(names)}", flush=True)
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
@@ -190,7 +174,7 @@ class Preview:
 
     def problems(self, files: list[Path]) -> list[str]:
         kept, whole, until = 0, True, time.monotonic() + PREVIEW_SECONDS
-        for number, row in enumerate(_every_row(files, self.data, DataIssues())):
+        for number, row in enumerate(rows(files, self.data, DataIssues(), all_rows=True)):
             if number >= PREVIEW_ROWS or (number % 100 == 99 and time.monotonic() > until):
                 whole = False
                 break
@@ -248,5 +232,4 @@ def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, C
 
 
 def _known(name: str, names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"It has: {', '.join(names[:20])}{more}{nearest(name, names)}"
+    return f"It has: {first_of(names, 20)}{nearest(name, names)}"

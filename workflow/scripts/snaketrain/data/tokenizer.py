@@ -10,30 +10,25 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy
 import pyarrow
 import pyarrow.compute
+from jinja2 import TemplateError
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import ASSISTANT, BadData, read_messages
+from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from tokenizers import Tokenizer as LibraryTokenizer
 
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
-
-import pyarrow
-from jinja2 import TemplateError
-
-from snaketrain.data.cells import ASSISTANT, BadData, read_messages
-from snaketrain.runtime.strict_json import JsonObject
 
 TOKENS, TYPES = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.int8())
 TEXTS = ("text", "text_pair", "target")
@@ -157,6 +152,12 @@ MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class ChatTokenizer(BatchTokenizer):
+    """Chats as the tokenizer's chat template writes them; types mark the tokens of the assistant, which are to be learnt.
+
+    A template may mark them itself, by `{% generation %}`. Of others, a turn of the assistant is what the chat up to it has more than the prompt for
+    it: so in training the model sees the very texts that it will be asked to continue.
+    """
+
     def __init__(self, folder: Path, data: Data, end: int | None):
         """`end`: the token of `data.end_token`, which the template must write at the end of each answer."""
         from transformers import AutoTokenizer

@@ -1,35 +1,26 @@
-"""The files of a fetched tokenizer: loaded for preparation, and copied so that all later stages use the same."""
+"""The files of a fetched tokenizer, copied so that all later stages use the same, and the tokenizers that are opened from them."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from snaketrain.config.schema import Data
-from snaketrain.data.cells import BadData
-from snaketrain.runtime.manifests import write_json
-from snaketrain.runtime.processes import die_with_parent
-from snaketrain.runtime.strict_json import Json, JsonObject
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as LibraryTokenizer
 import os
+import shutil
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import get_context
-from typing import Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow
 
+from snaketrain.config.schema import Data
+from snaketrain.data.cells import BadData
 from snaketrain.data.fast_tokenizer import FastTokenizer
 from snaketrain.data.tokenizer import (
     BatchTokenizer,
@@ -42,6 +33,13 @@ from snaketrain.data.tokenizer import (
     texts_of,
     with_columns,
 )
+from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.processes import die_with_parent
+from snaketrain.runtime.strict_json import Json, JsonObject
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryTokenizer
+
 
 PROCESSES_FROM_BYTES = 2_000_000  # of texts: for more than that, starting processes pays off
 MAX_PROCESSES = 4  # more would wait for the one that reads and writes
@@ -214,25 +212,6 @@ def _content(token: Json) -> str | None:
 
 
 Made = TypeVar("Made")
-Opening = Callable[[Path, Data, int, bool], AbstractContextManager[Tokenizer]]
-
-
-def open_tokenizer(folder: Path, data: Data, cores: int = 1, plain: bool = False) -> AbstractContextManager[Tokenizer]:
-    return ParallelTokenizer(partial(make_tokenizer, folder, data, plain), cores)
-
-
-def with_tokenizer(folder: Path, data: Data, cores: int, use: Callable[[Tokenizer], Made], opened: Opening = open_tokenizer) -> Made:
-    """What `use` makes with a fast tokenizer, or, should that encode a text otherwise than as a whole, with a plain one.
-
-    `opened`: opens either.
-    """
-    try:
-        with opened(folder, data, cores, False) as fast:
-            return use(fast)
-    except TokensDiffer as difference:
-        print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
-    with opened(folder, data, cores, True) as plain:
-        return use(plain)
 
 
 def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = "data.max_length") -> BatchTokenizer:
@@ -245,3 +224,20 @@ def make_tokenizer(folder: Path, data: Data, plain: bool = False, length: str = 
         return ChatTokenizer(folder, data, end_token_id(folder, data))
     tokenizer = PlainTokenizer(library, data)
     return tokenizer if plain else FastTokenizer.of(tokenizer) or tokenizer
+
+
+def with_tokenizer(
+    folder: Path,
+    data: Data,
+    cores: int,
+    use: Callable[[Tokenizer], Made],
+    make: Callable[[Path, Data, bool], BatchTokenizer] = make_tokenizer,
+) -> Made:
+    """What `use` makes with a fast tokenizer, or, should that encode a text otherwise than as a whole, with a plain one."""
+    try:
+        with ParallelTokenizer(partial(make, folder, data, False), cores) as fast:
+            return use(fast)
+    except TokensDiffer as difference:
+        print(f"warning: {difference}. Encoding all texts again as wholes, which is slower but correct.", file=sys.stderr, flush=True)
+    with ParallelTokenizer(partial(make, folder, data, True), cores) as plain:
+        return use(plain)
