@@ -15,11 +15,10 @@ from snaketrain.config.schema import Data
 from snaketrain.data import formats, splitting
 from snaketrain.data.cells import BadData
 from snaketrain.data.formats import slices
-from snaketrain.data.joining import join_parts
+from snaketrain.data.loading import split_files
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.parts import prepare_parts
-from snaketrain.data.prepared_files import split_files
-from snaketrain.data.preparing import TrainedOn, prepare
+from snaketrain.data.preparing import TrainedOn, join_parts, prepare
 from snaketrain.data.shards import RawFile, decide_classes, parts_of, survey_file
 from snaketrain.data.splitting import Keys, among, assign_by_key, repeated
 from snaketrain.data.surveying import text_hash, text_key

@@ -68,8 +68,7 @@ def _prepare(
     data: Data, files: dict[str, list[Path]], root: Path, parts: list[Manifest], fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
     """The facts of the manifest, those of the report, and the files that were made. `parts`: what is joined, if shards have prepared it."""
-    from snaketrain.data.joining import join_parts
-    from snaketrain.data.preparing import prepare
+    from snaketrain.data.preparing import join_parts, prepare
     from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 
     if not parts and (problems := check(data, files)):

@@ -80,7 +80,7 @@ def write_keys(folder: Path, split: str, keys: numpy.ndarray) -> None:
 
 def read_keys(folders: Iterable[Path], split: str) -> list[Keys]:
     """Memory-mapped, and by pyarrow, which keeps no file open: there may be more parts than a process may open files."""
-    from snaketrain.data.prepared_files import open_table
+    from snaketrain.data.loading import open_table
 
     tables = (open_table([folder / f"{split}.keys.arrow"]) for folder in folders)
     return [Keys(*(table[name].chunk(0).to_numpy() for name in Keys._fields)) for table in tables if len(table)]

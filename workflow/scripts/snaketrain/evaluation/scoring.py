@@ -34,7 +34,7 @@ class ScoredSet:
 
     def table(self, examples: int) -> dict[str, list[Json]]:
         """Texts and labels, if the prepared data has one row for each example."""
-        from snaketrain.data.prepared_files import open_table, split_files
+        from snaketrain.data.loading import open_table, split_files
 
         files = split_files(self.prepared, self.split)
         if not files[0].is_file():

@@ -13,9 +13,9 @@ import pyarrow.compute
 import torch
 
 from snaketrain.config.schema import Train
+from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.loading.streams import Stream, is_stream
 from snaketrain.data.loading.training_data import Batch, TrainingData, make, open_items
-from snaketrain.data.prepared_files import open_table, split_files
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
 
