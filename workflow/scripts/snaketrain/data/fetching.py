@@ -132,25 +132,23 @@ def local_files(source: Source) -> LocalFiles:
     """The files of a local path or an installed package, none of which is refused, and what is left out there."""
     if source.is_remote:
         raise ValueError(f"{describe(source)}: its files are only known after the download.")
+    found = LocalFiles()
     try:
-        return _found_files(source)
+        root = _package_folder(source.package) if source.package else Path.cwd()
+        given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
+        start = Path(os.path.normpath(root / given))
+        if start.is_dir():
+            found = find(start)
+        elif os.path.lexists(start):
+            problem = problem_of(start)
+            found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
+        elif glob.has_magic(str(given)):  # the folders above `given` are no pattern, even if they contain wildcard characters
+            wild = next(number for number, part in enumerate(given.parts) if glob.has_magic(part))
+            fixed = root.joinpath(*given.parts[:wild])
+            found = find(fixed, given.parts[wild:]) if fixed.is_dir() else found
     except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user, a folder without permission
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{describe(source)}: cannot be read ({reason}). Correct the path.") from None
-
-
-def _found_files(source: Source) -> LocalFiles:
-    root = _package_folder(source.package) if source.package else Path.cwd()
-    given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
-    start, found = Path(os.path.normpath(root / given)), LocalFiles()
-    if start.is_dir():
-        found = find(start)
-    elif os.path.lexists(start):
-        problem = problem_of(start)
-        found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
-    elif glob.has_magic(str(given)):
-        fixed, pattern = _divided(given)  # the folders above `given` are no pattern, even if they contain wildcard characters
-        found = find(root / fixed, pattern) if (root / fixed).is_dir() else found
     if found.refused:
         some = "; ".join(f"{name!r}: {problem}" for name, problem in list(found.refused.items())[:8])
         raise ValueError(
@@ -170,13 +168,6 @@ def _package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"package {package!r}: not installed. Install it into this environment, or correct its name.")
     return Path(next(iter(spec.submodule_search_locations))).resolve().joinpath(*package.split(".")[1:])
-
-
-def _divided(pattern: Path) -> tuple[Path, tuple[str, ...]]:
-    """The folder above the first wildcard, and the rest."""
-    parts = pattern.parts
-    wild = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    return Path(*parts[:wild]), parts[wild:]
 
 
 def _left_out(names: Iterable[str]) -> dict[str, str]:

@@ -114,7 +114,7 @@ class MicroBatch:
 class Batches:
     """The training batches of all epochs: each of `size` examples, or of as many as make up `tokens` tokens.
 
-    Made section by section (see `order.py`): a process holds one section's batches.
+    Made section by section (see `Order`): a process holds one section's batches.
     """
 
     def __init__(

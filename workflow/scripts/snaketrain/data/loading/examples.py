@@ -201,10 +201,8 @@ def open_splits(data: Manifest, train: Train) -> Splits:
 
 
 def open_training(data: Manifest, train: Train) -> TrainingData | Stream:
-    return open_stream(data, train) if data.facts["splits"]["train"].get("stream") else open_split(data, "train", train)
-
-
-def open_stream(data: Manifest, train: Train) -> Stream:
+    if not data.facts["splits"]["train"].get("stream"):
+        return open_split(data, "train", train)
     source = data.facts["datasets"]["train"]
     dataset = make(source["use"], source["arguments"], "data.train")
     if not is_stream(dataset):

@@ -107,26 +107,18 @@ def spread(number: int) -> int:
 
 
 @contextmanager
-def preserved_randomness() -> Iterator[None]:
-    """What is drawn inside does not affect the rest of the training, such as dropout."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As in a worker process: a sum over several threads is rounded differently."""
-    threads = torch.get_num_threads()
+def reproducible() -> Iterator[None]:
+    """What is drawn inside does not affect the rest of the training, such as dropout; and as in a worker process there is one thread, since a sum over
+    several is rounded differently."""
+    states, threads = (torch.get_rng_state(), np.random.get_state(), random.getstate()), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
 
 
 @runtime_checkable
@@ -159,7 +151,7 @@ class Items:
         """The items side by side, by the names of their fields."""
         if hasattr(self.dataset, "training"):
             self.dataset.training = epoch is not None
-        with preserved_randomness(), one_thread():
+        with reproducible():
             items = [self._item(int(number), epoch) for number in ids]
             named = self.collate(items, self.chosen[list(ids)].tolist())
         return named | {"ids": torch.tensor(ids)}
