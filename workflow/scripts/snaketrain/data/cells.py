@@ -59,7 +59,6 @@ def read_messages(text: str) -> list[JsonObject]:
 
 
 def is_answered(text: str) -> bool:
-    """Whether the assistant says anything in a chat."""
     return any(message["role"] == ASSISTANT for message in read_messages(text))
 
 

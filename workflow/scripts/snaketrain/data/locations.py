@@ -293,7 +293,6 @@ class CachedFiles:
         return list(self.files)
 
     def open(self, name: str) -> BinaryIO:
-        """The content of a file."""
         wanted = self.files[name]
         with suppress(FileNotFoundError):
             return self._opened(wanted)

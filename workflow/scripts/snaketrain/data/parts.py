@@ -35,7 +35,6 @@ KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of t
 
 
 def kept_part(folder: Path) -> Manifest | None:
-    """A part that was made before and is intact."""
     try:
         found = read_manifest(folder / "manifest.json")
     except SystemExit:  # there is none, or it is damaged

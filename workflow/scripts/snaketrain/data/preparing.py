@@ -300,7 +300,6 @@ def _joined_facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled
 
 
 def _cases_of_parts(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[Case]:
-    """The location and the text of each of these examples of a split."""
     parts = _of(parts, split)
     ends = numpy.cumsum([part.facts["splits"][split]["examples"] for part in parts])
     for position in positions:

@@ -143,7 +143,6 @@ class Surveyor:
 
 
 def examples(rows: Iterable[RawRow], data: Data, issues: DataIssues) -> Iterator[Example]:
-    """Those with a text."""
     parser = label_kind(data.label_kind).parser(data)
     for row in rows:
         texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])

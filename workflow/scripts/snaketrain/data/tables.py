@@ -105,7 +105,6 @@ def _tsv(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 def _header(
     rows: Iterator[tuple[int, list[str]]], columns: list[str] | None, name: str
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The column names, and the rows below them."""
     number, fields = next(rows, (1, []))
     location = f"{name}, line {number}"
     if columns is None:

@@ -207,19 +207,18 @@ class ChatTokenizer(BatchTokenizer):
         return texts[0], answers[0]
 
     def _compared(self, messages: list[JsonObject]) -> tuple[str, list[tuple[int, int]]]:
-        whole = self._written(messages)
-        return whole, [self._answer(messages, number, whole) for number, message in enumerate(messages) if message["role"] == ASSISTANT]
-
-    def _answer(self, messages: list[JsonObject], number: int, whole: str) -> tuple[int, int]:
-        """Where in the whole chat the answer of a turn begins and ends."""
-        prompt = self._written(messages[:number], add_generation_prompt=True)
-        through = self._written(messages[: number + 1])
-        if not (whole.startswith(through) and through.startswith(prompt)):
-            raise BadData(
-                "data.messages: the chat template writes earlier turns differently once others follow, so that the assistant's part of a chat "
-                "cannot be told. Use a template that marks it by {% generation %}."
-            )
-        return len(prompt), len(through)
+        whole, answers = self._written(messages), list[tuple[int, int]]()
+        for number, message in enumerate(messages):
+            if message["role"] == ASSISTANT:
+                prompt = self._written(messages[:number], add_generation_prompt=True)
+                through = self._written(messages[: number + 1])
+                if not (whole.startswith(through) and through.startswith(prompt)):
+                    raise BadData(
+                        "data.messages: the chat template writes earlier turns differently once others follow, so that the assistant's part of a "
+                        "chat cannot be told. Use a template that marks it by {% generation %}."
+                    )
+                answers.append((len(prompt), len(through)))
+        return whole, answers
 
     def _written(self, messages: list[JsonObject], add_generation_prompt: bool = False) -> str:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)

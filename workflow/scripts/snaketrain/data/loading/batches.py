@@ -179,7 +179,6 @@ class Batches:
         return self._made[1]
 
     def _cut(self, ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-        """The batches of a window."""
         if self.padded:  # cut in order of length; otherwise in the order drawn
             ids, lengths = _by_length(ids, lengths)
         if self.tokens:

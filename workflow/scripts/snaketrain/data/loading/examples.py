@@ -3,7 +3,7 @@
 import hashlib
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,20 +22,18 @@ from snaketrain.runtime.strict_json import JsonObject
 NO_TARGET = -100
 
 
-class ListLengths:
-    """The lengths of the lists of a row, of one column or several together, read from the file where they are asked for."""
+class ComputedLengths:
+    """Lengths that are read or computed where they are asked for, so that memory does not grow with the data."""
 
-    def __init__(self, *columns: pa.ChunkedArray):
-        self.columns = columns
+    def __init__(self, count: int, between: Callable[[int, int], np.ndarray]):
+        self.count, self.between = count, between
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return self.count
 
     def __getitem__(self, examples: slice, /) -> np.ndarray:
-        start, stop, _ = examples.indices(len(self))
-        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in self.columns]
-        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
-        return lengths
+        start, stop, _ = examples.indices(self.count)
+        return self.between(start, stop)
 
 
 class TextExamples:
@@ -46,7 +44,7 @@ class TextExamples:
         self.table = open_table([files] if isinstance(files, str | Path) else files)
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lengths = ListLengths(*(self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names))
+        self.lengths = ComputedLengths(len(self.table), self._lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -77,6 +75,12 @@ class TextExamples:
     def column(self, name: str) -> list[object]:
         return list(self.table[name].to_pylist())
 
+    def _lengths(self, start: int, stop: int) -> np.ndarray:
+        columns = [self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names]
+        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in columns]
+        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+        return lengths
+
     def _labels(self, ids: Sequence[int]) -> torch.Tensor:
         column = self.table["label"]
         labels = [column[int(i)].as_py() for i in ids]
@@ -89,7 +93,6 @@ class TextExamples:
 
 
 def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor."""
     whole = np.full((len(rows), max(1, max(map(len, rows)))), fill, dtype=np.int64)
     for number, row in enumerate(rows):
         whole[number, : len(row)] = row
@@ -113,7 +116,11 @@ class Blocks:
         self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
         self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.length, self.pad_token_id = length, examples.pad_token_id
-        self.lengths = BlockLengths(max(0, self.tokens - 1), length)
+        # each block has `length` tokens to predict, the last one what is left
+        predicted = max(0, self.tokens - 1)
+        self.lengths = ComputedLengths(
+            -(-predicted // length), lambda start, stop: np.minimum(length, predicted - np.arange(start, stop) * length)
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -130,20 +137,6 @@ class Blocks:
         """The tokens of the running text between two positions."""
         first, last = np.searchsorted(self.starts, [start, end - 1], side="right") - 1
         return np.concatenate([self.chunks[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)])
-
-
-class BlockLengths:
-    """Each block has `length` tokens to predict, the last one what is left."""
-
-    def __init__(self, tokens: int, length: int):
-        self.tokens, self.length = tokens, length
-
-    def __len__(self) -> int:
-        return -(-self.tokens // self.length)
-
-    def __getitem__(self, blocks: slice, /) -> np.ndarray:
-        starts = np.arange(*blocks.indices(len(self))) * self.length
-        return np.minimum(self.length, self.tokens - starts)
 
 
 class Packed:
