@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from glob import has_magic
@@ -296,11 +296,17 @@ class CachedFiles:
         wanted = self.files[name]
         with suppress(FileNotFoundError):
             return self._opened(wanted)
-        with self._locked():
+        self._make_folder()
+        with open(self.folder / LOCK, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process of the node at a time, until it closes the file or ends
             with suppress(FileNotFoundError):  # another process has copied it meanwhile
                 return self._opened(wanted)
             self._make_room(wanted.size or 0)
-            self._download(wanted)
+            try:
+                download(open_store(self.address)[0], wanted, self.folder)
+            except Unreachable as error:
+                full = explained(error, self.folder)
+                raise (self._error(str(error)) if full is error else full) from None
             return self._opened(wanted)
 
     def _opened(self, wanted: StoredFile) -> BinaryIO:
@@ -309,14 +315,6 @@ class CachedFiles:
         with suppress(FileNotFoundError):
             os.utime(path)  # it is the one used last
         return file
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process of the node at a time. The lock ends with the process that holds it, however that ends."""
-        self._make_folder()
-        with open(self.folder / LOCK, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -335,13 +333,6 @@ class CachedFiles:
                 break
             path.unlink()
             free += length
-
-    def _download(self, wanted: StoredFile) -> None:
-        try:
-            download(open_store(self.address)[0], wanted, self.folder)
-        except Unreachable as error:
-            full = explained(error, self.folder)
-            raise (self._error(str(error)) if full is error else full) from None
 
     def _error(self, problem: str) -> SystemExit:
         return SystemExit(hidden(f"{self.address}: {problem}. Check the address, the network, and the credentials in the environment."))
