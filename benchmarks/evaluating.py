@@ -25,8 +25,8 @@ from preparing import DEFAULT, real_texts, shuffled  # noqa: E402
 from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments  # noqa: E402
 
 from snaketrain.config.schema import Source  # noqa: E402
+from snaketrain.data.fetching import source_files  # noqa: E402
 from snaketrain.data.loading.examples import TextExamples  # noqa: E402
-from snaketrain.data.sources.fetching import source_files  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.text_classification import TextClassification  # noqa: E402
 from snaketrain.training.evaluation import evaluate  # noqa: E402

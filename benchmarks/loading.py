@@ -32,8 +32,8 @@ from packing import write_texts  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from snaketrain.data.loading.batches import Batches, shard_batch  # noqa: E402
-from snaketrain.data.loading.items import Items  # noqa: E402
 from snaketrain.data.loading.loader import Loader, Request  # noqa: E402
+from snaketrain.data.loading.training_data import Items  # noqa: E402
 
 BATCH, WARM_UP = 32, 10  # examples; steps that are not counted, in which workers start and queues fill
 GOAL = 0.02

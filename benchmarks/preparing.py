@@ -32,7 +32,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from snaketrain.config.runs import strings  # noqa: E402
 from snaketrain.config.schema import Data, Source  # noqa: E402
-from snaketrain.data.sources.fetching import source_files  # noqa: E402
+from snaketrain.data.fetching import source_files  # noqa: E402
 from snaketrain.runtime.job_settings import settings_words  # noqa: E402
 from snaketrain.runtime.manifests import Manifest, write_manifest  # noqa: E402
 

@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import pyarrow  # noqa: E402
 from psutil import Process  # noqa: E402
 
-from snaketrain.data.text.split_files import BATCH_ROWS  # noqa: E402
+from snaketrain.data.split_files import BATCH_ROWS  # noqa: E402
 
 BATCH_SIZE, STEPS, TOKENS = 256, 400, 2048
 IN_A_FILE = 10**7

@@ -30,7 +30,7 @@ sys.path[:0] = [str(REPOSITORY / "workflow/scripts"), str(REPOSITORY / "benchmar
 from preparing import DEFAULT, MAX_LENGTH, real_texts, run, shuffled  # noqa: E402
 
 from snaketrain.config.schema import Source  # noqa: E402
-from snaketrain.data.sources.fetching import source_files  # noqa: E402
+from snaketrain.data.fetching import source_files  # noqa: E402
 
 CORES = 2
 FILES, MORE, OF_MAP = 64, 8, 4  # MORE files have a tenth of the text of the others; datasets.map reads every OF_MAP-th file

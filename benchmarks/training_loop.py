@@ -27,7 +27,7 @@ from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches  # noqa: E402
-from snaketrain.data.loading.opening import Splits  # noqa: E402
+from snaketrain.data.loading.examples import Splits  # noqa: E402
 from snaketrain.runtime.processes import Stopping  # noqa: E402
 from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402

@@ -44,7 +44,7 @@ from pathlib import Path
 from points import TRAIN, Points
 from snaketrain import Callback, Trainer, TrainerOptions
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.examples import Splits
 
 class Traced(Callback):
     def on_step_end(self, state, outcome):

@@ -21,8 +21,7 @@ import fairscale_on_cpu  # noqa: E402
 from snaketrain.config.references import load  # noqa: E402
 from snaketrain.config.schema import Model, Train  # noqa: E402
 from snaketrain.data.loading.batches import MicroBatch  # noqa: E402
-from snaketrain.data.loading.examples import Packed  # noqa: E402
-from snaketrain.data.loading.opening import Splits  # noqa: E402
+from snaketrain.data.loading.examples import Packed, Splits  # noqa: E402
 from snaketrain.strategies.shards import local_tensor  # noqa: E402
 from snaketrain.training.building import build, load_callbacks, load_for_evaluation, make_task, make_train_state  # noqa: E402
 from snaketrain.training.checkpoints.exported import exported_files  # noqa: E402

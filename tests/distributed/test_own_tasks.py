@@ -12,7 +12,7 @@ from distributed.running import REPOSITORY, interrupted, log_of, losses, run_sta
 from safetensors.numpy import load_file
 
 from snaketrain.config.schema import Data, Model
-from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.data.preparing import prepare_items
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest

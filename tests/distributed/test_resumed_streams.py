@@ -10,7 +10,7 @@ from distributed.running import arguments, interrupted, log_of, losses, start, t
 from distributed.test_own_tasks import CNN, DIGITS, EXAMPLES, curves
 
 from snaketrain.config.schema import Data
-from snaketrain.data.loading.item_splits import prepare_items
+from snaketrain.data.preparing import prepare_items
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest
 

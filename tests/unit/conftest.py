@@ -6,8 +6,8 @@ import pyarrow
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer_files import copy_tokenizer
 
 
 @pytest.fixture

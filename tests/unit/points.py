@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from snaketrain.config.schema import Train
-from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.examples import Splits
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Batch, Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state

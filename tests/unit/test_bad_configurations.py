@@ -10,7 +10,7 @@ import limits
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.data.sources.fetching import model_config
+from snaketrain.data.fetching import model_config
 from snaketrain.orchestration.preflight import examine
 
 ROOT = Path(__file__).parents[2]

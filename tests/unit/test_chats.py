@@ -6,12 +6,12 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from snaketrain.config.schema import Data, ReadInputs
+from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import Packed, TextExamples
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.reading import check
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.unlabelled import prepare_unlabelled
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.preparing import prepare
+from snaketrain.data.reading import check
+from snaketrain.data.tokenizer_files import copy_tokenizer
+from snaketrain.data.unlabelled import prepare_unlabelled
 from snaketrain.tasks.predicting_tokens import split_answer
 
 WORDS = [

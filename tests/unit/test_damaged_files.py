@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import check, rows
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.reading import check, rows
 
 ROWS = [{"text": f"film {n}, said “she”", "label": "no" if n % 2 else "yes"} for n in range(60)]
 FORMATS = ["csv", "tsv", "jsonl", "json", "parquet"]
@@ -183,7 +183,7 @@ def test_whatever_a_library_raises_names_the_file_and_the_row(tmp_path, monkeypa
         yield 1, ROWS[0]
         raise ZeroDivisionError("by a library")
 
-    monkeypatch.setattr("snaketrain.data.sources.formats.json_rows", breaks)
+    monkeypatch.setattr("snaketrain.data.formats.json_rows", breaks)
     (tmp_path / "a.jsonl").write_bytes(written("jsonl"))
     assert outcome(tmp_path / "a.jsonl", data()).startswith(
         "a.jsonl, after line 1: cannot be read (ZeroDivisionError: by a library). Correct"

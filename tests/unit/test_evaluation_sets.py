@@ -8,9 +8,9 @@ import pytest
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Data, EvaluationSet
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.text.preparing import TrainedOn, prepare
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.cells import BadData
+from snaketrain.data.preparing import TrainedOn, prepare
+from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import Manifest

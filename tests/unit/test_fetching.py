@@ -8,8 +8,7 @@ import pytest
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.fetching import fetch, source_files
-from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
+from snaketrain.data.fetching import NoSuchSplit, fetch, source_files, split_files
 
 COMMIT = "ab" * 20
 

@@ -8,12 +8,11 @@ import pyarrow.parquet
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import Shard, raw_files
-from snaketrain.data.sources import file_slices
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice
-from snaketrain.data.sources.formats import slices
-from snaketrain.data.sources.reading import rows
+from snaketrain.data import formats
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.formats import WHOLE, FileSlice, slices
+from snaketrain.data.reading import rows
+from snaketrain.data.shards import Shard, raw_files
 from snaketrain.runtime.manifests import Manifest
 
 pytestmark = pytest.mark.lengthy
@@ -21,8 +20,8 @@ pytestmark = pytest.mark.lengthy
 
 @pytest.fixture(autouse=True)
 def of_a_hundred_bytes(monkeypatch):
-    monkeypatch.setattr(file_slices, "SLICE_BYTES", 100)
-    monkeypatch.setattr(file_slices, "BLOCK", 64)
+    monkeypatch.setattr(formats, "SLICE_BYTES", 100)
+    monkeypatch.setattr(formats, "BLOCK", 64)
 
 
 def data(**changes) -> Data:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from snaketrain.config.schema import Data, Model, Train
-from snaketrain.data.loading.item_splits import prepare_items
-from snaketrain.data.loading.items import Items, make_dataset, open_items
-from snaketrain.data.sources.formats import BadData
+from snaketrain.data.formats import BadData
+from snaketrain.data.loading.training_data import Items, make_dataset, open_items
+from snaketrain.data.preparing import prepare_items
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine

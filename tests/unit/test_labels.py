@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import DataIssues
+from snaketrain.data.formats import BadData
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.sources.reading import check, rows
+from snaketrain.data.reading import check, rows
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import Tally
 

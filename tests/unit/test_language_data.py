@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from snaketrain.config.schema import Data
+from snaketrain.data.formats import BadData
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import load_library_tokenizer, vocabulary
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer_files import load_library_tokenizer, vocabulary
 
 UNCUT = {"label": None, "dev_fraction": 0, "test_fraction": 0}
 TEXTS = "this was good\n\nthe plot\nwhat a very very boring story that was\n"

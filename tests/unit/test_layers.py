@@ -16,7 +16,7 @@ FILES = {
     if path.parent.name != "tests"  # of an extra
 }
 EXTRAS = sorted(name for name in FILES if name.startswith("snaketrain.extras."))
-GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "data.sources", "labels")  # and all below them
+GROUND_PACKAGES = ("config", "orchestration", "runtime", "slurm", "labels")  # and all below them
 GROUND = {
     "snaketrain",
     "snaketrain.own",
@@ -26,7 +26,7 @@ GROUND = {
     "snaketrain.training",
     "snaketrain.training.schedules",
     "snaketrain.data",
-    "snaketrain.data.cells",
+    *(f"snaketrain.data.{name}" for name in ("cells", "tables", "formats", "reading", "fetching", "locations")),
     "snaketrain.tasks",
     "snaketrain.tasks.metric_names",
 }
@@ -101,11 +101,11 @@ def test_tasks_and_data_know_only_one_process(name):
 
 
 def test_tokens_come_from_one_interface():
-    """How they are computed quickly concerns `data.tokenization` alone."""
-    interface = {f"snaketrain.data.tokenization.{name}" for name in ("tokenizer", "opening", "files", "prompts")}
-    outside = [name for name in FILES if not name.startswith("snaketrain.data.tokenization")]
-    found = {module_of(each) for name in outside for each in of(name) if each.startswith("snaketrain.data.tokenization")}
-    assert found == interface
+    """How they are computed quickly concerns `tokenizer_files` alone, which opens all tokenizers but those of prompts."""
+    clever = ("FastTokenizer", "ParallelTokenizer", "ChatTokenizer")
+    found = {name for name in FILES for each in of(name) if each.startswith("snaketrain.data.") and each.endswith(clever)}
+    assert found == {"snaketrain.data.tokenizer_files", "snaketrain.data.unlabelled"}
+    assert [name for name in FILES if "snaketrain.data.fast_tokenizer" in map(module_of, of(name))] == ["snaketrain.data.tokenizer_files"]
 
 
 def test_only_the_follower_imports_mlflow():

@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from snaketrain.data.loading.batches import shard_batch
-from snaketrain.data.loading.items import Items
 from snaketrain.data.loading.loader import Loader, Request, Waiting, load_in_workers
-from snaketrain.data.loading.training_data import BadItem
+from snaketrain.data.loading.training_data import BadItem, Items
 
 pytestmark = pytest.mark.lengthy
 

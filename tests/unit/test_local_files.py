@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.fetching import fetch, local_files
-from snaketrain.data.sources.local_files import COMPILED, FOLDER, HIDDEN, OTHER_CASE, READ_ELSEWHERE, find
+from snaketrain.data.fetching import fetch, local_files
+from snaketrain.data.locations import COMPILED, FOLDER, HIDDEN, OTHER_CASE, READ_ELSEWHERE, find
 
 
 def put(folder: Path, *names: str) -> None:

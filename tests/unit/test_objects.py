@@ -16,8 +16,8 @@ import pytest
 
 from snaketrain import CachedFiles
 from snaketrain.config.schema import Data, Source
-from snaketrain.data.sources import objects
-from snaketrain.data.sources.fetching import describe, fetch
+from snaketrain.data import locations
+from snaketrain.data.fetching import describe, fetch
 from snaketrain.orchestration.preflight import files
 
 SERVER = """
@@ -113,13 +113,13 @@ def test_an_interrupted_download_resumes(memory, tmp_path, monkeypatch):
 
     def failing(files, wanted, folder):
         if wanted.name == "deep/c.csv" and len(copied) < 3:
-            raise objects.Unreachable("deep/c.csv: TimeoutError: token=hf_abcdefghijklmnop")
+            raise locations.Unreachable("deep/c.csv: TimeoutError: token=hf_abcdefghijklmnop")
         copied.append(wanted.name)
         return download(files, wanted, folder)
 
-    download = objects.download
-    monkeypatch.setattr(objects, "download", failing)
-    monkeypatch.setattr(objects, "AT_ONCE", 1)
+    download = locations.download
+    monkeypatch.setattr(locations, "download", failing)
+    monkeypatch.setattr(locations, "AT_ONCE", 1)
     with pytest.raises(SystemExit, match=r"cannot be downloaded: deep/c.csv: TimeoutError: token=\*\*\*\nCheck the address") as error:
         fetch(Source(path=memory), tmp_path / "files")
     assert "hf_" not in str(error.value)
@@ -227,7 +227,7 @@ def test_the_copies_of_another_user_are_not_read(memory, tmp_path):
 
 
 def read_often(store: Path, folder: Path, log: Path) -> None:
-    copy = objects.download
+    copy = locations.download
 
     def logged(files, wanted, folder):
         time.sleep(0.05)
@@ -236,7 +236,7 @@ def read_often(store: Path, folder: Path, log: Path) -> None:
             file.write(f"{wanted.name}\n")
         return found
 
-    import snaketrain.data.sources.objects as module
+    import snaketrain.data.locations as module
 
     module.download = logged
     cached = CachedFiles(f"file://{store}", gigabytes=1e-3, folder=folder)

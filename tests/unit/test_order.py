@@ -87,7 +87,7 @@ def test_a_late_step_needs_the_lengths_of_one_section():
     _, steps = next(batches.after(16_000, 16_001))
     assert [step for step, _ in steps] == [16_001]
     assert known.most <= 64
-    assert len(batches._made[1]) == 100  # of 400 examples: a multiple of 50 batches
+    assert len(batches._of_section(0, 160)) == 100  # of 400 examples: a multiple of 50 batches
 
 
 def test_batches_of_tokens_are_counted_once(tmp_path):

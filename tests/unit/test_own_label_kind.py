@@ -49,8 +49,8 @@ from pathlib import Path
 import pytest
 import numpy as np, pyarrow, torch
 from snaketrain.config.schema import Data
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.results import write_results
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
 from snaketrain.orchestration.inspection.task_metrics import metrics_of_task

@@ -13,11 +13,9 @@ import pyarrow
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.tokenization import parallel as module
-from snaketrain.data.tokenization.files import copy_tokenizer
-from snaketrain.data.tokenization.opening import make_tokenizer
-from snaketrain.data.tokenization.parallel import ParallelTokenizer
+from snaketrain.data import tokenizer_files as module
+from snaketrain.data.formats import BadData
+from snaketrain.data.tokenizer_files import ParallelTokenizer, copy_tokenizer, make_tokenizer
 
 pytestmark = pytest.mark.lengthy
 
@@ -80,8 +78,8 @@ def test_a_killed_process_is_reported(make, monkeypatch):
     ):
         made = tokenizer.encode(batches("text") * 3)
         next(made)
-        for process in tokenizer.processes:
-            process.process.kill()
+        for process in tokenizer.processes._processes.values():
+            process.kill()
         list(made)
 
 
@@ -94,7 +92,8 @@ import signal, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "workflow/scripts")!r})
 import pyarrow
 from pathlib import Path
-from snaketrain.data.tokenization.opening import open_tokenizer
+from functools import partial
+from snaketrain.data.tokenizer_files import ParallelTokenizer, make_tokenizer
 from snaketrain.config.schema import Data
 
 def endless():
@@ -104,7 +103,7 @@ def endless():
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     data, reported = Data(train={{"path": "x"}}, tokenizer={{"path": "x"}}), False
-    with open_tokenizer(Path({str(tmp_path / "tokenizer")!r}), data, 3) as tokenizer:
+    with ParallelTokenizer(partial(make_tokenizer, Path({str(tmp_path / "tokenizer")!r}), data), 3) as tokenizer:
         for made in tokenizer.encode(endless()):
             if tokenizer.started and tokenizer.started.done() and not reported:
                 reported = True

@@ -10,13 +10,12 @@ import pytest
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, Examples, Source
-from snaketrain.data.sources.fetching import fetch
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.sources.reading import PREVIEW_FILES
-from snaketrain.data.text import split_files
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
-from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
+from snaketrain.data import split_files
+from snaketrain.data.fetching import fetch
+from snaketrain.data.formats import BadData
+from snaketrain.data.preparing import prepare
+from snaketrain.data.reading import PREVIEW_FILES
+from snaketrain.data.tokenizer_files import PROCESSES_FROM_BYTES, copy_tokenizer, pad_token_id
 from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.manifests import read_manifest
 

@@ -11,11 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import as_text
-from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.sources.reading import check, report_unread, rows
-from snaketrain.data.sources.tables import records, table
+from snaketrain.data.cells import DataIssues, as_text
+from snaketrain.data.formats import BadData
+from snaketrain.data.reading import check, report_unread, rows
+from snaketrain.data.tables import records, table
 
 TABLE = [{"text": "good film", "label": 1}, {"text": "bad, very bad", "label": 0}, {"text": "it\u2019s\nlong", "label": 1}]
 
@@ -125,7 +124,7 @@ def test_zstandard_in_every_text_format(tmp_path):
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("at_once", [1, 7, 2**16])
 def test_a_json_array_holds_what_lines_hold(tmp_path, monkeypatch, indent, at_once):
-    monkeypatch.setattr("snaketrain.data.sources.json_rows.CHARACTERS", at_once)
+    monkeypatch.setattr("snaketrain.data.tables.CHARACTERS", at_once)
     rows_of_array = [*TABLE, {"text": 'a "] , { b', "label": [1, {"c": None}]}]
     text = "\n " + json.dumps(rows_of_array, indent=indent) + "\n\n"
     found = read(write(tmp_path / "a.json", text))
@@ -323,7 +322,7 @@ def test_plain_text_by_paragraphs_and_files(tmp_path, ends):
 
 
 def test_a_too_long_text_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("snaketrain.data.sources.formats.LONGEST", 30)
+    monkeypatch.setattr("snaketrain.data.formats.LONGEST", 30)
     file = write(tmp_path / "a.txt", "one two three\n" * 3)
     for unit in ("paragraph", "file"):
         with pytest.raises(BadData, match="a.txt, line 1: a text of more than 30 characters"):

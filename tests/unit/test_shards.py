@@ -12,20 +12,17 @@ import pytest
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Data
+from snaketrain.data import formats, splitting
+from snaketrain.data.cells import BadData
+from snaketrain.data.formats import slices
+from snaketrain.data.loading import split_files
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.prepared_files import split_files
-from snaketrain.data.sharded import repetitions
-from snaketrain.data.sharded.classes import decide_classes, survey_file
-from snaketrain.data.sharded.dealing import RawFile, assign_by_key, parts_of, text_key
-from snaketrain.data.sharded.joining import join_parts
-from snaketrain.data.sharded.parts import prepare_parts
-from snaketrain.data.sharded.repetitions import Keys, among, repeated
-from snaketrain.data.sources import file_slices
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.formats import slices
-from snaketrain.data.text.preparing import TrainedOn, prepare
-from snaketrain.data.text.surveying import text_hash
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.parts import prepare_parts
+from snaketrain.data.preparing import TrainedOn, join_parts, prepare
+from snaketrain.data.shards import RawFile, decide_classes, parts_of, survey_file
+from snaketrain.data.splitting import Keys, among, assign_by_key, repeated
+from snaketrain.data.surveying import text_hash, text_key
+from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.scoring import ScoredSet
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.preflight import examine
@@ -190,7 +187,7 @@ def test_shards_that_do_not_have_each_file_once_are_refused(folder, monkeypatch)
     """As where a large file grew between two jobs, which then deal other slices."""
     made = folder()
     whole = made.files()
-    monkeypatch.setattr(file_slices, "SLICE_BYTES", 3000)
+    monkeypatch.setattr(formats, "SLICE_BYTES", 3000)
     parts = made.parts()
     names = [part.folder.name for part in parts]
 
@@ -230,7 +227,7 @@ def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, 
     made = folder(**changes)
     made.write("part-1.jsonl", [{"text": "film film", "label": "no"}] * 2 + rows(0, 70))
     splits, facts, issues = made.prepared()
-    monkeypatch.setattr(file_slices, "SLICE_BYTES", 1500)
+    monkeypatch.setattr(formats, "SLICE_BYTES", 1500)
     assert len(files := made.files()) > 6 and files[-1].title.startswith("train/part-2.jsonl, slice ")
     sliced = made.prepared()
     for split in SPLITS:
@@ -242,7 +239,7 @@ def test_a_large_file_in_slices_is_prepared_as_a_whole_one(folder, monkeypatch, 
 
 @pytest.mark.parametrize("at_a_time", [1, 7, 50, 10_000])
 def test_repetitions_are_those_of_a_plain_count(monkeypatch, at_a_time):
-    monkeypatch.setattr(repetitions, "AT_A_TIME", at_a_time)
+    monkeypatch.setattr(splitting, "AT_A_TIME", at_a_time)
     draw = np.random.default_rng(0)
     keys = np.array([text_key([str(number)]) for number in draw.integers(0, 60, 200)], np.uint64)
     others = np.array([text_key([str(number)]) for number in range(50, 55)], np.uint64)

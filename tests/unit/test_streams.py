@@ -11,12 +11,12 @@ import torch
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema import Data, Train
+from snaketrain.data.cells import BadData
 from snaketrain.data.loading.batches import shard_batch
-from snaketrain.data.loading.item_splits import prepare_items
 from snaketrain.data.loading.loader import Loader, Request
 from snaketrain.data.loading.streams import Stream, StreamBatches, StreamProgress, is_stream
 from snaketrain.data.loading.training_data import BadItem
-from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.preparing import prepare_items
 from snaketrain.orchestration.preflight import examine
 from snaketrain.training.plan import Plan
 

@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from snaketrain.config.schema import Data
+from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import NO_TARGET, TextExamples
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer_files import copy_tokenizer
 
 ROWS = [
     {"text": "what a very boring story", "summary": "very bad"},

@@ -10,11 +10,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, proces
 from tokenizers import pre_tokenizers as parts
 
 from snaketrain.config.schema import Data
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.tokenization.fast import FastTokenizer
-from snaketrain.data.tokenization.opening import make_tokenizer
-from snaketrain.data.tokenization.tokenizer import PlainTokenizer, TokensDiffer
-from snaketrain.data.tokenization.tokenizer import Tokenizer as TokenizerInterface
+from snaketrain.data.fast_tokenizer import FastTokenizer
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer import PlainTokenizer, TokensDiffer
+from snaketrain.data.tokenizer import Tokenizer as TokenizerInterface
+from snaketrain.data.tokenizer_files import make_tokenizer
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<mask>"]
 SPACES = [*[" "] * 12, "  ", "   ", "\n", "\n\n", " \t", "\u00a0", "\u2003", "\u3000", "\u200b", " \u0301", "\r\n", "\x1f", "▁", ""]
@@ -206,8 +206,8 @@ def test_a_difference_far_into_the_data_is_noticed(tiny_tokenizer, tmp_path, mon
     tokenizer.no_truncation()
     tokenizer.normalizer = normalizers.Replace("never good", "great")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    monkeypatch.setattr("snaketrain.data.text.split_files.BATCH_ROWS", 2000)
-    monkeypatch.setattr("snaketrain.data.tokenization.fast.SAMPLE_BYTES", 500)
+    monkeypatch.setattr("snaketrain.data.split_files.BATCH_ROWS", 2000)
+    monkeypatch.setattr("snaketrain.data.fast_tokenizer.SAMPLE_BYTES", 500)
     rows = ["this movie was good", "that was boring"] * 2000 + ["what a story", "it was never good"] * 1000
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{number % 2}\n" for number, text in enumerate(rows)))
     data = Data(train={"path": "x"}, tokenizer={"path": "x"}, dev_fraction=0, test_fraction=0, **limit)

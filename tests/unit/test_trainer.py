@@ -11,7 +11,7 @@ from points import EXAMPLES, TRAIN, Points
 
 from snaketrain import Trainer, TrainerOptions
 from snaketrain.config.schema import Model, Train, Use
-from snaketrain.data.loading.opening import Splits
+from snaketrain.data.loading.examples import Splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.callbacks.profiler import Profiler

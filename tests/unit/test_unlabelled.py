@@ -6,10 +6,10 @@ import pytest
 from predict import default_output, local_source
 from snaketrain.config.runs import from_strings, strings
 from snaketrain.config.schema import Data, Model, ReadInputs, Train
-from snaketrain.data.sources.formats import BadData
-from snaketrain.data.text.preparing import prepare
-from snaketrain.data.text.unlabelled import prepare_unlabelled
-from snaketrain.data.tokenization.files import copy_tokenizer
+from snaketrain.data.formats import BadData
+from snaketrain.data.preparing import prepare
+from snaketrain.data.tokenizer_files import copy_tokenizer
+from snaketrain.data.unlabelled import prepare_unlabelled
 from snaketrain.evaluation import unlabelled
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.evaluation.unlabelled import Predictor

@@ -6,7 +6,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.classes import decide_classes
+from snaketrain.data.shards import decide_classes
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.fetching import fetch
+from snaketrain.data.fetching import fetch
 from snaketrain.runtime import stages
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from snaketrain.config.schema import Model, ReadInputs, Source
 from snaketrain.config.schema.evaluation import Generate, text_problems
-from snaketrain.data.sources.fetching import describe, local_files
-from snaketrain.data.sources.local_files import told
+from snaketrain.data.fetching import describe, local_files
+from snaketrain.data.locations import told
 from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
 from snaketrain.runtime.exit_codes import leave

@@ -5,20 +5,16 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import ARROW, parts_of, remove_others, whole_files
-from snaketrain.data.sources.reading import check, report_unread
-from snaketrain.data.summary import show
+from snaketrain.data.reading import check, report_unread
+from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
+from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
 from snaketrain.runtime.strict_json import JsonObject
-
-if TYPE_CHECKING:
-    from snaketrain.data.sources.data_issues import DataIssues
 
 
 def main(args: argparse.Namespace) -> None:
@@ -37,14 +33,15 @@ def main(args: argparse.Namespace) -> None:
     parts: list[Manifest] = []
     try:
         if data.by_class:
-            facts, report, made = _split(data, output)
+            from snaketrain.data.preparing import prepare_items
+
+            facts = report = prepare_items(data, output)
+            made = [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]
         elif model is None:
             raise SystemExit("prepare_data: --tokenizer is missing; only a dataset class needs none.")
-        elif shards:
-            parts = parts_of(whole_files(raw, data), shards, output)
-            facts, report, made = _join(data, parts, model.folder / "files", output)
         else:
-            facts, report, made = _prepare(data, files, raw.folder, model.folder / "files", output, args.threads)
+            parts = parts_of(whole_files(raw, data), shards, output) if shards else []
+            facts, report, made = _prepare(data, files, raw.folder, parts, model.folder / "files", output, args.threads)
     except ValueError as error:
         raise SystemExit(f"prepare_data: {error}") from None
     write_json(output / "report.json", report)
@@ -68,35 +65,22 @@ def _arguments() -> argparse.Namespace:
 
 
 def _prepare(
-    data: Data, files: dict[str, list[Path]], root: Path, fetched: Path, output: Path, threads: int
+    data: Data, files: dict[str, list[Path]], root: Path, parts: list[Manifest], fetched: Path, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.text.preparing import prepare
-    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
+    """The facts of the manifest, those of the report, and the files that were made. `parts`: what is joined, if shards have prepared it."""
+    from snaketrain.data.preparing import join_parts, prepare
+    from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 
-    if problems := check(data, files):
+    if not parts and (problems := check(data, files)):
         raise ValueError("the data cannot be used.\n" + "\n".join(f"  - {problem}" for problem in problems))
     folder = output / "tokenizer"
-    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
-    found, issues = prepare(data, files, root, folder, output, threads)
-    facts, report = _facts(data, found, issues, folder)
-    return facts, report, [*(f"{split}.arrow" for split in found["splits"]), *made]
-
-
-def _join(data: Data, parts: list[Manifest], fetched: Path, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.sharded.joining import join_parts
-    from snaketrain.data.tokenization.files import copy_tokenizer, tokenizer_folder
-
-    folder = output / "tokenizer"
-    made = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
-    found, issues = join_parts(data, parts)
-    facts, report = _facts(data, found, issues, folder)
-    return facts, report, [*(f"parts/{part.folder.name}/{name}" for part in parts for name in part.files if name in ARROW), *made]
-
-
-def _facts(data: Data, found: JsonObject, issues: "DataIssues", folder: Path) -> tuple[JsonObject, JsonObject]:
-    """Those of the manifest, and those of the report."""
-    from snaketrain.data.tokenization.files import end_token_id, pad_token_id, vocabulary
-
+    copied = [f"tokenizer/{name}" for name in copy_tokenizer(tokenizer_folder(fetched), folder, data.pair)]
+    if parts:
+        found, issues = join_parts(data, parts)
+        made = [f"parts/{part.folder.name}/{name}" for part in parts for name in part.files if name in ARROW]
+    else:
+        found, issues = prepare(data, files, root, folder, output, threads)
+        made = [f"{split}.arrow" for split in found["splits"]]
     facts: JsonObject = {
         "name": data.name,
         "label_names": found["label_names"],
@@ -108,14 +92,7 @@ def _facts(data: Data, found: JsonObject, issues: "DataIssues", folder: Path) ->
         "max_length": data.max_length,
         "odd": dict(sorted(issues.counts.items())),
     }
-    return facts, facts | {"rows": found["rows"], "odd": issues.report()}
-
-
-def _split(data: Data, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.loading.item_splits import prepare_items
-
-    facts = prepare_items(data, output)
-    return facts, facts, [f"{split}.npy" for split, found in facts["splits"].items() if not found.get("stream")]
+    return facts, facts | {"rows": found["rows"], "odd": issues.report()}, [*made, *copied]
 
 
 if __name__ == "__main__":

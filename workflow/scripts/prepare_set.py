@@ -10,7 +10,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
-from snaketrain.data.summary import show
+from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
@@ -27,11 +27,14 @@ def main(args: argparse.Namespace) -> None:
     verify(*filter(None, (prepared, fetched)))
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        facts, report, made = (
-            _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
-            if fetched
-            else _count(reading, prepared, job.folder)
-        )
+        if fetched:
+            facts, report, made = _prepare(args.set_name, reading, prepared, fetched, job.folder, args.threads)
+        else:
+            from snaketrain.data.preparing import prepare_items
+
+            items = prepare_items(reading, job.folder, ("test",))
+            facts = report = prepared.facts | {"splits": items["splits"], "datasets": items["datasets"]}
+            made = ["test.npy"]
     except ValueError as error:
         problems = "\n".join(placed(args.set_name, problem) for problem in str(error).splitlines())
         raise SystemExit(f"prepare_set: {problems}") from None
@@ -53,9 +56,9 @@ def _arguments() -> argparse.Namespace:
 def _prepare(
     name: str, reading: Data, prepared: Manifest, fetched: Manifest, output: Path, threads: int
 ) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.sources.data_issues import BadData
-    from snaketrain.data.sources.reading import check, report_unread
-    from snaketrain.data.text.preparing import TrainedOn, prepare
+    from snaketrain.data.cells import BadData
+    from snaketrain.data.preparing import TrainedOn, prepare
+    from snaketrain.data.reading import check, report_unread
 
     root, trained_on = fetched.folder / "files", TrainedOn.read(prepared, reading)
     files = {"test": [root / file for file in fetched.facts["files"]]}
@@ -67,14 +70,6 @@ def _prepare(
         raise BadData(f"no row has a label in column {reading.label!r}. Name the right column, or predict these files: set `predict`.")
     facts = prepared.facts | {"splits": found["splits"], "odd": dict(sorted(issues.counts.items()))}
     return facts, facts | {"name": name, "rows": {name: found["rows"]["test"]}, "odd": issues.report()}, ["test.arrow"]
-
-
-def _count(reading: Data, prepared: Manifest, output: Path) -> tuple[JsonObject, JsonObject, list[str]]:
-    from snaketrain.data.loading.item_splits import prepare_items
-
-    found = prepare_items(reading, output, ("test",))
-    facts = prepared.facts | {"splits": found["splits"], "datasets": found["datasets"]}
-    return facts, facts, ["test.npy"]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.dealing import RawFile, Shard
+from snaketrain.data.shards import RawFile, Shard
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import adopt, verify
 from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_manifest
@@ -40,8 +40,8 @@ def main(args: argparse.Namespace) -> None:
 def _prepare(
     job: stages.Job, data: Data, files: list[RawFile], raw: Manifest, model: Manifest, decided: Manifest | None, threads: int
 ) -> dict[str, Manifest]:
-    from snaketrain.data.sharded.parts import prepare_parts
-    from snaketrain.data.tokenization.files import tokenizer_folder
+    from snaketrain.data.parts import prepare_parts
+    from snaketrain.data.tokenizer_files import tokenizer_folder
 
     classes: list[str] = decided.facts["classes"] if decided else []
     shared = digest(sorted(job.given.settings), sorted(job.given.code), model.content, classes)

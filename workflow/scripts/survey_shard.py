@@ -6,8 +6,7 @@ from functools import partial
 
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.classes import survey_file
-from snaketrain.data.sharded.dealing import Shard
+from snaketrain.data.shards import Shard, survey_file
 from snaketrain.runtime import stages
 from snaketrain.runtime.integrity import verify
 from snaketrain.runtime.manifests import digest, read_manifest

@@ -146,8 +146,8 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
     files = {role: manifest.folder / "files" for role, manifest in read.items()}
 
     from snaketrain.data.loading.batches import BatchCounts
+    from snaketrain.data.loading.examples import open_splits
     from snaketrain.data.loading.loader import Loader
-    from snaketrain.data.loading.opening import open_splits
     from snaketrain.training.building import early_stopping, make_task, observers, start_strategy
     from snaketrain.training.callbacks import default_callbacks
     from snaketrain.training.checkpoints.ranking import Selection

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from snaketrain.data.sources.objects import CachedFiles as CachedFiles
+    from snaketrain.data.locations import CachedFiles as CachedFiles
     from snaketrain.notebook import open_run as open_run
     from snaketrain.strategies.base import Strategy as Strategy
     from snaketrain.tasks.base import Task as Task
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from snaketrain.training.trainer import Trainer as Trainer
 
 PUBLIC = {
-    "CachedFiles": "snaketrain.data.sources.objects",
+    "CachedFiles": "snaketrain.data.locations",
     "Callback": "snaketrain.training.callbacks.base",
     "Strategy": "snaketrain.strategies.base",
     "Task": "snaketrain.tasks.base",

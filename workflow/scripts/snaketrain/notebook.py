@@ -6,7 +6,7 @@ from pathlib import Path
 
 from snaketrain.config.files import read_configuration
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.opening import Splits, open_splits
+from snaketrain.data.loading.examples import Splits, open_splits
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.manifests import Manifest, read_manifest
 

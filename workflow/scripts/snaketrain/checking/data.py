@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow
 
 from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.data.fetching import describe, named_files
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
-from snaketrain.data.loading.opening import facts_of, open_split, open_training
+from snaketrain.data.loading.examples import facts_of, open_split, open_training
 from snaketrain.data.loading.streams import Stream
 from snaketrain.data.loading.training_data import Batch, TrainingData
-from snaketrain.data.sources.fetching import describe, named_files
-from snaketrain.data.text.split_files import SplitWriter
-from snaketrain.data.tokenization.files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
+from snaketrain.data.split_files import SplitWriter
+from snaketrain.data.tokenizer_files import copy_tokenizer, end_token_id, pad_token_id, tokenizer_folder, vocabulary
 from snaketrain.labels import label_kind
 from snaketrain.orchestration.names import data_name, source_name
 from snaketrain.runtime.manifests import Manifest, read_manifest

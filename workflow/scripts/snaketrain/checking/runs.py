@@ -18,7 +18,7 @@ from snaketrain.checking.rates import check_rates
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
 from snaketrain.config.schema import Settings, Use
-from snaketrain.data.sources.data_issues import BadData
+from snaketrain.data.cells import BadData
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.metrics import metrics_of_settings

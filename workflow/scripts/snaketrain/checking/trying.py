@@ -26,10 +26,8 @@ from snaketrain.checking.modules import PlannedModel, adapt
 from snaketrain.config.schema import Settings
 from snaketrain.config.schema.streams import stream_data_problems, stream_training_problems
 from snaketrain.data.loading.batches import MicroBatch
-from snaketrain.data.loading.item_splits import own_facts
-from snaketrain.data.loading.items import Items, make, numbered
 from snaketrain.data.loading.streams import is_stream
-from snaketrain.data.loading.training_data import Batch
+from snaketrain.data.loading.training_data import Batch, Items, make, numbered, own_facts
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task

@@ -1,12 +1,21 @@
-"""Cells of the raw data as text. Labels and conditions are compared in this form, in the data and in the configuration."""
+"""Cells of the raw data as text, in which labels and conditions are compared; and what is wrong with the data.
+
+A problem is an error, or a data issue, which is counted by kind and shown with its first few cases.
+"""
 
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 
 from snaketrain.runtime.strict_json import JsonObject
 
 WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
+
+def first_of(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class NotText(ValueError):
@@ -50,9 +59,80 @@ def read_messages(text: str) -> list[JsonObject]:
 
 
 def is_answered(text: str) -> bool:
-    """Whether the assistant says anything in a chat."""
     return any(message["role"] == ASSISTANT for message in read_messages(text))
 
 
 def _is_message(message: object) -> bool:
     return isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str | None)
+
+
+RARE = 0.01  # a larger share of unusable rows is an error in the file or the settings; a smaller one is dropped and counted
+
+DESCRIPTIONS = {  # written to report.json
+    "bad_encoding": "lines with bytes that do not fit `data.encoding`; shown as replacement characters",
+    "zero": "lines with zero bytes, which a file has that was not written completely; they are kept",
+    "carriage_return": "lines with a carriage return inside, which is kept: is it the end of a line?",
+    "empty_file": "files without a row",
+    "short_row": "rows with fewer fields than the header; the last ones are empty",
+    "long_row": "rows with more fields than the header, for example because of an unquoted comma; dropped",
+    "joined_rows": "rows that span several lines, each of which could be a row: a quote may be missing or superfluous",
+    "empty_text": "rows without text; dropped",
+    "no_answer": "chats in which the assistant says nothing; dropped",
+    "missing_label": "rows without a label; dropped",
+    "unknown_label": "rows whose label is not among the classes; dropped",
+    "not_a_number": "rows whose label is not a number; dropped",
+    "single_row_class": "classes with a single training row: a header read as a row, or a misspelt label?",
+    "untrained_class": "development and test examples of a class that no training example has",
+    "duplicate": "training examples whose text occurred before",
+    "leaked_dev": "development examples whose text is also trained on",
+    "leaked_test": "test examples whose text is also trained on",
+    "test_in_dev": "test examples whose text is also in the development set, which chooses the checkpoint",
+    "truncated": "examples truncated to `data.max_length` tokens, or targets to `data.max_target_length`",
+}
+
+
+class BadData(ValueError):
+    """The data cannot be used; the message says where, what is wrong, and what to do."""
+
+
+class DataIssues:
+    SHOWN = 5  # cases of each kind
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def add(self, kind: str, location: str, excerpt: str = "") -> None:
+        self.counts[kind] += 1
+        shown = self.examples.setdefault(kind, [])
+        if len(shown) < self.SHOWN:
+            printable = "".join(character if character.isprintable() else " " for character in excerpt[:80])
+            shown.append(f"{location}: {printable}" if excerpt else location)
+
+    def add_all(self, kind: str, count: int, first: list[tuple[str, str]]) -> None:
+        """Several cases at once; the first ones with location and excerpt."""
+        for location, excerpt in first:
+            self.add(kind, location, excerpt)
+        if count > len(first):
+            self.counts[kind] += count - len(first)
+
+    def merge(self, other: "DataIssues", without: tuple[str, ...] = ()) -> None:
+        for kind in other.counts:
+            if kind not in without:
+                self.counts[kind] += other.counts[kind]
+                self.examples[kind] = (self.examples.get(kind, []) + other.examples[kind])[: self.SHOWN]
+
+    def content(self) -> JsonObject:
+        """To be read by `of`."""
+        return {"counts": dict(self.counts), "examples": self.examples}
+
+    @classmethod
+    def of(cls, content: JsonObject) -> "DataIssues":
+        issues = cls()
+        issues.counts, issues.examples = Counter(content["counts"]), content["examples"]
+        return issues
+
+    def report(self) -> JsonObject:
+        return {
+            kind: {"count": self.counts[kind], "what": DESCRIPTIONS[kind], "first": self.examples.get(kind, [])} for kind in DESCRIPTIONS
+        }

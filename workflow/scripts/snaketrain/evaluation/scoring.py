@@ -34,7 +34,7 @@ class ScoredSet:
 
     def table(self, examples: int) -> dict[str, list[Json]]:
         """Texts and labels, if the prepared data has one row for each example."""
-        from snaketrain.data.prepared_files import open_table, split_files
+        from snaketrain.data.loading import open_table, split_files
 
         files = split_files(self.prepared, self.split)
         if not files[0].is_file():
@@ -138,8 +138,8 @@ class Scoring:
         """Run the model in `folder` on the sets; `name`: of the model, for the progress bar."""
         import numpy as np
 
+        from snaketrain.data.loading.examples import facts_of, open_split
         from snaketrain.data.loading.loader import Loader
-        from snaketrain.data.loading.opening import facts_of, open_split
         from snaketrain.evaluation.constant_answers import baselines
         from snaketrain.evaluation.predicting import load_trained, predict
         from snaketrain.training.batch_limits import BatchLimits

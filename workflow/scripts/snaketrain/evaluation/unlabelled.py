@@ -10,10 +10,10 @@ import pyarrow.parquet
 
 from snaketrain.config.schema import ReadInputs
 from snaketrain.config.schema.evaluation import Generate, generation_of
+from snaketrain.data.cells import DataIssues
 from snaketrain.data.loading.examples import TextExamples
-from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.sources.reading import report_unread
-from snaketrain.data.text.unlabelled import ISSUES, prepare_unlabelled
+from snaketrain.data.reading import report_unread
+from snaketrain.data.unlabelled import ISSUES, prepare_unlabelled
 from snaketrain.evaluation.predicting import load_trained, predict
 from snaketrain.evaluation.results import NOT_SHOWN, Rows, flat, report_for
 from snaketrain.evaluation.trained_model import TrainedModel

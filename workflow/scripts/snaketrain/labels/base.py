@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from snaketrain.data.sources.data_issues import RARE
+from snaketrain.data.cells import RARE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from snaketrain.data.cells import as_text
-from snaketrain.data.sources.data_issues import RARE
+from snaketrain.data.cells import RARE, as_text
 from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
 from snaketrain.runtime.rounding import rounded
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from snaketrain.config.schema import Settings
-from snaketrain.data.sources.fetching import named_files
+from snaketrain.data.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.runtime.digest_cache import stamp
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked

@@ -11,11 +11,11 @@ from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
 from snaketrain.config.validating import follows, mentions
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.fetching import describe, misnamed_digests, named_files, source_files
-from snaketrain.data.sources.formats import slices
-from snaketrain.data.sources.objects import address_problems
-from snaketrain.data.sources.reading import check, check_inputs
+from snaketrain.data.cells import BadData
+from snaketrain.data.fetching import describe, misnamed_digests, named_files, source_files
+from snaketrain.data.formats import slices
+from snaketrain.data.locations import address_problems
+from snaketrain.data.reading import check, check_inputs
 from snaketrain.orchestration import extras
 from snaketrain.orchestration.effects import effect_problems
 from snaketrain.orchestration.inspection.code_references import reference_errors

@@ -11,7 +11,7 @@ from typing import Self
 from snaketrain.config.references import load
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
-from snaketrain.data.loading.opening import Splits, digest_of
+from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.run_folder import deciding_settings
 from snaketrain.runtime.setting_strings import join

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,10 @@ class Order:
     def section(self, number: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
         """The examples of a section in random order, their lengths, and a generator for what else is drawn for it."""
         random = np.random.default_rng([*self.key, number])
-        runs = sorted(self._runs(number))
-        ids = np.concatenate([np.arange(start, end, dtype=_narrow(len(self.lengths))) for start, end in runs] or [np.arange(0)])
+        runs = sorted(self._runs(number))  # as small integers: every process holds a section's order
+        ids = np.concatenate([np.arange(start, end, dtype=np.min_scalar_type(len(self.lengths))) for start, end in runs] or [np.arange(0)])
         lengths = np.concatenate([self.lengths[start:end] for start, end in runs] or [np.arange(0)])
-        order = random.permutation(np.arange(len(ids), dtype=_narrow(len(ids))))
+        order = random.permutation(np.arange(len(ids), dtype=np.min_scalar_type(len(ids))))
         return ids[order], lengths[order], random
 
     def _runs(self, section: int) -> Iterator[tuple[int, int]]:
@@ -55,11 +56,6 @@ class Order:
             count = min(int(self.ends[block]) - start, last - first)
             yield start, start + count
             first, block = first + count, block + 1
-
-
-def _narrow(count: int) -> np.dtype:
-    """Every process holds a section's order."""
-    return np.min_scalar_type(count)
 
 
 # --- How many batches of `batch_tokens` tokens the sections of each epoch have: only making all batches tells, so it is remembered.
@@ -114,7 +110,7 @@ class MicroBatch:
 class Batches:
     """The training batches of all epochs: each of `size` examples, or of as many as make up `tokens` tokens.
 
-    Made section by section (see `order.py`): a process holds one section's batches.
+    Made section by section (see `Order`): a process holds one section's batches.
     """
 
     def __init__(
@@ -123,10 +119,11 @@ class Batches:
         """`counts`: what is remembered of these batches, if they are of `tokens`."""
         self.lengths, self.seed, self.size = lengths, seed, size
         self.tokens, self.padded = tokens, padded  # whether a batch is padded to its longest example
-        self._order: tuple[int, Order | None] = (-1, None)
-        self._made: tuple[tuple[int, int], list[np.ndarray]] = ((-1, -1), [])
         self.counts = counts or BatchCounts()
-        self._ends: dict[int, np.ndarray] = {}
+        # steps follow one another: only the section at work is held
+        self._order = lru_cache(1)(partial(Order, lengths, seed, multiple=1 if tokens else size * WINDOW_BATCHES))
+        self._of_section = lru_cache(1)(self._make_section)
+        self._section_ends = cache(self._find_section_ends)
 
     def count(self, epoch: int) -> int:
         return int(self._section_ends(epoch)[-1])
@@ -149,37 +146,22 @@ class Batches:
                 yield epoch, ((number + 1, self.batch(epoch, number - first)) for number in range(max(first, step), min(end, last)))
             epoch, first = epoch + 1, end
 
-    def _section_ends(self, epoch: int) -> np.ndarray:
+    def _find_section_ends(self, epoch: int) -> np.ndarray:
         """How many batches of an epoch are made when each of its sections ends."""
-        if epoch not in self._ends:
-            order = self._order_of(epoch)
-            if self.tokens:  # only cutting shows how many batches a section has
-                self._ends[epoch] = self.counts.known(
-                    epoch, lambda: np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)])
-                )
-            else:
-                examples = np.minimum(np.arange(1, order.sections + 1) * order.section_size, len(self.lengths))
-                self._ends[epoch] = -(-examples // self.size)
-        return self._ends[epoch]
+        order = self._order(epoch)
+        if self.tokens:  # only cutting shows how many batches a section has
+            return self.counts.known(epoch, lambda: np.cumsum([len(self._of_section(epoch, section)) for section in range(order.sections)]))
+        examples = np.minimum(np.arange(1, order.sections + 1) * order.section_size, len(self.lengths))
+        return -(-examples // self.size)
 
-    def _order_of(self, epoch: int) -> Order:
-        at, order = self._order
-        if order is None or at != epoch:
-            order = Order(self.lengths, self.seed, epoch, multiple=1 if self.tokens else self.size * WINDOW_BATCHES)
-            self._order = epoch, order
-        return order
-
-    def _of_section(self, epoch: int, section: int) -> list[np.ndarray]:
-        if self._made[0] != (epoch, section):
-            ids, lengths, random = self._order_of(epoch).section(section)
-            window = WINDOW_BATCHES * (self.size if self.tokens is None else max(1, int(self.tokens / max(1.0, lengths.mean()))))
-            parts = [slice(start, start + window) for start in range(0, max(1, len(ids)), window)]
-            batches = [batch for part in parts for batch in self._cut(ids[part], lengths[part])]
-            self._made = (epoch, section), [batches[i] for i in random.permutation(len(batches))]
-        return self._made[1]
+    def _make_section(self, epoch: int, section: int) -> list[np.ndarray]:
+        ids, lengths, random = self._order(epoch).section(section)
+        window = WINDOW_BATCHES * (self.size if self.tokens is None else max(1, int(self.tokens / max(1.0, lengths.mean()))))
+        parts = [slice(start, start + window) for start in range(0, max(1, len(ids)), window)]
+        batches = [batch for part in parts for batch in self._cut(ids[part], lengths[part])]
+        return [batches[i] for i in random.permutation(len(batches))]
 
     def _cut(self, ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-        """The batches of a window."""
         if self.padded:  # cut in order of length; otherwise in the order drawn
             ids, lengths = _by_length(ids, lengths)
         if self.tokens:

@@ -1,8 +1,10 @@
 """Prepared texts, memory-mapped: nothing is read before a batch asks for it."""
 
+import hashlib
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,26 +12,28 @@ import pyarrow as pa
 import pyarrow.compute
 import torch
 
-from snaketrain.data.loading.training_data import Batch
-from snaketrain.data.prepared_files import open_table
+from snaketrain.config.schema import Train
+from snaketrain.data.loading import open_table, split_files
+from snaketrain.data.loading.streams import Stream, is_stream
+from snaketrain.data.loading.training_data import Batch, TrainingData, make, open_items
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 NO_TARGET = -100
 
 
-class ListLengths:
-    """The lengths of the lists of a row, of one column or several together, read from the file where they are asked for."""
+class ComputedLengths:
+    """Lengths that are read or computed where they are asked for, so that memory does not grow with the data."""
 
-    def __init__(self, *columns: pa.ChunkedArray):
-        self.columns = columns
+    def __init__(self, count: int, between: Callable[[int, int], np.ndarray]):
+        self.count, self.between = count, between
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return self.count
 
     def __getitem__(self, examples: slice, /) -> np.ndarray:
-        start, stop, _ = examples.indices(len(self))
-        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in self.columns]
-        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
-        return lengths
+        start, stop, _ = examples.indices(self.count)
+        return self.between(start, stop)
 
 
 class TextExamples:
@@ -40,7 +44,7 @@ class TextExamples:
         self.table = open_table([files] if isinstance(files, str | Path) else files)
         self.pad_token_id = pad_token_id
         self.classes = int((self.table.schema.field("label").metadata or {}).get(b"classes", 0))
-        self.lengths = ListLengths(*(self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names))
+        self.lengths = ComputedLengths(len(self.table), self._lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -71,6 +75,12 @@ class TextExamples:
     def column(self, name: str) -> list[object]:
         return list(self.table[name].to_pylist())
 
+    def _lengths(self, start: int, stop: int) -> np.ndarray:
+        columns = [self.table[name] for name in ("input_ids", "target_ids") if name in self.table.column_names]
+        parts = [pyarrow.compute.list_value_length(column.slice(start, stop - start)).to_numpy() for column in columns]
+        lengths: np.ndarray = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+        return lengths
+
     def _labels(self, ids: Sequence[int]) -> torch.Tensor:
         column = self.table["label"]
         labels = [column[int(i)].as_py() for i in ids]
@@ -83,7 +93,6 @@ class TextExamples:
 
 
 def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor."""
     whole = np.full((len(rows), max(1, max(map(len, rows)))), fill, dtype=np.int64)
     for number, row in enumerate(rows):
         whole[number, : len(row)] = row
@@ -107,7 +116,11 @@ class Blocks:
         self.chunks = [chunk.flatten().to_numpy() for chunk in examples.table["input_ids"].chunks]
         self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.length, self.pad_token_id = length, examples.pad_token_id
-        self.lengths = BlockLengths(max(0, self.tokens - 1), length)
+        # each block has `length` tokens to predict, the last one what is left
+        predicted = max(0, self.tokens - 1)
+        self.lengths = ComputedLengths(
+            -(-predicted // length), lambda start, stop: np.minimum(length, predicted - np.arange(start, stop) * length)
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -124,20 +137,6 @@ class Blocks:
         """The tokens of the running text between two positions."""
         first, last = np.searchsorted(self.starts, [start, end - 1], side="right") - 1
         return np.concatenate([self.chunks[n][max(0, start - self.starts[n]) : end - self.starts[n]] for n in range(first, last + 1)])
-
-
-class BlockLengths:
-    """Each block has `length` tokens to predict, the last one what is left."""
-
-    def __init__(self, tokens: int, length: int):
-        self.tokens, self.length = tokens, length
-
-    def __len__(self) -> int:
-        return -(-self.tokens // self.length)
-
-    def __getitem__(self, blocks: slice, /) -> np.ndarray:
-        starts = np.arange(*blocks.indices(len(self))) * self.length
-        return np.minimum(self.length, self.tokens - starts)
 
 
 class Packed:
@@ -176,3 +175,58 @@ def in_rows(lengths: np.ndarray) -> list[list[int]]:
 
 def _joined(texts: list[np.ndarray], shares: list[list[int]], fill: int) -> torch.Tensor:
     return padded([np.concatenate([texts[number] for number in share]) for share in shares], fill)
+
+
+FIRST = 100_000  # examples whose lengths are compared
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a training reads: the two sets, and what is known of the data."""
+
+    train: TrainingData | Stream
+    dev: TrainingData
+    facts: JsonObject
+
+
+def open_splits(data: Manifest, train: Train) -> Splits:
+    return Splits(open_training(data, train), open_split(data, "dev", train), facts_of(data))
+
+
+def open_training(data: Manifest, train: Train) -> TrainingData | Stream:
+    if not data.facts["splits"]["train"].get("stream"):
+        return open_split(data, "train", train)
+    source = data.facts["datasets"]["train"]
+    dataset = make(source["use"], source["arguments"], "data.train")
+    if not is_stream(dataset):
+        raise SystemExit(
+            f"data.train: {source['use']} was a stream when the data was prepared, and has a length now. Prepare the data again."
+        )
+    return Stream(dataset, source["use"], data.facts["fields"], train.seed, train.batch_size)
+
+
+def facts_of(data: Manifest) -> JsonObject:
+    """What is known of prepared data, and the folder of its tokenizer."""
+    folder = data.folder / "tokenizer"
+    return data.facts | ({"tokenizer_folder": str(folder)} if folder.is_dir() else {})
+
+
+def open_split(data: Manifest, split: str, train: Train) -> TrainingData:
+    """A split in the layout of the training, whichever it is, so that losses can be compared."""
+    if "datasets" in data.facts:
+        return open_items(data, split, train.seed)
+    examples = TextExamples(split_files(data, split), data.facts["pad_token_id"])
+    if train.block_length is None or not len(examples):
+        generates = split != "train" and train.task.arguments.get("generate") is not None  # which needs each prompt in a row of its own
+        return Packed(examples) if train.packing and not generates else examples
+    blocks = Blocks(examples, train.block_length)
+    if not len(blocks):
+        raise SystemExit(f"data.{split}: has {blocks.tokens} tokens, too few to predict one from another. Give it more text.")
+    return blocks
+
+
+def digest_of(data: TrainingData | Stream) -> str:
+    """Tells training data apart by the number of its examples and the lengths of the first ones, without reading them all."""
+    if data.lengths is None:
+        return "a stream"
+    return f"{len(data.lengths)} examples, {hashlib.sha256(np.asarray(data.lengths[:FIRST]).tobytes()).hexdigest()[:16]}"

@@ -137,7 +137,6 @@ def load_in_workers(data: Loadable, requests: Iterator[Request], workers: int, p
 
 
 def begin(parent: int, worker: int) -> None:
-    """In a new worker."""
     die_with_parent(parent)
     for name in LAUNCHER_SIGNALS.split(","):
         signal.signal(signal.Signals[name], signal.SIG_IGN)
@@ -227,7 +226,6 @@ class Loader:
                 self._perhaps_warn(waiting)
 
     def worth(self, waiting: Waiting) -> int:
-        """How many workers the data is worth."""
         if waiting.share <= WORTH_WORKERS:
             return 0
         workers = min(self.workers, waiting.workers_to_keep_up)

@@ -18,8 +18,7 @@ import torch
 
 from snaketrain.config.schema import Train
 from snaketrain.config.schema.streams import stream_training_problems
-from snaketrain.data.loading.randomness import one_thread, preserved_randomness, seed_all
-from snaketrain.data.loading.training_data import BadItem, Batch, Collating
+from snaketrain.data.loading.training_data import BadItem, Batch, Collating, reproducible, seed_all
 
 # --- Where a stream is: what checkpoints save of it, and whether it really resumes there.
 
@@ -49,9 +48,14 @@ class StreamProgress:
     def loaded(self, step: int, position: Position) -> None:
         """The batch of a step has been read."""
         self._ahead[step] = position
-        if self._resumed:
-            self._resumed = False
-            self._check_resumed(position)
+        if self._resumed and self.reached.next and position.first != self.reached.next:
+            logging.warning(
+                "data.train: %s did not resume where it was, after %d examples: its next example differs from the one before the interruption. The "
+                "training continues with what it gives. Its `state_dict` must describe what was read up to the last `yield`; a shuffling buffer, for "
+                "instance, is often not restored. Without `state_dict`, every pass must give the same examples in the same order.",
+                self.name, self.reached.read,
+            )  # fmt: skip
+        self._resumed = False
 
     def done(self, step: int) -> None:
         following = self._ahead.get(step + 1)
@@ -65,15 +69,6 @@ class StreamProgress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reached, self._resumed = Position(**state), True
         self.restart(self.reached)
-
-    def _check_resumed(self, position: Position) -> None:
-        if self.reached.next and position.first != self.reached.next:
-            logging.warning(
-                "data.train: %s did not resume where it was, after %d examples: its next example differs from the one before the interruption. The "
-                "training continues with what it gives. Its `state_dict` must describe what was read up to the last `yield`; a shuffling buffer, for "
-                "instance, is often not restored. Without `state_dict`, every pass must give the same examples in the same order.",
-                self.name, self.reached.read,
-            )  # fmt: skip
 
 
 def check_state(state: object, name: str) -> None:
@@ -154,7 +149,7 @@ class Stream:
     def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
         if self.position.read < self.start.read:
             self.position, self._iterator, self._examples = self.start, None, {}
-        with preserved_randomness(), one_thread():
+        with reproducible():
             while self.position.read <= max(ids):
                 self._read_step()
             named = self.collate([self._examples[int(i)] for i in ids], ids)

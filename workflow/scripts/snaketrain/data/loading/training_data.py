@@ -1,12 +1,19 @@
 """What training and evaluation need to know of data, whatever it is made of."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
+
+from snaketrain.config.references import NotFound, load
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.variables import resolved
 
 Batch: TypeAlias = dict[str, Tensor]
 
@@ -77,3 +84,124 @@ class Collating:
                 "tensors, arrays or numbers, or give the dataset a method `collate` that makes tensors of a list of items."
             )
         return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value  # Python and numpy floats become float64
+
+
+ALL_BITS = 2**64 - 1
+
+
+def seed_all(*parts: int) -> None:
+    seed = 0
+    for part in parts:
+        seed = spread(seed + part)
+    torch.default_generator.manual_seed(seed >> 1)  # the CPU's alone, where items are made
+    np.random.seed(seed >> 32)
+    random.seed(seed)
+
+
+def spread(number: int) -> int:
+    """Splitmix64: maps neighbouring numbers to unrelated ones, much faster than numpy's SeedSequence."""
+    mixed = (number + 0x9E3779B97F4A7C15) & ALL_BITS
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & ALL_BITS
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & ALL_BITS
+    return mixed ^ (mixed >> 31)
+
+
+@contextmanager
+def reproducible() -> Iterator[None]:
+    """What is drawn inside does not affect the rest of the training, such as dropout; and as in a worker process there is one thread, since a sum over
+    several is rounded differently."""
+    states, threads = (torch.get_rng_state(), np.random.get_state(), random.getstate()), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """What a user's class must have. It may also have `lengths`, `collate(items)`, `training`, `facts()`, `label_names` and `classes`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> object: ...
+
+
+class Items:
+    """`chosen` are the numbers, in the dataset, of the split's examples.
+
+    What a dataset draws at random for an item (with torch, numpy or random) depends on the seed, the epoch and the item in
+    training, and on the item alone in an evaluation: so the number of processes makes no difference, nor does resuming.
+    If a dataset has an attribute `training`, it is set to whether this is training, as a module's is.
+    """
+
+    def __init__(self, dataset: Dataset, name: str, chosen: Sequence[int] | np.ndarray, fields: list[str], seed: int):
+        self.dataset, self.name, self.chosen = dataset, name, np.asarray(chosen, np.int64)
+        self.collate, self.seed = Collating(dataset, name, fields), seed
+        lengths = getattr(dataset, "lengths", None)  # items of similar length are batched together
+        self.lengths = np.ones(len(self.chosen), np.int64) if lengths is None else np.asarray(lengths)[self.chosen]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def batch(self, ids: Sequence[int], epoch: int | None = None) -> Batch:
+        """The items side by side, by the names of their fields."""
+        if hasattr(self.dataset, "training"):
+            self.dataset.training = epoch is not None
+        with reproducible():
+            items = [self._item(int(number), epoch) for number in ids]
+            named = self.collate(items, self.chosen[list(ids)].tolist())
+        return named | {"ids": torch.tensor(ids)}
+
+    def _item(self, number: int, epoch: int | None) -> object:
+        seed_all(*((number,) if epoch is None else (self.seed, epoch, number)))
+        chosen = int(self.chosen[number])
+        try:
+            return self.dataset[chosen]
+        except Exception as error:
+            raise BadItem(f"{self.name}: item {chosen} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def open_items(data: Manifest, split: str, seed: int) -> Items:
+    source = data.facts["datasets"][split]
+    dataset = make_dataset(source["use"], source["arguments"], f"data.{split}")
+    return Items(dataset, source["use"], np.load(data.file(f"{split}.npy")), data.facts["fields"], seed)
+
+
+def make_dataset(use: str, arguments: JsonObject, setting: str) -> Dataset:
+    return numbered(make(use, arguments, setting), use, setting)
+
+
+def make(use: str, arguments: JsonObject, setting: str) -> object:
+    try:
+        dataset: object = load(use)(**resolved(arguments))
+    except NotFound as error:
+        raise SystemExit(f"{setting}.use: {error}") from None
+    except TypeError as error:
+        raise SystemExit(f"{setting}: {use} cannot be made with the arguments {arguments}: {error}. Correct them.") from error
+    return dataset
+
+
+def numbered(dataset: object, use: str, setting: str) -> Dataset:
+    if not isinstance(dataset, Dataset):
+        but = "" if setting == "data.train" else " Only data.train can be a stream."
+        raise SystemExit(
+            f"{setting}.use: {use} has no length or no items (`__len__`, `__getitem__`): name a class whose items have numbers.{but}"
+        )
+    return dataset
+
+
+def own_facts(dataset: object) -> JsonObject:
+    """What a dataset says about itself: `facts()`, and the names of its classes in `label_names` or, as in torchvision, `classes`."""
+    names = getattr(dataset, "label_names", None) or getattr(dataset, "classes", None) or []
+    facts = getattr(dataset, "facts", None)
+    return {"label_names": [str(name) for name in names]} | (facts() if callable(facts) else {})
+
+
+def described(batch: Batch) -> JsonObject:
+    """The shapes and types of an item's fields."""
+    fields = {name: value for name, value in batch.items() if name != "ids"}
+    return {name: {"shape": list(value.shape[1:]), "type": str(value.dtype).removeprefix("torch.")} for name, value in fields.items()}

@@ -8,10 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import NotText, as_messages, as_text
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice
-from snaketrain.data.sources.formats import FORMATS, first_records, format_of, read_columns, read_rows, refuse_other_compression
+from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text, first_of
+from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import JsonObject
 
@@ -31,35 +29,21 @@ class RawRow(NamedTuple):
 
 
 def rows(
-    files: list[Path],
-    data: Data,
-    issues: DataIssues,
-    root: Path | None = None,
-    further: Collection[str] = (),
-    file_slice: FileSlice = WHOLE,
-) -> Iterator[RawRow]:
-    """All rows that match `data.where`, file by file; messages name the files relative to `root`.
+    files: list[Path], data: Data, issues: DataIssues, root: Path | None = None, further: Collection[str] = (),
+    file_slice: FileSlice = WHOLE, all_rows: bool = False,
+) -> Iterator[RawRow]:  # fmt: skip
+    """The rows that match `data.where`, or `all_rows`, file by file; messages name the files relative to `root`.
 
     `further`: other columns to read; `file_slice`: of each file.
     """
-    every = _every_row(files, data, issues, root, further, file_slice)
-    return (row for row in every if _matches(data, row)) if data.where else every
-
-
-def _every_row(
-    files: list[Path],
-    data: Data,
-    issues: DataIssues,
-    root: Path | None = None,
-    further: Collection[str] = (),
-    file_slice: FileSlice = WHOLE,
-) -> Iterator[RawRow]:
     needed = {*data.text_columns.values(), *data.where, *further} | ({data.label} if data.label else set())
     for file, kind in readable(files, data):
         name = str(file.relative_to(root)) if root else str(file)
         line = 0
         for line, values in read_rows(file, kind, data, issues, name, needed, file_slice):
-            yield RawRow(name, line, values)
+            row = RawRow(name, line, values)
+            if all_rows or _matches(data, row):
+                yield row
         if not line and file_slice == WHOLE:
             issues.add("empty_file", name)
 
@@ -107,10 +91,8 @@ def readable(files: list[Path], data: Data) -> list[tuple[Path, str]]:
 def report_unread(files: list[Path], data: Data, setting: str) -> None:
     """Print which files are passed over; `setting`: what names them."""
     if names := [repr(file.name) for file in files if not format_of(file, data.format)]:
-        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        print(
-            f"{setting}: {len(names)} of {len(files)} files are not read, since their names do not tell a known format: {some}", flush=True
-        )
+        unread = f"{len(names)} of {len(files)} files are not read, since their names do not tell a known format"
+        print(f"{setting}: {unread}: {first_of(names)}", flush=True)
 
 
 def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
@@ -125,8 +107,7 @@ def check(data: Data, files: dict[str, list[Path]]) -> list[str]:
         try:
             found = check_columns(data, split, readable(files[split], data))
             if not found:
-                preview = Preview(data, split, known)
-                found, known = preview.problems(files[split]), preview.known
+                found, known = _preview(data, split, files[split], known)
             problems += found
         except BadData as error:
             problems.append(str(error) if str(error).startswith("data.") else f"data.{split}: {error}")
@@ -180,46 +161,37 @@ def _check_width(columns: list[str], encoding: str, split: str, file: Path, kind
     return f"data.columns: names {len(columns)} columns, but the first line of {split} file {file} has {len(fields)}: {fields}."
 
 
-class Preview:
-    """Checks the first rows of a split. `known`: the classes; if None, it is set to those in train once all rows were read."""
-
-    def __init__(self, data: Data, split: str, known: set[str] | None):
-        self.data, self.split, self.known = data, split, known
-        self.parser = label_kind(data.label_kind).parser(data)
-        self.labels: Counter[object] = Counter()
-        # rows that `where` drops count towards the limits: they take time as well
-        self.values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
-
-    def problems(self, files: list[Path]) -> list[str]:
-        kept, whole, until = 0, True, time.monotonic() + PREVIEW_SECONDS
-        for number, row in enumerate(_every_row(files, self.data, DataIssues())):
-            if number >= PREVIEW_ROWS or (number % 100 == 99 and time.monotonic() > until):
-                whole = False
-                break
-            kept += self._take(row)
-        if kept == 0:
-            return _nothing(self.data, self.split, files, self.values) if whole else []
-        if not self.data.label:
-            return []
-        if self.split == "train" and self.known is None and whole:
-            self.known = {name for label in self.labels for name in self.parser.classes(label) if name}
-        return self.parser.problems(self.split, self.labels, whole)
-
-    def _take(self, row: RawRow) -> bool:
-        for column, seen in self.values.items():
+def _preview(data: Data, split: str, files: list[Path], known: set[str] | None) -> tuple[list[str], set[str] | None]:
+    """Problems of the first rows of a split, and the classes; if these are None, those in train once all its rows were read."""
+    parser, labels = label_kind(data.label_kind).parser(data), Counter[object]()
+    values: dict[str, Counter[str]] = {column: Counter() for column in data.where}
+    kept, whole, until = 0, True, time.monotonic() + PREVIEW_SECONDS
+    # rows that `where` drops count towards the limits: they take time as well
+    for number, row in enumerate(rows(files, data, DataIssues(), all_rows=True)):
+        if number >= PREVIEW_ROWS or (number % 100 == 99 and time.monotonic() > until):
+            whole = False
+            break
+        for column, seen in values.items():
             seen[cell("where", row, column, as_text)] += 1
-        if not _matches(self.data, row):
-            return False
-        for name, column in self.data.text_columns.items():
-            setting = self.data.setting_of(name)
+        if not _matches(data, row):
+            continue
+        kept += 1
+        for name, column in data.text_columns.items():
+            setting = data.setting_of(name)
             if setting == "messages" or not isinstance(row.values.get(column), str):
                 cell(setting, row, column, parser_of(setting))
-        if self.data.label:
-            label = cell("label", row, self.data.label, self.parser.parse)
-            self.labels[label] += 1
-            if self.split != "train" and self.known is not None:
-                refuse_unknown_classes(self.data, self.split, row.location, self.parser.unknown_classes(label, self.known), self.known)
-        return True
+        if data.label:
+            label = cell("label", row, data.label, parser.parse)
+            labels[label] += 1
+            if split != "train" and known is not None:
+                refuse_unknown_classes(data, split, row.location, parser.unknown_classes(label, known), known)
+    if kept == 0:
+        return _nothing(data, split, files, values) if whole else [], known
+    if not data.label:
+        return [], known
+    if split == "train" and known is None and whole:
+        known = {name for label in labels for name in parser.classes(label) if name}
+    return parser.problems(split, labels, whole), known
 
 
 def parser_of(setting: str) -> Callable[[object], str]:
@@ -250,5 +222,4 @@ def _nothing(data: Data, split: str, files: list[Path], values_seen: dict[str, C
 
 
 def _known(name: str, names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"It has: {', '.join(names[:20])}{more}{nearest(name, names)}"
+    return f"It has: {first_of(names, 20)}{nearest(name, names)}"

@@ -7,21 +7,22 @@ import fnmatch
 import glob
 import importlib.util
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.schema import Source
-from snaketrain.data.sources.hub_splits import NoSuchSplit, split_files
-from snaketrain.data.sources.local_files import MOST_SHOWN, LocalFiles, counted, find, passed_over, problem_of, told
-from snaketrain.data.sources.objects import Unreachable, download_all, stored_files
+from snaketrain.data.cells import first_of
+from snaketrain.data.formats import format_of
+from snaketrain.data.locations import LocalFiles, Unreachable, counted, download_all, find, passed_over, problem_of, stored_files, told
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.file_systems import explained, let_hub_do_without_locks
 from snaketrain.runtime.manifests import file_digest
 from snaketrain.runtime.secret_forms import without_secrets
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject
 
 PICKLED_OR_FOREIGN_WEIGHTS = ("*.bin", "*.h5", "*.onnx", "*.ot", "*.msgpack")
 
@@ -46,19 +47,23 @@ def fetch(source: Source, folder: Path) -> Fetched:
     building.mkdir(parents=True)
     cache = folder.with_name(f".{folder.name}.download")
     if source.hub:
-        found = _download(source, source.hub, cache, building)
+        files, left_out = _download(source, source.hub, cache, building)
     elif source.has_address:
-        found = _download_objects(source, str(source.path), cache, building)
+        files, left_out = _download_objects(source, str(source.path), cache, building)
     else:
         local = local_files(source)
-        found = Fetched(sorted(local.files), local.left_out)
-        for name, file in local.files.items():
-            (building / name).parent.mkdir(parents=True, exist_ok=True)
+        files, left_out = local.files, local.left_out
+    for name, file in files.items():
+        (building / name).parent.mkdir(parents=True, exist_ok=True)
+        if source.is_remote:
+            os.replace(file, building / name)
+        else:
             (building / name).symlink_to(file)
-    verify(source, {name: building / name for name in found.names})
+    shutil.rmtree(cache, ignore_errors=True)
+    verify(source, {name: building / name for name in files})
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(building, folder)
-    return found
+    return Fetched(sorted(files), left_out)
 
 
 def source_files(source: Source) -> list[Path]:
@@ -72,7 +77,7 @@ def misnamed_digests(source: Source, names: Iterable[str]) -> list[str]:
     known = {*names, *(PurePosixPath(name).name for name in names)}
     return [
         f"sha256 names {name!r}, but {describe(source)} has no such file{nearest(name, sorted(known))} "
-        f"It has: {_some(names)}. Correct the name in `sha256`, or the source."
+        f"It has: {first_of(names)}. Correct the name in `sha256`, or the source."
         for name in source.sha256
         if not any(_means(name, file) for file in names)
     ]
@@ -127,27 +132,25 @@ def local_files(source: Source) -> LocalFiles:
     """The files of a local path or an installed package, none of which is refused, and what is left out there."""
     if source.is_remote:
         raise ValueError(f"{describe(source)}: its files are only known after the download.")
+    found = LocalFiles()
     try:
-        return _found_files(source)
+        root = _package_folder(source.package) if source.package else Path.cwd()
+        given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
+        start = Path(os.path.normpath(root / given))
+        if start.is_dir():
+            found = find(start)
+        elif os.path.lexists(start):
+            problem = problem_of(start)
+            found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
+        elif glob.has_magic(str(given)):  # the folders above `given` are no pattern, even if they contain wildcard characters
+            wild = next(number for number, part in enumerate(given.parts) if glob.has_magic(part))
+            fixed = root.joinpath(*given.parts[:wild])
+            found = find(fixed, given.parts[wild:]) if fixed.is_dir() else found
     except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user, a folder without permission
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{describe(source)}: cannot be read ({reason}). Correct the path.") from None
-
-
-def _found_files(source: Source) -> LocalFiles:
-    root = _package_folder(source.package) if source.package else Path.cwd()
-    given = Path(os.path.normpath(Path(source.path or ".").expanduser()))
-    start, found = Path(os.path.normpath(root / given)), LocalFiles()
-    if start.is_dir():
-        found = find(start)
-    elif os.path.lexists(start):
-        problem = problem_of(start)
-        found = LocalFiles(refused={start.name: problem}) if problem else LocalFiles({start.name: start})
-    elif glob.has_magic(str(given)):
-        fixed, pattern = _divided(given)  # the folders above `given` are no pattern, even if they contain wildcard characters
-        found = find(root / fixed, pattern) if (root / fixed).is_dir() else found
     if found.refused:
-        some = "; ".join(f"{name!r}: {problem}" for name, problem in list(found.refused.items())[:MOST_SHOWN])
+        some = "; ".join(f"{name!r}: {problem}" for name, problem in list(found.refused.items())[:8])
         raise ValueError(
             f"{describe(source)}: {len(found.refused)} cannot be read: {some}. Repair or remove each, or name files by a pattern that leaves it out."
         )
@@ -167,21 +170,14 @@ def _package_folder(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))).resolve().joinpath(*package.split(".")[1:])
 
 
-def _divided(pattern: Path) -> tuple[Path, tuple[str, ...]]:
-    """The folder above the first wildcard, and the rest."""
-    parts = pattern.parts
-    wild = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    return Path(*parts[:wild]), parts[wild:]
-
-
 def _left_out(names: Iterable[str]) -> dict[str, str]:
     """Those of a hub or a store that are passed over as they would be in a local folder."""
     reasons = {name: next(filter(None, map(passed_over, PurePosixPath(name).parts)), None) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _download(source: Source, repository: str, cache: Path, building: Path) -> Fetched:
-    """Download the wanted files of a hub repository; an interrupted download resumes."""
+def _download(source: Source, repository: str, cache: Path, building: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """The wanted files of a hub repository, and what is left out; an interrupted download resumes."""
     import huggingface_hub
 
     let_hub_do_without_locks(building)
@@ -213,36 +209,23 @@ def _download(source: Source, repository: str, cache: Path, building: Path) -> F
             "Check the names, the network, and HF_TOKEN for a private repository; or download the folder elsewhere and give its `path`."
         ) from None
     prefix = source.path.strip("/") + "/" if source.path and source.path.strip("/") not in wanted else ""
-    targets = {name: name.removeprefix(prefix) for name in wanted}
-    for name, target in targets.items():
-        (building / target).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(cache / name, building / target)
-    shutil.rmtree(cache, ignore_errors=True)
-    return Fetched(sorted(targets.values()), left_out)
+    return {name.removeprefix(prefix): cache / name for name in wanted}, left_out
 
 
-def _download_objects(source: Source, address: str, cache: Path, building: Path) -> Fetched:
-    """Download the files at an address; an interrupted download resumes with the files that are missing."""
+def _download_objects(source: Source, address: str, cache: Path, building: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """The files at an address, and what is left out; an interrupted download resumes with the files that are missing."""
     try:
         stored = stored_files(address)
         left_out = _left_out(stored)
         found = {name: file for name, file in stored.items() if name not in left_out}
         if not found:
             raise ValueError(f"{describe(source)}: no file there. Correct the address.")
-        copies = download_all(address, found.values(), cache)
+        return download_all(address, found.values(), cache), left_out
     except Unreachable as error:
         if isinstance(explanation := explained(error, building), SystemExit):
             raise explanation from None
-        raise SystemExit(
-            hidden(
-                f"{describe(source)}: cannot be downloaded: {error}\nCheck the address, the network, and the credentials in the environment."
-            )
-        ) from None
-    for name, copy in copies.items():
-        (building / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(copy, building / name)
-    shutil.rmtree(cache, ignore_errors=True)
-    return Fetched(sorted(copies), left_out)
+        advice = "Check the address, the network, and the credentials in the environment."
+        raise SystemExit(hidden(f"{describe(source)}: cannot be downloaded: {error}\n{advice}")) from None
 
 
 def _metadata(source: Source, names: list[str], cache: Path) -> JsonObject:
@@ -267,7 +250,7 @@ def _wanted(source: Source, names: list[str]) -> tuple[list[str], dict[str, str]
     path = (source.path or "").strip("/")
     wanted = [name for name in names if _is_asked_for(source, name)]
     if not wanted:
-        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {_some(names)}.")
+        raise ValueError(f"{describe(source)}: no such file{nearest(path, names)} The repository has: {first_of(names)}.")
     left_out: dict[str, str] = {}
     if source.hub_type == "model" and any(name.endswith(".safetensors") for name in wanted):
         others = [name for name in wanted if name != path and any(fnmatch.fnmatch(name, p) for p in PICKLED_OR_FOREIGN_WEIGHTS)]
@@ -285,5 +268,86 @@ def _near_path(path: Path) -> str:
     return nearest(missing.name, os.listdir(missing.parent)) + " Correct the path."
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+# --- Which files of a dataset repository make up a split: as its README.md declares, or else by their names.
+
+
+class NoSuchSplit(Exception):
+    """The message says which splits or configurations there are."""
+
+
+def split_files(split: str, config: str | None, names: list[str], metadata: JsonObject) -> list[str]:
+    """`names`: all files of the repository; `metadata`: the block at the beginning of its README.md."""
+    declared = {str(each.get("config_name", "default")): each for each in metadata.get("configs") or [] if each.get("data_files")}
+    if declared:
+        return _declared(split, _chosen(config, declared), names)
+    return _by_name(split, config, names)
+
+
+def _chosen(config: str | None, declared: dict[str, JsonObject]) -> JsonObject:
+    default = next((name for name, each in declared.items() if each.get("default")), "default" if "default" in declared else None)
+    name = config or (next(iter(declared)) if len(declared) == 1 else default)
+    if name is None:
+        raise NoSuchSplit(f"it has several configurations: {', '.join(declared)}. Name one as `config`.")
+    if name not in declared:
+        raise NoSuchSplit(f"no configuration {name!r}{nearest(name, declared)} It has: {', '.join(declared)}.")
+    return declared[name]
+
+
+def _declared(split: str, config: JsonObject, names: list[str]) -> list[str]:
+    patterns = dict(_patterns(config["data_files"]))
+    if split not in patterns:
+        raise NoSuchSplit(f"no such split{nearest(split, patterns)} It has: {', '.join(patterns)}.")
+    folder = f"{config['data_dir'].strip('/')}/" if config.get("data_dir") else ""
+    wanted = [re.compile(_expression(folder + pattern.removeprefix("./"))) for pattern in patterns[split]]
+    if not (found := [name for name in names if any(pattern.fullmatch(name) for pattern in wanted)]):
+        raise NoSuchSplit(
+            f"its README.md names {', '.join(patterns[split])}, which it does not have. Name the files as `path` instead of `split`."
+        )
+    return found
+
+
+def _patterns(data_files: Json) -> Iterator[tuple[str, list[str]]]:
+    """The patterns of each split, however they are written; without a split they are those of `train`."""
+    if isinstance(data_files, dict):
+        yield from ((str(split), _listed(paths)) for split, paths in data_files.items())
+    elif isinstance(data_files, list) and all(isinstance(each, dict) for each in data_files):
+        yield from ((str(each["split"]), _listed(each["path"])) for each in data_files)
+    else:
+        yield "train", _listed(data_files)
+
+
+def _listed(paths: Json) -> list[str]:
+    return [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
+
+
+def _expression(pattern: str) -> str:
+    """A glob as a regular expression: `**/` is any folders, `*` any part of one name."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meanings.get(part, re.escape(part)) for part in parts)
+
+
+def _by_name(split: str, config: str | None, names: Iterable[str]) -> list[str]:
+    """Files whose path has the split as a word, such as `data/train-00000-of-00001.parquet` or `sst2/train/0000.parquet`."""
+    files = [
+        name
+        for name in names
+        if format_of(path := Path(name), "auto") and path.name != "dataset_infos.json" and (config is None or config in path.parts[:-1])
+    ]
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(split.lower())}(?![a-z0-9])")
+    found = [name for name in files if word.search(name.lower())]
+    if not found:
+        some = ", ".join(files[:8]) or "no file of a known format"
+        raise NoSuchSplit(
+            f"no file is named after it. There is: {some}. Name files as `path`, or pin the commit of the branch refs/convert/parquet, which has all splits."
+        )
+    if partial := next((name for name in found if "partial-" in name), None):
+        raise NoSuchSplit(
+            f"{partial} is a part of the split: the hub converts only the beginning of large datasets. Pin a commit of the branch main."
+        )
+    folders = {word.split(str(PurePosixPath(name).parent).lower() + "/")[0] for name in found}
+    if len(folders) > 1:
+        raise NoSuchSplit(
+            f"files of several folders are named after it: {', '.join(found[:4])}. Name one as `config`, or the files as `path`."
+        )
+    return found

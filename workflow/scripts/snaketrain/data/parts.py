@@ -10,7 +10,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +18,14 @@ import pyarrow
 import pyarrow.compute
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sharded.classes import class_numbers
-from snaketrain.data.sharded.dealing import RawFile, assign_by_key, splits_of, text_key
-from snaketrain.data.sharded.repetitions import write_keys
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.reading import RawRow, check_columns, readable, rows
-from snaketrain.data.text.split_files import SplitWriter, in_batches, progress, row_schema
-from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.surveying import Example, Surveyor
-from snaketrain.data.tokenization.files import copy_tokenizer
-from snaketrain.data.tokenization.opening import with_tokenizer
-from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.reading import check_columns, readable, rows
+from snaketrain.data.shards import RawFile
+from snaketrain.data.split_files import SplitWriter, in_batches, progress, row_schema
+from snaketrain.data.splitting import SPLITS, assign_by_key, splits_of, write_keys
+from snaketrain.data.surveying import Surveyor, classes, text_key
+from snaketrain.data.tokenizer import Tokenizer, TokensDiffer
+from snaketrain.data.tokenizer_files import copy_tokenizer, with_tokenizer
 from snaketrain.labels.base import VALID, WITHHELD
 from snaketrain.runtime.integrity import damage, digests
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
@@ -37,16 +34,7 @@ from snaketrain.runtime.strict_json import JsonObject
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows
 
 
-@dataclass
-class PartSplit:
-    """The examples of one split of a part, as they are written."""
-
-    writer: SplitWriter
-    keys: "array[int]" = field(default_factory=lambda: array("Q"))
-
-
 def kept_part(folder: Path) -> Manifest | None:
-    """A part that was made before and is intact."""
     try:
         found = read_manifest(folder / "manifest.json")
     except SystemExit:  # there is none, or it is damaged
@@ -72,21 +60,24 @@ def make_part(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: To
 def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Tokenizer, found_classes: list[str]) -> JsonObject:
     if problems := check_columns(data, file.source, readable([file.path], data)):
         raise BadData("\n".join(problems))
-    names, class_of = class_numbers(data, found_classes)
+    names, class_of = classes(data, found_classes)
     known = None if file.source == "train" and data.labels is None else set(class_of)
     surveyor, issues = Surveyor(file.source, data, known), DataIssues()
-    splits = {split: PartSplit(SplitWriter(data, names, class_of, data.label is not None)) for split in splits_of(file.source, data)}
+    splits = splits_of(file.source, data)
+    writers = {split: SplitWriter(data, names, class_of, data.label is not None) for split in splits}
+    keys = {split: array("Q") for split in splits}
     with ExitStack() as opened:
-        add = {split: opened.enter_context(part.writer.opened(folder / f"{split}.arrow", issues)) for split, part in splits.items()}
-        found = rows([file.path], data, surveyor.issues, root, file_slice=file.file_slice)
-        batches = _with_split(in_batches(_usable(surveyor, found), row_schema(data)), file.source, data)
+        add = {split: opened.enter_context(writers[split].opened(folder / f"{split}.arrow", issues)) for split in splits}
+        examples = surveyor.examples(rows([file.path], data, surveyor.issues, root, file_slice=file.file_slice))
+        usable = (example for example in examples if surveyor.labels[-1] in (VALID, WITHHELD))
+        batches = _with_split(in_batches(usable, row_schema(data)), file.source, data)
         for batch in progress(tokenizer.encode(batches), f"read and tokenise {file.title}"):
-            for split, part in splits.items():
+            for split in splits:
                 chosen = batch.filter(pyarrow.compute.equal(batch[SPLIT], SPLITS.index(split)))
                 add[split](chosen)
-                part.keys.extend(chosen[KEYS].to_pylist())
-    for split, part in splits.items():
-        write_keys(folder, split, np.frombuffer(part.keys, np.uint64))
+                keys[split].extend(chosen[KEYS].to_pylist())
+    for split in splits:
+        write_keys(folder, split, np.frombuffer(keys[split], np.uint64))
     surveyor.issues.merge(issues)
     states = np.frombuffer(surveyor.labels, np.int8)
     return {
@@ -96,17 +87,11 @@ def _write(folder: Path, data: Data, file: RawFile, root: Path, tokenizer: Token
         "label_names": names,
         "rows": surveyor.rows,
         "labelled": int((states == VALID).sum()),
-        "splits": {split: part.writer.facts() for split, part in splits.items()},
-        "tallies": {split: part.writer.tally.state() for split, part in splits.items()},
+        "splits": {split: writer.facts() for split, writer in writers.items()},
+        "tallies": {split: writer.tally.state() for split, writer in writers.items()},
         "labels": {label: [count, surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()},
         "odd": surveyor.issues.content(),
     }
-
-
-def _usable(surveyor: Surveyor, rows: Iterator[RawRow]) -> Iterator[Example]:
-    for example in surveyor.examples(rows):
-        if surveyor.labels[-1] in (VALID, WITHHELD):
-            yield example
 
 
 def _with_split(batches: Iterator[pyarrow.RecordBatch], source: str, data: Data) -> Iterator[pyarrow.RecordBatch]:

@@ -1,6 +1,5 @@
 """Which files a shard consists of: the files, and the slices of large ones, are dealt to the shards one by one, in their order."""
 
-import hashlib
 import re
 import shutil
 from collections.abc import Iterable
@@ -8,16 +7,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice
-from snaketrain.data.sources.formats import format_of, slices
-from snaketrain.data.sources.reading import readable
-from snaketrain.data.text.splitting import SPLITS
-from snaketrain.data.text.surveying import normal_text
+from snaketrain.data.cells import BadData
+from snaketrain.data.formats import WHOLE, FileSlice, format_of, slices
+from snaketrain.data.reading import readable, rows
+from snaketrain.data.splitting import SPLITS
+from snaketrain.data.surveying import Surveyor, classes
 from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.runtime.strict_json import JsonObject
 
 
 class RawFile(NamedTuple):
@@ -101,34 +98,29 @@ def remove_others(output: Path, parts: list[Manifest], shards: list[Manifest]) -
             shutil.rmtree(folder)
 
 
-# --- Which split an example goes into, by its text alone: so it does not depend on the other files, and equal texts are never divided.
+# --- The classes of training data whose labels are not listed: each file is surveyed on its own, then all are decided on.
 
 
-def text_key(texts: Iterable[str]) -> int:
-    """64 bits, equal for texts with the same `normal_text`, in every process."""
-    return int.from_bytes(hashlib.blake2b(normal_text(texts).encode(), digest_size=8).digest(), "little")
+def survey_file(data: Data, file: RawFile, root: Path) -> JsonObject:
+    """For each label how often it occurs, how often in a first line, and where first."""
+    surveyor = Surveyor("train", data, None)
+    for _ in surveyor.examples(rows([file.path], data, surveyor.issues, root, file_slice=file.file_slice)):
+        pass
+    return {
+        label: [count, surveyor.in_first_lines[label], surveyor.first_locations[label]] for label, count in surveyor.label_counts.items()
+    }
 
 
-def splits_of(source: str, data: Data) -> tuple[str, ...]:
-    """The splits that the files of a source are divided into."""
-    return tuple(split for split in SPLITS if split == source or (source == "train" and getattr(data, split) is None))
-
-
-def assign_by_key(keys: np.ndarray, source: str, data: Data) -> np.ndarray:
-    """The number of each example's split."""
-    if source != "train":
-        return np.full(len(keys), SPLITS.index(source), np.int8)
-    # test comes first, so that another dev_fraction leaves it unchanged
-    test = data.test_fraction if data.test is None else 0.0
-    dev = data.dev_fraction if data.dev is None else 0.0
-    drawn = _mixed(keys ^ _mixed(np.array([data.split_seed], np.uint64))) / 2.0**64
-    bounds, splits = [test, test + dev], np.array([SPLITS.index(split) for split in ("test", "dev", "train")], np.int8)
-    return splits[np.searchsorted(bounds, drawn, side="right")]
-
-
-def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Splitmix64: maps neighbouring numbers to unrelated ones."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def decide_classes(data: Data, surveys: Iterable[JsonObject]) -> list[str]:
+    """The names of the classes in order; `surveys` of all files, in their order."""
+    merged = Surveyor("train", data, None)
+    for survey in surveys:
+        for label, (count, in_first_lines, location) in survey.items():
+            merged.label_counts[label] += count
+            merged.in_first_lines[label] += in_first_lines
+            merged.first_locations.setdefault(label, location)
+    if not merged.label_counts:
+        raise BadData(f"data.label: no row of train has a value in column {data.label!r}. Name the right column.")
+    merged.refuse_too_many_classes()
+    merged.refuse_headers()
+    return classes(data, merged.label_counts)[0]

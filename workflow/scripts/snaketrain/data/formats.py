@@ -5,19 +5,74 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import BadData, DataIssues
-from snaketrain.data.sources.file_slices import WHOLE, FileSlice, Lines, lines_of, read_lines, slices_of
-from snaketrain.data.sources.json_rows import json_rows
-from snaketrain.data.sources.tables import distinct, records, table
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.tables import distinct, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:
     import pyarrow.parquet
+
+
+SLICE_BYTES = 1 << 28
+MOST_SLICES = 100  # of a file: whoever reads one counts the lines before it
+BLOCK = 1 << 20
+
+
+class FileSlice(NamedTuple):
+    """One of the equal parts of a file, in bytes or in row groups."""
+
+    number: int = 0
+    total: int = 1
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        return size * self.number // self.total, size * (self.number + 1) // self.total
+
+
+WHOLE = FileSlice()
+
+
+class Lines(NamedTuple):
+    """The lines that begin within a slice: where they are in the file, and the number of the first one."""
+
+    begin: int
+    end: int
+    first: int
+
+
+def slices_of(size: int, most: int = MOST_SLICES) -> list[FileSlice]:
+    """Those of a file that can be divided. They depend on nothing but the file, so that another number of shards prepares nothing again."""
+    total = max(1, min(most, -(-size // SLICE_BYTES)))
+    return [FileSlice(number, total) for number in range(total)]
+
+
+def lines_of(path: Path, file_slice: FileSlice) -> Lines:
+    with open(path, "rb") as file:
+        begin, end = (_next_line(file, position) for position in file_slice.bounds(path.stat().st_size))
+        file.seek(0)
+        return Lines(begin, end, 1 + sum(file.read(min(BLOCK, begin - position)).count(b"\n") for position in range(0, begin, BLOCK)))
+
+
+def read_lines(file: BufferedReader, lines: Lines) -> Iterator[bytes]:
+    file.seek(lines.begin)
+    position = lines.begin
+    while position < lines.end and (line := file.readline()):
+        position += len(line)
+        yield line
+
+
+def _next_line(file: BufferedReader, position: int) -> int:
+    """Where the first line begins that does not begin before a position."""
+    if position:
+        file.seek(position - 1)
+        file.readline()
+        return file.tell()
+    return 0
 
 
 LOOKED_AT = 4096  # bytes
@@ -140,18 +195,17 @@ def read_rows(
     """The line where a row begins (from 1; for Parquet the row), and the row's values by column."""
     if kind == "parquet":
         return _placed(_parquet(path, name, only, file_slice), name, "row")
-    return _placed(_text_rows(path, kind, data, issues, name, file_slice), name)
-
-
-def _text_rows(path: Path, kind: str, data: Data, issues: DataIssues, name: str, file_slice: FileSlice) -> Iterator[tuple[int, JsonObject]]:
     within = None if file_slice == WHOLE else lines_of(path, file_slice)
     first = within.first if within else 1
     lines = _lines(path, kind, data.encoding, issues, name, within)
+    rows: Iterator[tuple[int, JsonObject]]
     if kind == "text":
-        return ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
-    if kind == "jsonl":
-        return json_rows(lines, name, first)
-    return table(records(kind, lines, issues, name), data.columns, issues, name)
+        rows = ((number, {"text": text}) for number, text in texts(lines, data.text_unit, name, first))
+    elif kind == "jsonl":
+        rows = json_rows(lines, name, first)
+    else:
+        rows = table(records(kind, lines, issues, name), data.columns, issues, name)
+    return _placed(rows, name)
 
 
 def _placed(rows: Iterator[tuple[int, T]], name: str, unit: str = "line") -> Iterator[tuple[int, T]]:

@@ -14,9 +14,9 @@ import pyarrow.compute
 from tqdm import tqdm
 
 from snaketrain.config.schema import Data
-from snaketrain.data.sources.data_issues import DataIssues
-from snaketrain.data.text.surveying import Example
-from snaketrain.data.tokenization.tokenizer import token_schema
+from snaketrain.data.cells import DataIssues
+from snaketrain.data.surveying import Example
+from snaketrain.data.tokenizer import token_schema
 from snaketrain.labels import label_kind
 from snaketrain.runtime.strict_json import JsonObject
 

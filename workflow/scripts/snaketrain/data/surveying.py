@@ -3,6 +3,7 @@
 It keeps a byte per row with a text, the state of its label, and where repetitions are looked for 8 bytes more, a hash of the text.
 """
 
+import hashlib
 import math
 import unicodedata
 from array import array
@@ -14,11 +15,11 @@ from typing import NamedTuple
 import numpy
 
 from snaketrain.config.schema import Data
-from snaketrain.data.cells import is_answered
-from snaketrain.data.sources.data_issues import RARE, BadData, DataIssues
-from snaketrain.data.sources.reading import RawRow, cell, parser_of, refuse_unknown_classes
+from snaketrain.data.cells import RARE, BadData, DataIssues, is_answered
+from snaketrain.data.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind
 from snaketrain.labels.base import MISSING, UNKNOWN, VALID, WITHHELD
+from snaketrain.runtime.strict_json import JsonObject
 
 MOST_CLASSES = 10_000
 WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))  # characters that show nothing, and that `str.split` keeps
@@ -142,7 +143,6 @@ class Surveyor:
 
 
 def examples(rows: Iterable[RawRow], data: Data, issues: DataIssues) -> Iterator[Example]:
-    """Those with a text."""
     parser = label_kind(data.label_kind).parser(data)
     for row in rows:
         texts = tuple([decodable(row, data.setting_of(name), column, issues) for name, column in data.text_columns.items()])
@@ -175,6 +175,11 @@ def text_hash(texts: Iterable[str]) -> int:
     return hash(normal_text(texts))
 
 
+def text_key(texts: Iterable[str]) -> int:
+    """64 bits, equal for texts with the same `normal_text`, in every process."""
+    return int.from_bytes(hashlib.blake2b(normal_text(texts).encode(), digest_size=8).digest(), "little")
+
+
 def normal_text(texts: Iterable[str]) -> str:
     """The same for texts that differ only in case, in spacing, or in how accented characters are composed."""
     return "\t".join([_normal(text) for text in texts])
@@ -186,14 +191,14 @@ def _normal(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def classes(data: Data, train: Survey | None) -> tuple[list[str], dict[str, int]]:
-    """The names of the classes in order, and the number of each label's class."""
+def classes(data: Data, found: Iterable[str] = ()) -> tuple[list[str], dict[str, int]]:
+    """The names of the classes in order, and the number of each label's class; `found`: the labels that occur, if none are listed."""
     if data.label is None or not label_kind(data.label_kind).has_classes:
         return [], {}
     if data.labels is not None:
         names = list(dict.fromkeys(data.labels.values()))  # two labels may share a name: one class
         return names, {label: names.index(name) for label, name in data.labels.items()}
-    names = sorted(train.label_counts if train else (), key=_numbers_first)
+    names = sorted(found, key=_numbers_first)
     return names, {name: number for number, name in enumerate(names)}
 
 
@@ -215,3 +220,23 @@ def decodable(row: RawRow, setting: str, column: str, issues: DataIssues) -> str
         text = text.encode("utf-8", "replace").decode()
         issues.add("bad_encoding", row.location, text)
     return text
+
+
+def show(report: JsonObject) -> None:
+    if "datasets" in report:
+        for split, facts in report["splits"].items():
+            items = "a stream" if facts.get("stream") else f"{facts['examples']:>9} items"
+            print(f"  {split:5} {items} of {report['datasets'][split]['use']}: {facts.get('fields', {})}")
+        return
+    print(f"\n{report['name']}: " + ", ".join(f"{n} rows of {source}" for source, n in report["rows"].items()))
+    tally = label_kind(report["label_kind"]).tally
+    for split, facts in report["splits"].items():
+        kind = "unlabelled" if not facts["labelled"] else tally.summary(report["label_names"], facts)
+        mean = facts["tokens"] / max(1, facts["examples"])
+        print(f"  {split:5} {facts['examples']:>9} examples, {mean:.1f} tokens on average, {facts['longest']} at most; {kind}")
+    for case in report["odd"].values():
+        if case["count"]:
+            print(f"warning: {report['name']}: {case['count']} {case['what']}")
+            for first in case["first"]:
+                print(f"  {first}")
+    print()

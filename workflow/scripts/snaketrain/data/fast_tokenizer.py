@@ -12,7 +12,7 @@ import numpy
 import pyarrow
 from pyarrow.compute import and_, binary_join_element_wise, binary_length, invert, less, match_substring_regex, not_equal, split_pattern
 
-from snaketrain.data.tokenization.tokenizer import TOKENS, BatchTokenizer, PlainTokenizer, TokensDiffer, truncated_lengths
+from snaketrain.data.tokenizer import TOKENS, BatchTokenizer, PlainTokenizer, TokensDiffer, truncated_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer

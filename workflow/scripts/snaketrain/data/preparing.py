@@ -1,0 +1,363 @@
+"""Turns raw rows into tokenised splits on disk, with little memory for data of any size.
+
+Rows are read once: surveyed, tokenised and spooled. Once all are known, each split selects its own.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy
+import pyarrow
+
+from snaketrain.config.schema import Data
+from snaketrain.config.schema.streams import stream_data_problems
+from snaketrain.data.cells import BadData, DataIssues
+from snaketrain.data.loading import open_table, split_files
+from snaketrain.data.reading import check_columns, readable
+from snaketrain.data.reading import rows as read
+from snaketrain.data.split_files import SplitWriter, Spool, cases, in_batches, joined, progress, row_schema
+from snaketrain.data.splitting import SPLITS, Keys, among, assign, read_keys, repeated, splits_of
+from snaketrain.data.surveying import Survey, Surveyor, classes, nothing_usable, refuse_unusable_labels, text_hash
+from snaketrain.data.tokenizer import Tokenizer, token_schema
+from snaketrain.data.tokenizer_files import with_tokenizer
+from snaketrain.labels import label_kind
+from snaketrain.labels.base import Tally
+from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from snaketrain.data.loading.streams import IterableDataset
+
+Case: TypeAlias = tuple[str, str]  # a location and an excerpt
+DUPLICATE, TEST_IN_DEV = ("duplicate", "train", None), ("test_in_dev", "test", "dev")
+
+# --- What the training data says about the examples of other sets: their classes, and whether their texts are trained on.
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    label_names: list[str]
+    label_counts: list[int]  # of the training examples, by class; empty if nothing is trained
+    hashes: numpy.ndarray  # of their texts
+    selecting: numpy.ndarray  # the hashes of the texts of the development set
+
+    @classmethod
+    def read(cls, prepared: Manifest, data: Data) -> "TrainedOn":
+        """From prepared training data, which was read by the settings `data`, or by ones with the same texts."""
+        names, train = prepared.facts["label_names"], prepared.facts["splits"]["train"]
+        counts = train.get("label_counts", []) if train["examples"] else []
+        return cls(names, counts, _hashes(prepared, "train", data), _hashes(prepared, "dev", data))
+
+    def classes(self, data: Data) -> dict[str, int]:
+        """The number of each label's class, where another set calls it by `data.labels`."""
+        labels = data.labels if data.labels is not None else {name: name for name in self.label_names}
+        if unknown := next((name for name in labels.values() if name not in self.label_names), None):
+            raise BadData(
+                f"data.labels: {unknown!r} is not among the classes of the training data: {', '.join(self.label_names)}. Name one of them."
+            )
+        return {label: self.label_names.index(name) for label, name in labels.items()}
+
+
+def _hashes(prepared: Manifest, split: str, data: Data) -> numpy.ndarray:
+    batches = open_table(split_files(prepared, split)).to_batches()
+    texts = (zip(*(batch[name].to_pylist() for name in data.text_columns), strict=True) for batch in batches)
+    return numpy.fromiter((text_hash(each) for batch in texts for each in batch), numpy.int64)
+
+
+class SplitPart(NamedTuple):
+    """The rows of its source that make up a split."""
+
+    source: str
+    survey: Survey
+    spool: Spool
+    rows: numpy.ndarray  # their numbers, ascending
+
+    @property
+    def hashes(self) -> numpy.ndarray:
+        hashes: numpy.ndarray = self.survey.hashes[self.rows]
+        return hashes
+
+    def cases(self, positions: list[int]) -> Iterator[Case]:
+        for batch in self.spool.selected(self.rows[positions]):
+            yield from cases(batch)
+
+
+def prepare(
+    data: Data,
+    files: dict[str, list[Path]],
+    root: Path,
+    tokenizer: Path,
+    output: Path,
+    cores: int = 1,
+    trained_on: TrainedOn | None = None,
+) -> tuple[JsonObject, DataIssues]:
+    """Write `train.arrow`, `dev.arrow` and `test.arrow`, or an evaluation set's `test.arrow` alone if it is known what was trained on.
+
+    Returns the facts about them, and the data issues.
+    """
+    return with_tokenizer(tokenizer, data, cores, lambda opened: _write(data, files, root, opened, output, trained_on))
+
+
+def _write(
+    data: Data, files: dict[str, list[Path]], root: Path, tokenizer: Tokenizer, output: Path, trained_on: TrainedOn | None
+) -> tuple[JsonObject, DataIssues]:
+    issues = DataIssues()
+    written = SPLITS if trained_on is None else ("test",)
+    with ExitStack() as opened:
+        spools = {source: Spool(opened.enter_context(tempfile.TemporaryFile(dir=output))) for source in SPLITS if files.get(source)}
+        surveys = _surveys(data, files, root, spools, tokenizer, issues, trained_on)
+        parts = _parts(data, surveys, spools)
+        names, class_of = (trained_on.label_names, trained_on.classes(data)) if trained_on else classes(data, _train_labels(surveys))
+        writers: dict[str, SplitWriter] = {}
+        for split in written:  # also those without an example, which later stages pass over
+            part = parts.get(split)
+            batches = joined(part.spool.selected(part.rows)) if part else iter(())
+            if part and _limited(part.source, data):
+                batches = tokenizer.encode(batches)
+            labelled = part is not None and len(part.rows) > 0 and data.label is not None and part.survey.labelled
+            writers[split] = SplitWriter(data, names, class_of, labelled)
+            writers[split].write(progress(batches, f"write {split}", len(part.rows) if part else 0), output / f"{split}.arrow", issues)
+        if "train" in parts:
+            check_train(writers["train"].counts["examples"], writers["train"].tally)
+            selecting = parts["dev"].hashes if "dev" in parts else numpy.array([], numpy.int64)
+            trained_on = TrainedOn(names, label_counts(writers["train"]), parts["train"].hashes, selecting)
+        if trained_on:
+            hashes = {"train": trained_on.hashes, "dev": trained_on.selecting} | {split: part.hashes for split, part in parts.items()}
+            leaks = [(f"leaked_{split}", split, "train") for split in parts if split != "train"]
+            repetitions = [*([DUPLICATE] if "train" in parts else []), *leaks, *([TEST_IN_DEV] if "test" in parts else [])]
+            _report_repetitions(
+                repetitions, lambda split: [Keys.of(hashes[split].view(numpy.uint64))], lambda split, rows: parts[split].cases(rows), issues
+            )
+            report_untrained({split: label_counts(writer) for split, writer in writers.items()}, trained_on, issues)
+    splits = {split: writer.facts() for split, writer in writers.items()}
+    rows = {source: found.rows for source, found in surveys.items()}
+    return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
+
+
+def _surveys(
+    data: Data,
+    files: dict[str, list[Path]],
+    root: Path,
+    spools: dict[str, Spool],
+    tokenizer: Tokenizer,
+    issues: DataIssues,
+    trained_on: TrainedOn | None,
+) -> dict[str, Survey]:
+    """Read each source into its spool, and survey its rows."""
+    surveys: dict[str, Survey] = {}
+    known = set(data.labels) if data.labels is not None else None
+    if trained_on and trained_on.label_names:
+        known = set(trained_on.classes(data))
+    for source, spool in spools.items():
+        # of all files: a column that one of them lacks would be read as empty, and its rows dropped
+        if problems := check_columns(data, source, readable(files[source], data), most=len(files[source])):
+            raise BadData("\n".join(problems))
+        surveyor, schema = Surveyor(source, data, known, hashed=True), row_schema(data)
+        batches = in_batches(surveyor.examples(read(files[source], data, surveyor.issues, root)), schema)
+        if _limited(source, data):
+            spool.fill(progress(batches, f"read {source}"), schema)
+        else:
+            spool.fill(progress(tokenizer.encode(batches), f"read and tokenise {source}"), pyarrow.schema([*schema, *token_schema(data)]))
+        surveys[source] = surveyor.survey(issues)
+        if source == "dev" and data.label and not surveys[source].labelled:
+            raise BadData(
+                f"data.dev: no row has a label in column {data.label!r}, but selecting a checkpoint needs them. Name the right column, or files with labels."
+            )
+        if source == "test" and not trained_on and "train" not in surveys and data.label and not surveys[source].labelled:
+            raise BadData(f"data.test: no row has a label in column {data.label!r}, and nothing else is evaluated. Name the right column.")
+        known = set(classes(data, _train_labels(surveys))[1])
+    return surveys
+
+
+def _limited(source: str, data: Data) -> bool:
+    """Whether a limit may leave rows out: then only the selected rows are tokenised, later."""
+    return any(getattr(data, f"limit_{split}") is not None for split in splits_of(source, data))
+
+
+def _parts(data: Data, surveys: dict[str, Survey], spools: dict[str, Spool]) -> dict[str, SplitPart]:
+    parts: dict[str, SplitPart] = {}
+    for source, survey in surveys.items():
+        assigned = assign(source, survey.usable, data)
+        for split in splits_of(source, data):
+            parts[split] = SplitPart(source, survey, spools[source], numpy.flatnonzero(assigned == SPLITS.index(split)))
+    return parts
+
+
+def _train_labels(surveys: dict[str, Survey]) -> Iterable[str]:
+    return surveys["train"].label_counts if "train" in surveys else ()
+
+
+def _report_repetitions(
+    wanted: Iterable[tuple[str, str, str | None]], keys: Callable[[str], list[Keys]], cases_of: Callable[[str, list[int]], Iterable[Case]],
+    issues: DataIssues,
+) -> None:  # fmt: skip
+    """`wanted`: each kind of data issue, with the split that has such examples, and the one that has them too; None: the same one before."""
+    for kind, split, other in wanted:
+        count, first = among(keys(split), keys(other), DataIssues.SHOWN) if other else repeated(keys(split), DataIssues.SHOWN)
+        issues.add_all(kind, count, list(cases_of(split, first)))
+
+
+def report_untrained(counts: dict[str, list[int]], trained_on: TrainedOn, issues: DataIssues) -> None:
+    """Report examples of known classes that chance, a limit or the list of labels left out of train; `counts`: of each class, by split."""
+    for split, of_split in counts.items():
+        for name, count, trained in zip(trained_on.label_names, of_split, trained_on.label_counts, strict=False):
+            if split != "train" and not trained:
+                issues.add_all("untrained_class", count, [(split, name)][:count])
+
+
+def label_counts(writer: SplitWriter) -> list[int]:
+    counts: list[int] = writer.facts().get("label_counts", [])
+    return counts
+
+
+def check_train(examples: int, tally: Tally[Any]) -> None:
+    if examples == 0:
+        raise BadData("data.train: nothing is left to train on. Make `dev_fraction` and `test_fraction` smaller, or add data.")
+    if same := tally.same():
+        raise BadData(
+            f"data.label: all {examples} training examples {same}: there is nothing to learn. "
+            "Check `label`, `labels` and `where`, and that `limit_train` is not too small."
+        )
+
+
+# --- Joins the parts of all files, which shards have prepared: their examples follow one another in the order of the files, and nothing is copied.
+
+COUNTS = ("examples", "tokens", "longest", "truncated", "target_tokens", "longest_target")  # of a split; the longest are no sums
+LARGEST = ("longest", "longest_target")
+
+
+def join_parts(data: Data, parts: list[Manifest]) -> tuple[JsonObject, DataIssues]:
+    """The facts about the splits, and the data issues; `parts` in the order of their files."""
+    rows, issues = _joined_rows(data, parts)
+    names: list[str] = parts[0].facts["label_names"]  # the same for all
+    tallies = {split: label_kind(data.label_kind).tally(names) for split in SPLITS}
+    for part in parts:
+        for split, state in part.facts["tallies"].items():
+            tallies[split].merge(state)
+    splits = {split: _joined_facts(_of(parts, split), split, tally, data.label is not None) for split, tally in tallies.items()}
+    check_train(splits["train"]["examples"], tallies["train"])
+    for split in ("dev", "test"):
+        check_share(data, split, splits[split]["examples"])
+    # equal texts of one source stay together: only files of their own can have texts of others
+    leaks = [(f"leaked_{split}", split, "train") for split in data.sources if split != "train"]
+    repetitions = [DUPLICATE, *leaks, *([TEST_IN_DEV] if data.dev else [])]
+    _report_repetitions(
+        repetitions, lambda split: read_keys((part.folder for part in _of(parts, split)), split), partial(_cases_of_parts, parts), issues
+    )
+    counts = {split: facts.get("label_counts", []) for split, facts in splits.items()}
+    nothing = numpy.array([], numpy.int64)
+    report_untrained(counts, TrainedOn(names, counts["train"], nothing, nothing), issues)
+    return {"label_names": names, "label_kind": data.label_kind, "splits": splits, "rows": rows}, issues
+
+
+def check_share(data: Data, split: str, examples: int) -> None:
+    """Few texts may leave a split empty, and a training without a development set would select nothing at its end."""
+    if not examples and getattr(data, split) is None and (fraction := getattr(data, f"{split}_fraction")):
+        raise BadData(
+            f"data.{split}: no text was drawn for it, since there are few different ones. Make `{split}_fraction` larger than {fraction}, name files "
+            f"as data.{split}, or remove `shards`, without which each split has an example at least."
+        )
+
+
+def _of(parts: list[Manifest], split: str) -> list[Manifest]:
+    return [part for part in parts if split in part.facts["splits"]]
+
+
+def _joined_rows(data: Data, parts: list[Manifest]) -> tuple[dict[str, int], DataIssues]:
+    """The rows of each source, and the data issues of all files."""
+    rows: dict[str, int] = {}
+    issues = DataIssues()
+    for source in dict.fromkeys(part.facts["source"] for part in parts):
+        of_source = [part.facts for part in parts if part.facts["source"] == source]
+        surveyor = Surveyor(source, data, None)
+        for facts in of_source:
+            surveyor.issues.merge(DataIssues.of(facts["odd"]))
+            for label, (count, location) in facts["labels"].items():
+                surveyor.label_counts[label] += count
+                surveyor.first_locations.setdefault(label, location)
+        rows[source] = sum(facts["rows"] for facts in of_source)
+        if not any(facts["labelled"] for facts in of_source):
+            raise nothing_usable(source, rows[source], surveyor.issues)
+        refuse_unusable_labels(source, data, rows[source], surveyor.issues)
+        if source == "train" and data.labels is None:
+            surveyor.report_single_rows()
+        issues.merge(surveyor.issues)
+    return rows, issues
+
+
+def _joined_facts(parts: list[Manifest], split: str, tally: Tally[Any], labelled: bool) -> JsonObject:
+    counts: JsonObject = {}
+    for name in COUNTS:
+        values = [facts[name] for facts in (part.facts["splits"][split] for part in parts) if name in facts]
+        if values or name in COUNTS[:4]:
+            counts[name] = max(values, default=0) if name in LARGEST else sum(values)
+    return {"labelled": labelled and counts["examples"] > 0} | counts | tally.facts()
+
+
+def _cases_of_parts(parts: list[Manifest], split: str, positions: Iterable[int]) -> Iterable[Case]:
+    parts = _of(parts, split)
+    ends = numpy.cumsum([part.facts["splits"][split]["examples"] for part in parts])
+    for position in positions:
+        number = int(numpy.searchsorted(ends, position, side="right"))
+        part = parts[number]
+        row = position - (int(ends[number - 1]) if number else 0)
+        table = open_table([part.file(f"{split}.arrow")])
+        yield f"{part.facts['file']}, line {table['line'][row].as_py()}", table["text"][row].as_py()
+
+
+# --- Which items of a dataset class make up which split: their numbers are written down, the items stay where they are.
+#
+# A stream has no numbers: it is the training data as it is, and the other splits are given.
+
+
+def prepare_items(data: Data, output: Path, splits: Sequence[str] = SPLITS) -> JsonObject:
+    """Write `train.npy`, `dev.npy` and `test.npy`, or only those that are asked for; returns the facts about them."""
+    from snaketrain.data.loading.streams import is_stream
+    from snaketrain.data.loading.training_data import Items, described, make, numbered, own_facts
+
+    given = {split: source for split in SPLITS if (source := getattr(data, split))}
+    made = {split: make(source.use, source.arguments, f"data.{split}") for split, source in given.items()}
+    if is_stream(stream := made.get("train")):
+        return _prepare_stream(data, stream, output)
+    datasets = {split: numbered(dataset, given[split].use, f"data.{split}") for split, dataset in made.items()}
+    assigned = {split: assign(split, numpy.ones(len(dataset), bool), data) for split, dataset in datasets.items()}
+    main = next(iter(given))  # the training data, or what a model is evaluated on as it is
+    facts: JsonObject = own_facts(datasets[main]) | {"name": data.name, "label_kind": data.label_kind, "odd": {}}
+    facts |= {"fields": data.fields, "datasets": {}, "splits": {}}
+    for split in splits:
+        origin = split if split in given else main
+        chosen = numpy.flatnonzero(assigned[origin] == SPLITS.index(split))
+        if not len(chosen) and split != "test" and "train" in given:
+            raise BadData(f"data.{split}: none of the {len(datasets[origin])} items of {given[origin].use} is left for it. Give more.")
+        facts["datasets"][split] = {"use": given[origin].use, "arguments": given[origin].arguments}
+        facts["splits"][split] = {"examples": len(chosen), "labelled": True}
+        if len(chosen):  # a look at the first one, so that items that cannot be read show here and not in the training
+            first = Items(datasets[origin], given[origin].use, chosen, data.fields, 0).batch([0])
+            facts["splits"][split]["fields"] = described(first)
+        numpy.save(output / f"{split}.npy", chosen)
+    return facts
+
+
+def _prepare_stream(data: Data, stream: "IterableDataset", output: Path) -> JsonObject:
+    """The facts with a stream as the training data; the other splits are prepared as without it."""
+    from snaketrain.data.loading.streams import Stream
+    from snaketrain.data.loading.training_data import described, own_facts
+
+    source = data.train
+    assert source and source.use, "what makes the stream"
+    if problems := list(stream_data_problems(data)):
+        raise BadData("\n".join(problems))
+    facts = prepare_items(data.model_copy(update={"train": None}), output, SPLITS[1:])
+    if not facts["splits"]["dev"]["examples"]:
+        raise BadData(f"data.dev: {facts['datasets']['dev']['use']} has no items. Give some, since a checkpoint is selected on them.")
+    first = Stream(stream, source.use, data.fields, 0, batch_size=1).batch([0])
+    fields = described(first)
+    facts |= {name: value for name, value in own_facts(stream).items() if value}  # a stream without label names leaves those of the dev set
+    facts["datasets"] = {"train": {"use": source.use, "arguments": source.arguments}} | facts["datasets"]
+    facts["splits"] = {"train": {"stream": True, "examples": None, "labelled": True, "fields": fields}} | facts["splits"]
+    return facts
