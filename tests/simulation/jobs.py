@@ -19,11 +19,11 @@ from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, dead_nodes, first_cause
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import STOPPED_EARLY
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import TakenOver, check
+from snaketrain.runtime.ranks import STOPPED_EARLY
 from snaketrain.runtime.run_folder import (
     EXECUTION_OPTIONS,
     FINGERPRINT,

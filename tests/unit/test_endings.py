@@ -15,10 +15,10 @@ SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from snaketrain.runtime.background import Background
+from snaketrain.runtime.ranks import Background
 from pathlib import Path
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import WorthAnotherStart, leave
+from snaketrain.runtime.ranks import WorthAnotherStart, leave
 
 def saved():
     time.sleep(0.3)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from snaketrain.runtime.journal import TrainingProgress, duration
 from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.training_progress import TrainingProgress, duration
 
 
 @pytest.fixture

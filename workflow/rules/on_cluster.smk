@@ -3,8 +3,8 @@
 from snaketrain.orchestration.cluster_jobs import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.surroundings import surroundings_problems
-from snaketrain.runtime.private_files import make_private_folder
-from snaketrain.runtime.staged_environment import CannotStage, pack
+from snaketrain.runtime.file_systems import CannotStage, pack_environment
+from snaketrain.runtime.manifests import make_private_folder
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.plugin import keep_slurm_conf
@@ -72,7 +72,7 @@ def check_cluster():
         if problems:
             raise ConfigurationError(problems)
         if any(compute.stage_environment for compute in computes.values()):
-            pack(print_to_stderr)
+            pack_environment(print_to_stderr)
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")

@@ -11,8 +11,7 @@ from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import examples_of, read_predictions
 from snaketrain.runtime import stages, strict_json
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import Json
 from snaketrain.tasks.metric_names import Modes, mode_of
 

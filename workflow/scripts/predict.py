@@ -15,8 +15,8 @@ from snaketrain.data.sources.fetching import describe, local_files
 from snaketrain.data.sources.local_files import told
 from snaketrain.orchestration.inspection.generation_settings import setting_errors
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import leave
 from snaketrain.runtime.rank_logs import log_to, quiet_libraries
+from snaketrain.runtime.ranks import leave
 
 FORMATS = ("auto", "csv", "tsv", "jsonl", "parquet", "text")
 

@@ -13,8 +13,7 @@ from snaketrain.data.sharded.dealing import ARROW, parts_of, remove_others, whol
 from snaketrain.data.sources.reading import check, report_unread
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, adopt, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.config.schema.evaluation import placed
 from snaketrain.data.summary import show
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
 
 

@@ -9,8 +9,7 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Data
 from snaketrain.data.sharded.dealing import RawFile, Shard
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, verify
-from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_manifest
+from snaketrain.runtime.manifests import Manifest, adopt, digest, file_digest, read_manifest, verify
 
 
 def main(args: argparse.Namespace) -> None:

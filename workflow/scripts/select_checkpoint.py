@@ -11,9 +11,8 @@ from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, adopt, digests, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rounding import rounded
 from snaketrain.tasks.metric_names import mode_of

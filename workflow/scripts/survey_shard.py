@@ -9,8 +9,7 @@ from snaketrain.config.schema import Data
 from snaketrain.data.sharded.classes import survey_file
 from snaketrain.data.sharded.dealing import Shard
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import digest, read_manifest
+from snaketrain.runtime.manifests import digest, read_manifest, verify
 from snaketrain.runtime.strict_json import JsonObject
 
 

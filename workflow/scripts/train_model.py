@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.journal import Clock
+from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.ownership import check
 from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
 from snaketrain.runtime.run_folder import (
     Description,
     record_failure,
@@ -34,7 +33,6 @@ from snaketrain.runtime.run_folder import (
     take_over,
 )
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.training_progress import Clock
 from snaketrain.tasks.metric_names import mode_of, modes_of
 
 if TYPE_CHECKING:
@@ -247,7 +245,7 @@ def finish(run: str, training: Training) -> int:
 def versions_of_steps(folder: Path) -> dict[str, str]:
     """Of the packages with which the steps were computed: an attempt that had none to take only wrote the manifest."""
     from snaketrain.runtime.journal import events_named
-    from snaketrain.runtime.versions import one_after_the_other
+    from snaketrain.runtime.provenance import one_after_the_other
 
     attempts = [each for each in events_named(folder / "journal.jsonl", "attempt") if "execution" in each]
     took_steps = [each for each in attempts if each["resume_step"] < each["steps"]]

@@ -28,9 +28,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from snaketrain.config.schema.search import Range, Sampling
 from snaketrain.config.trials import FOLDER, Trial, Trials
-from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.manifests import read_manifest, read_result
 from snaketrain.runtime.rounding import is_number
 from snaketrain.runtime.strict_json import Json, JsonObject
 

@@ -26,7 +26,7 @@ from snaketrain.launch.workers import (
     parse_with_training,
     run_workers,
 )
-from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
+from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
 
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 from snaketrain.launch.rendezvous import BACKEND, Member
 from snaketrain.launch.slurm_step import use_interface
 from snaketrain.launch.workers import Ending, gpus_that_answer, launch_config, parse_with_command, run_workers
-from snaketrain.runtime.exit_codes import STOPPED_EARLY, WORTH_ANOTHER_START
-from snaketrain.runtime.memory_kill import kill_since, memory_use
+from snaketrain.runtime.processes import kill_since, memory_use
+from snaketrain.runtime.ranks import STOPPED_EARLY, WORTH_ANOTHER_START
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.launch.workers import Ending
-from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.runtime.processes import raise_limit
+from snaketrain.runtime.ranks import FAILED, SETUP_FAILED
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
+from snaketrain.runtime.ranks import WORTH_ANOTHER_START
 from snaketrain.runtime.run_folder import last_saved, microbatches_that_fit
 
 # --- How a start of the processes ended, and whether to start them again.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from snaketrain.config.schema import Tracking
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.private_files import private
+from snaketrain.runtime.manifests import private
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"
 NOTE = ".follower.doing"  # in the results: what it is doing

@@ -23,7 +23,7 @@ from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
-from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
+from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
 
 

@@ -24,8 +24,8 @@ from snaketrain.orchestration.inspection.generation_settings import generation_e
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.runtime.credentials import all_set, resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import all_set, resolved
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")

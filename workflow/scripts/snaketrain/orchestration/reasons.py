@@ -6,8 +6,7 @@ from pathlib import Path
 
 from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.manifests import read_if_intact, write_checked
-from snaketrain.runtime.private_files import PRIVATE_FILE
+from snaketrain.runtime.manifests import PRIVATE_FILE, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snaketrain.config.schema import Compute
-from snaketrain.runtime.binding import VARIABLE as BIND
-from snaketrain.runtime.exit_codes import SETUP_FAILED
+from snaketrain.runtime.ranks import BIND, SETUP_FAILED
 
 PROJECT = Path(__file__).resolve().parents[4]
 TOOLS = PROJECT / "workflow/scripts/tools"

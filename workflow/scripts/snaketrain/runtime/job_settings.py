@@ -1,9 +1,10 @@
-"""The JSON file that passes a job its settings: those that Snakemake compares, with their digest in its name.
+"""Settings as `key=json` strings, which Snakemake compares, manifests contain and MLflow records; and the JSON file that passes them to a job.
 
-So a repeated command means the same, and workflows with other settings do not interfere. The files are in `.snakemake`, like
+Its name has their digest: a repeated command means the same, and workflows with other settings do not interfere. The files are in `.snakemake`, like
 Snakemake's metadata: a job's own folder may be moved aside by a training that starts over.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -12,10 +13,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.manifests import digest, write_text
-from snaketrain.runtime.private_files import PRIVATE_FILE
-from snaketrain.runtime.setting_strings import flattened, join, nested
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.manifests import PRIVATE_FILE, digest, write_text
+from snaketrain.runtime.strict_json import Json, JsonObject
+
+
+def join(key: str, value: Json) -> str:
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def split(string: str) -> tuple[str, Json]:
+    key, _, value = string.partition("=")
+    return key, json.loads(value)
+
+
+def by_key(strings: Iterable[str]) -> JsonObject:
+    return dict(map(split, strings))
+
+
+def flattened(name: str, value: Json) -> list[tuple[str, Json]]:
+    """Each setting below a section with its dotted key; a mapping whose keys are not all identifiers is one value."""
+    if isinstance(value, dict) and value and all(key.isidentifier() for key in value):
+        return [pair for key, inner in value.items() for pair in flattened(f"{name}.{key}", inner)]
+    return [(name, value)]
+
+
+def nested(strings: Iterable[str]) -> JsonObject:
+    """The nested sections of `key=json` strings."""
+    sections: JsonObject = {}
+    for key, value in map(split, strings):
+        *parents, last = key.split(".")
+        section = sections
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return sections
+
 
 FOLDER = Path(".snakemake/snaketrain-settings")
 CODE = "code."

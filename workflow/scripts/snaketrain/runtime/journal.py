@@ -4,17 +4,20 @@ Only rank 0 writes it; what concerns a single rank is in `logs/rank-N.jsonl`. Li
 loses nothing that it has written.
 """
 
+import contextlib
 import mmap
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.private_files import private
+from snaketrain.runtime.manifests import private
+from snaketrain.runtime.rounding import rounded, spoken
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 Event = JsonObject
@@ -123,3 +126,152 @@ def _repair(path: Path) -> int:
     if whole < path.stat().st_size:
         os.truncate(path, whole)
     return attempts
+
+
+# --- How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
+#
+# A process is always in exactly one activity, so that they add up to the wall time. On a GPU, data wait and steps are as seen by
+# the host: the GPU may still be computing while the next batch is prepared.
+
+ACTIVITIES = ("startup", "data_wait", "steps", "evaluation", "saving")
+AROUND = ("queue", "away", "recomputed")  # queued on a cluster, between two attempts, and work repeated by a later attempt
+
+
+class Clock:
+    """Counts the seconds of each activity since the start of the process."""
+
+    def __init__(self, began: float):
+        """`began`: a value of time.time()."""
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0) | {"startup": time.time() - began}
+        self.activity, self.since = "startup", time.perf_counter()
+
+    def to(self, activity: str) -> None:
+        now = time.perf_counter()
+        self.seconds[self.activity] += now - self.since
+        self.activity, self.since = activity, now
+
+    @contextlib.contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Switch to an activity, and back afterwards."""
+        before = self.activity
+        self.to(activity)
+        yield
+        self.to(before)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of all activities until now."""
+        self.to(self.activity)
+        return {activity: round(seconds, 3) for activity, seconds in self.seconds.items()}
+
+
+def goodput(events: Iterable[Event]) -> dict[str, float]:
+    """Seconds of each activity, of what is around them, and in all; and goodput, the share of useful steps.
+
+    Steps that an earlier attempt had already taken, with their saving and evaluation, count as recomputed. Empty if the journal
+    does not record how the time was spent.
+    """
+    seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
+    reached, step, furthest, last = 0, 0, 0, None
+    spent: dict[str, float] = {}
+    evaluated, seen = (
+        -1,
+        -1,
+    )  # the last evaluated step, in earlier attempts and until now: an attempt may only have to evaluate its last step
+    for event in events:
+        if event.get("event") == "attempt" and "began" in event:
+            queued = event.get("queued_seconds") or 0.0
+            gap = event["began"] - last if last else queued
+            seconds["queue"] += min(queued, gap)
+            seconds["away"] += gap - min(queued, gap)
+            reached, step, spent, last = furthest, event["resume_step"], {}, event["began"]
+            evaluated = seen
+        elif "spent" in event and last:
+            there = event["step"]
+            again = _share_below(reached, step, there)
+            if event["event"] == "eval":
+                seen = max(seen, there)
+                again = again if there > step else float(there <= evaluated)
+            for activity, value in event["spent"].items():
+                passed = value - spent.get(activity, 0.0)
+                lost = 0.0 if activity == "startup" else again * passed
+                seconds["recomputed"] += lost
+                seconds[activity] += passed - lost
+                last += passed
+            step, furthest, spent = there, max(furthest, there), event["spent"]
+    whole = sum(seconds.values())
+    return seconds | {"wall": whole, "goodput": seconds["steps"] / whole} if whole else {}
+
+
+def _share_below(reached: int, first: int, last: int) -> float:
+    """The share of the steps after `first` up to `last` that an earlier attempt had already reached."""
+    if first == last:
+        return float(last <= reached and reached > 0)
+    return min(1.0, max(0.0, (reached - first) / (last - first)))
+
+
+LINE = re.compile(r"\S.*  \d+/(\d+|\?)(  |$)")  # of a progress in a log
+NEWEST = 0.3  # the weight of the newest steps in the moving average of the speed
+WORKING = ("steps", "data_wait")  # the activities of every step; the others occur now and then
+
+
+class TrainingProgress:
+    def __init__(self, run: str):
+        self.run = run
+        self.steps: int | None = None
+        self._begin({"resume_step": 0})
+
+    def add(self, event: Event) -> None:
+        if event["event"] == "attempt":
+            self._begin(event)
+        elif event["event"] == "train":
+            self._train(event)
+        elif event["event"] == "eval":
+            metrics = event["metrics"]
+            named = self.metric if self.metric in metrics else next((name for name in metrics if name != "loss"), "loss")
+            self.evaluated = f"dev {spoken(named)} {rounded(metrics[named])}" if named in metrics else ""
+
+    @property
+    def figures(self) -> str:
+        """`60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40`."""
+        share = f"{min(round(100 * self.step / self.steps), 100 if self.step >= self.steps else 99)} %" if self.steps else ""
+        loss = f"loss {rounded(self.loss)}" if self.loss is not None else ""
+        left = self.seconds_left
+        eta = f"eta {duration(left)}" if left else ""
+        return "  ".join(filter(None, (f"{self.step}/{self.steps or '?'}", share, loss, self.evaluated, eta)))
+
+    @property
+    def line(self) -> str:
+        return f"{self.run}  {self.figures}"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """For the remaining steps at the current speed, with as much evaluating and saving as so far."""
+        if self.pace is None or not self.steps:
+            return None
+        return (self.steps - self.step) * (self.pace + self._besides / max(1, self.step - self._first))
+
+    def _begin(self, event: Event) -> None:
+        self.step: int = event["resume_step"]
+        self._first: int = self.step
+        self.steps = event.get("steps", self.steps)
+        self.metric: str = event.get("metric", "")  # that selects the checkpoint
+        self.loss: float | None = None
+        self.evaluated = ""
+        self.pace: float | None = None  # seconds per step, without evaluating and saving
+        self._worked = self._besides = 0.0  # seconds of this attempt
+
+    def _train(self, event: Event) -> None:
+        spent, taken = event.get("spent", {}), event["step"] - self.step
+        worked = sum(spent.get(activity, 0.0) for activity in WORKING)
+        if taken > 0 and spent:
+            newest = (worked - self._worked) / taken
+            self.pace = newest if self.pace is None else NEWEST * newest + (1 - NEWEST) * self.pace
+        self.step, self.loss = event["step"], event["metrics"].get("loss")
+        self._worked, self._besides = worked, sum(spent.get(activity, 0.0) for activity in ("evaluation", "saving"))
+
+
+def duration(seconds: float) -> str:
+    """`0:40`, `12:05`, `3:07:00`."""
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from snaketrain import own
-from snaketrain.runtime.digest_cache import DigestCache, stamp
-from snaketrain.runtime.manifests import digest, file_digest
+from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp
 from snaketrain.runtime.secret_forms import is_secret_name
 
 LIBRARY = f"{own.LIBRARY}{os.sep}"

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from snaketrain.runtime.binding import bind
 from snaketrain.runtime.credentials import ConcealingFormatter, hidden
-from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.private_files import make_private_folder, private
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.manifests import digest, make_private_folder, private
+from snaketrain.runtime.ranks import Ranks, bind
 
 # --- The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report.
 

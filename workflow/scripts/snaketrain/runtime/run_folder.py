@@ -10,20 +10,15 @@ from pathlib import Path
 from typing import Protocol
 
 from snaketrain.runtime.credentials import hidden, hidden_in
-from snaketrain.runtime.digest_cache import DigestCache
-from snaketrain.runtime.integrity import damage
-from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.job_settings import JobSettings, split
 from snaketrain.runtime.journal import as_line, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
-from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, write_checked
+from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, damage, digest, private, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
-from snaketrain.runtime.private_files import PRIVATE_FILE, private
-from snaketrain.runtime.provenance import git_state, write_provenance
+from snaketrain.runtime.provenance import all_installed, differing, git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.setting_strings import split
 from snaketrain.runtime.stages import Job, previous_manifest, versions_of
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.versions import all_installed, differing
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it

@@ -11,12 +11,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from snaketrain.runtime.file_systems import explained
-from snaketrain.runtime.integrity import digests, log_digests
 from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.loaded_code import RECORDED, imported_packages, loaded_files
-from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, read_manifest, write_checked, write_manifest, write_text
+from snaketrain.runtime.manifests import (
+    Manifest,
+    digest,
+    digests,
+    log_digests,
+    read_if_intact,
+    read_manifest,
+    write_checked,
+    write_manifest,
+    write_text,
+)
+from snaketrain.runtime.provenance import in_use
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.versions import in_use
 
 LOADER_WORKERS = "processes that load batches ahead, or `auto:N`: up to N where data is waited for (default: %(default)s)"
 MADE_BEFORE = ".made-before.json"

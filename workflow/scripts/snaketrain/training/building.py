@@ -19,9 +19,9 @@ from snaketrain.models.blocks import compile_blocks, recompute_activations, use_
 from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
-from snaketrain.runtime.setting_strings import join
+from snaketrain.runtime.credentials import resolved
+from snaketrain.runtime.job_settings import join
 from snaketrain.runtime.strict_json import Json, JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task

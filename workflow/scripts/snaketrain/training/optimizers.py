@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from snaketrain.config.references import load
 from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train, Use
 from snaketrain.config.schema.train import NEEDS_CLOSURE, Group
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.credentials import resolved
 
 # --- Which parameters are trained, their learning rates and weight decay, and the norm of their gradients.
 

@@ -14,8 +14,8 @@ from snaketrain.config.schema.train import PLATEAU
 from snaketrain.data.loading.batches import BatchCounts, Batches
 from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.training.torch_schedules import TorchSchedule
 
 Schedule = Callable[[int, int], float]

@@ -9,9 +9,9 @@ import torch
 from snaketrain.config.references import NotFound, load
 from snaketrain.data.loading.randomness import one_thread, preserved_randomness, seed_all
 from snaketrain.data.loading.training_data import BadItem, Batch, Collating
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 
 
 @runtime_checkable

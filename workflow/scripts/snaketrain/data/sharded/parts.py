@@ -30,8 +30,7 @@ from snaketrain.data.tokenization.files import copy_tokenizer
 from snaketrain.data.tokenization.opening import with_tokenizer
 from snaketrain.data.tokenization.tokenizer import Tokenizer, TokensDiffer
 from snaketrain.labels.base import VALID, WITHHELD
-from snaketrain.runtime.integrity import damage, digests
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
+from snaketrain.runtime.manifests import Manifest, damage, digests, read_manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows

@@ -9,8 +9,8 @@ from snaketrain.config.references import load
 from snaketrain.config.schema import Model, Train
 from snaketrain.models.adapters import to_peft
 from snaketrain.models.weight_files import read_weights, save_weights
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.base import Task
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
