@@ -24,14 +24,7 @@ from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
 from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
-from snaketrain.runtime.run_folder import (
-    Description,
-    record_failure,
-    record_start,
-    record_trunk,
-    recorder_of_loaded,
-    take_over,
-)
+from snaketrain.runtime.run_folder import record_failure, record_start, record_trunk, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import mode_of, modes_of
 
@@ -165,8 +158,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
         if share is None:  # a rung leaves that to the training which continues it
             record_trunk(folder, args.trunk)
-        description = Description(args.run_name, paths, args.log_every, args.device, args.experiment, args.notes)
-        record_start(job, description, inputs, data, started, strategy)
+        described = {name: getattr(args, name) for name in ("log_every", "device", "experiment", "notes")}
+        processes: JsonObject = {"processes": strategy.world_size, "device": strategy.device.type, "precision": strategy.precision}
+        record_start(job, inputs, data, started, {"run": args.run_name, "paths": paths} | described, processes)
     job = replace(job, mixed=strategy.all_gather_object(job.mixed)[0])  # which also waits for the folder
     own_files = keeps_files(of_all=args.rank_files == "all")
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)

@@ -21,7 +21,6 @@ from snaketrain.runtime.rounding import rounded, spoken
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 Event = JsonObject
-ATTEMPT = b'{"event": "attempt"'  # how `Journal.write` begins such a line
 CHUNK_BYTES = 1_000_000  # read at a time from a long journal
 
 
@@ -35,7 +34,8 @@ class Journal:
         if not writes:
             return
         if path.exists():
-            self.attempt = _repair(path) + 1
+            _truncate_torn_line(path)
+            self.attempt = 1 + (last_attempt(path) or {"attempt": 0})["attempt"]
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
         self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
 
@@ -94,9 +94,7 @@ def all_events(path: str | Path) -> Iterator[Event]:
 def events_named(path: Path, name: str) -> Iterator[Event]:
     """Iterates over the rare events of a name, without reading those between them."""
     beginning = f'{{"event": "{name}"'.encode()  # as `Journal.write` begins such a line
-    if not path.is_file() or not path.stat().st_size:
-        return
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with _mapped(path) as content:
         start = content.find(beginning)
         while start >= 0:
             yield from read_events(path, start, at_most_bytes=0)[0]
@@ -105,27 +103,28 @@ def events_named(path: Path, name: str) -> Iterator[Event]:
 
 def last_attempt(path: Path) -> Event | None:
     """The line with which the last attempt began, of a journal of any length."""
-    if not path.is_file() or not path.stat().st_size:
-        return None
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = content.rfind(ATTEMPT)
+    with _mapped(path) as content:
+        start = content.rfind(b'{"event": "attempt"')
     events = read_events(path, start, at_most_bytes=0)[0] if start >= 0 else []
     return events[0] if events else None
 
 
-def _repair(path: Path) -> int:
-    """Truncate an incomplete last line, left by a crash, and return the number of attempts so far."""
-    if not path.stat().st_size:
-        return 0
-    # not line by line, which for a million steps would take longer than the rest of the start
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        whole, attempts, found = content.rfind(b"\n") + 1, 0, content.find(ATTEMPT)
-        while 0 <= found < whole:
-            attempts += found == 0 or content[found - 1 : found] == b"\n"
-            found = content.find(ATTEMPT, found + 1)
+def _truncate_torn_line(path: Path) -> None:
+    """Of an attempt that crashed."""
+    with _mapped(path) as content:
+        whole = content.rfind(b"\n") + 1
     if whole < path.stat().st_size:
         os.truncate(path, whole)
-    return attempts
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    """Not line by line, which for a million steps would take longer than the rest of the start."""
+    if not path.is_file() or not path.stat().st_size:
+        yield b""
+    else:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
 
 # --- How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
@@ -172,11 +171,9 @@ def goodput(events: Iterable[Event]) -> dict[str, float]:
     """
     seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
     reached, step, furthest, last = 0, 0, 0, None
+    # the last evaluated step, in earlier attempts and until now: an attempt may only have to evaluate its last step
+    evaluated, seen = -1, -1
     spent: dict[str, float] = {}
-    evaluated, seen = (
-        -1,
-        -1,
-    )  # the last evaluated step, in earlier attempts and until now: an attempt may only have to evaluate its last step
     for event in events:
         if event.get("event") == "attempt" and "began" in event:
             queued = event.get("queued_seconds") or 0.0
@@ -209,7 +206,7 @@ def _share_below(reached: int, first: int, last: int) -> float:
     return min(1.0, max(0.0, (reached - first) / (last - first)))
 
 
-LINE = re.compile(r"\S.*  \d+/(\d+|\?)(  |$)")  # of a progress in a log
+PROGRESS = re.compile(r"\S.*  \d+/(\d+|\?)(  |$)")  # a line of a log
 NEWEST = 0.3  # the weight of the newest steps in the moving average of the speed
 WORKING = ("steps", "data_wait")  # the activities of every step; the others occur now and then
 

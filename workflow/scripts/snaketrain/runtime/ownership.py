@@ -36,7 +36,7 @@ def end_previous_owner(folder: Path) -> None:
     owner, ours = _owner(folder), _ourselves()
     if owner.get("job") and owner["job"] != ours["job"]:
         _end_job(owner["job"], folder)
-    elif not owner.get("job") and owner.get("host") == ours["host"] and owner.get("pid") != ours["pid"]:
+    elif _lives(owner) and owner["pid"] != ours["pid"]:
         _end_process(owner, folder)
 
 
@@ -45,7 +45,7 @@ def sign(folder: Path) -> None:
     owner, ours = _owner(folder), _ourselves()
     if ours["job"] and owner.get("job") == ours["job"] and _start(owner) > _start(ours):
         raise TakenOver(f"{folder}: start {owner['start']} of job {owner['job']} writes here now, so this one, {ours['start']}, ends")
-    write_json(folder / "owner.json", _ourselves())
+    write_json(folder / "owner.json", ours)
 
 
 def is_ours(folder: Path) -> bool:
@@ -65,9 +65,7 @@ def gone(folder: Path, job_is_over: Callable[[str], bool]) -> str | None:
     owner = _owner(folder)
     if owner.get("job"):
         return f"SLURM job {owner['job']} is over" if job_is_over(owner["job"]) else None
-    if owner.get("host") != platform.node() or owner.get("started") is None or start_ticks(owner["pid"]) == owner["started"]:
-        return None
-    return f"process {owner['pid']} on {owner['host']} is gone"
+    return f"process {owner['pid']} on {owner['host']} is gone" if _lives(owner) is False else None
 
 
 def job_of(folder: Path) -> str | None:
@@ -78,9 +76,7 @@ def job_of(folder: Path) -> str | None:
 def living_process(folder: Path) -> int | None:
     """The process on this machine, in no SLURM job, that writes here now."""
     owner = _owner(folder)
-    if owner.get("job") or owner.get("host") != platform.node() or owner.get("started") is None:
-        return None
-    return int(owner["pid"]) if start_ticks(owner["pid"]) == owner["started"] else None
+    return int(owner["pid"]) if _lives(owner) else None
 
 
 def _owner(folder: Path) -> JsonObject:
@@ -89,6 +85,13 @@ def _owner(folder: Path) -> JsonObject:
         return owner
     except (FileNotFoundError, ValueError):
         return {}
+
+
+def _lives(owner: JsonObject) -> bool | None:
+    """None for a SLURM job, and where this machine cannot tell."""
+    if owner.get("job") or owner.get("host") != platform.node() or owner.get("started") is None:
+        return None
+    return start_ticks(owner["pid"]) == owner["started"]
 
 
 @functools.cache  # if torchrun is killed, the parent changes, but the identity must not
@@ -122,15 +125,10 @@ def _end_job(job: str, folder: Path) -> None:
 
 def _end_process(owner: JsonObject, folder: Path) -> None:
     pid = owner["pid"]
-
-    def lives() -> bool:
-        return owner["started"] is not None and start_ticks(pid) == int(owner["started"])
-
-    if lives():
-        logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)
-        os.kill(pid, signal.SIGTERM)
-        if not _wait(lambda: not lives(), f"process {pid}"):
-            os.kill(pid, signal.SIGKILL)
+    logging.warning("%s: process %d still writes here, left over from another workflow; ending it", folder, pid)
+    os.kill(pid, signal.SIGTERM)
+    if not _wait(lambda: not _lives(owner), f"process {pid}"):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _wait(over: Callable[[], bool], what: str) -> bool:
@@ -167,6 +165,13 @@ class Owner:
     @classmethod
     def current(cls) -> "Owner":
         return cls(platform.node(), os.getpid(), start_ticks(os.getpid()), process_space())
+
+    @classmethod
+    def of(cls, line: str) -> "Owner | None":
+        try:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError):
+            return None
 
     def runs(self) -> bool | None:
         """None if this process cannot tell."""
@@ -251,9 +256,8 @@ class Lease:
         """Before each write."""
         if not self.is_ours():
             latest = self._latest()
-            raise LeaseLost(
-                f"{self.path}: {latest.owner if latest else 'its file is gone, so any process'} may write now, and this one ends"
-            )
+            who = latest.owner if latest else "its file is gone, so any process"
+            raise LeaseLost(f"{self.path}: {who} may write now, and this one ends")
 
     def release(self) -> None:
         if not self._ended.is_set():
@@ -275,18 +279,15 @@ class Lease:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def _numbers(self) -> list[int]:
-        endings = (
-            name.removeprefix(f"{self.path.name}.") for name in os.listdir(self.path.parent) if name.startswith(f"{self.path.name}.")
-        )
-        return sorted(int(ending) for ending in endings if ending.isdecimal())
+        names = (name.rpartition(".") for name in os.listdir(self.path.parent))
+        return sorted(int(ending) for name, _, ending in names if name == self.path.name and ending.isdecimal())
 
     def _latest(self) -> Entry | None:
         while numbers := self._numbers():
             with contextlib.suppress(FileNotFoundError), open(self._name(numbers[-1]), encoding="utf-8") as file:
-                first, _, rest = file.read().partition(
-                    "\n"
-                )  # opening it makes NFS ask the server; a plain stat may be answered from memory
-                return Entry(numbers[-1], os.fstat(file.fileno()).st_mtime_ns, owner_in(first), rest == RELEASED)
+                # opening it makes NFS ask the server; a plain stat may be answered from memory
+                first, _, rest = file.read().partition("\n")
+                return Entry(numbers[-1], os.fstat(file.fileno()).st_mtime_ns, Owner.of(first), rest == RELEASED)
         return None
 
     def _create(self, number: int) -> bool:
@@ -318,10 +319,3 @@ class Lease:
             with contextlib.suppress(OSError):
                 os.utime(file)  # the open file, never that of a later owner; the time is the file server's
         os.close(file)
-
-
-def owner_in(line: str) -> Owner | None:
-    try:
-        return Owner(**json.loads(line))
-    except (ValueError, TypeError):
-        return None

@@ -5,13 +5,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from snaketrain.runtime.credentials import hidden, hidden_in
+from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.job_settings import JobSettings, split
-from snaketrain.runtime.journal import as_line, read_events
+from snaketrain.runtime.journal import as_line, last_attempt, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, damage, digest, private, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
@@ -27,36 +26,6 @@ LOADED = "loaded.json"  # what own code has loaded and read: only a finished tra
 MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
 MOST_NAMED = 6  # changes in a message
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
-
-
-@dataclass(frozen=True)
-class Description:
-    """What run.json records besides the settings: for MLflow, and to reproduce a training."""
-
-    run: str
-    paths: dict[str, str]  # of the manifests that the training reads, by role
-    log_every: int
-    device: str
-    experiment: str
-    notes: str
-
-
-class Device(Protocol):
-    @property
-    def type(self) -> str: ...
-
-
-class Execution(Protocol):
-    """The part of a strategy that is recorded: rank, number of processes, device and precision."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def device(self) -> Device: ...
-    @property
-    def precision(self) -> str: ...
 
 
 def execution_options(given: JobSettings) -> list[str]:
@@ -262,58 +231,45 @@ def stopped_by(folder: Path, since: int) -> list[str]:
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
 
 
-def record_start(job: Job, description: Description, inputs: dict[str, str], data: Manifest, started: float, execution: Execution) -> None:
-    """Write run.json: what is known at the start, for MLflow and the comparison."""
+def record_start(
+    job: Job, inputs: dict[str, str], data: Manifest, started: float, described: JsonObject, execution: JsonObject
+) -> None:  # fmt: skip
+    """Write run.json: what is known at the start, for MLflow, the comparison, and to reproduce a training.
+
+    `described`: what the settings do not say, such as the run's name, the paths of the manifests by role, and notes.
+    """
     import torch
 
     git = git_state()
     write_provenance(job.folder, git["dirty"], job.given.code)
-    write_checked(
-        job.folder / "run.json",
-        {
-            FINGERPRINT: fingerprint(job, inputs),
-            EXECUTION_OPTIONS: execution_options(job.given),
-            "run": description.run,
-            "identity": job.identity(inputs),
-            "started": started,
-            "mixed": list(job.mixed),
-            "versions": all_installed(),
-            "settings": [*job.given.settings, *data.settings],
-            "inputs": inputs,
-            "paths": description.paths,
-            "log_every": description.log_every,
-            "device": description.device,
-            "threads": torch.get_num_threads(),
-            "data": {
-                "path": data.path,
-                "content": data.content,
-                "name": data.facts["name"],
-                "examples": data.facts["splits"]["train"]["examples"],
-            },
-            "git": git,
-            "environment": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "host": platform.node(),
-                "processes": execution.world_size,
-                "device": execution.device.type,
-                "precision": execution.precision,
-            },
-            "experiment": hidden(description.experiment),
-            "notes": hidden(description.notes),
+    content = {
+        FINGERPRINT: fingerprint(job, inputs),
+        EXECUTION_OPTIONS: execution_options(job.given),
+        "identity": job.identity(inputs),
+        "started": started,
+        "mixed": list(job.mixed),
+        "versions": all_installed(),
+        "settings": [*job.given.settings, *data.settings],
+        "inputs": inputs,
+        "threads": torch.get_num_threads(),
+        "data": {
+            "path": data.path,
+            "content": data.content,
+            "name": data.facts["name"],
+            "examples": data.facts["splits"]["train"]["examples"],
         },
-        mode=PRIVATE_FILE,
-    )
+        "git": git,
+        "environment": {"python": platform.python_version(), "torch": torch.__version__, "host": platform.node(), **execution},
+        **described,
+        **{name: hidden(described[name]) for name in ("experiment", "notes")},
+    }
+    write_checked(job.folder / "run.json", content, mode=PRIVATE_FILE)
 
 
 def record_failure(folder: Path, cause: str) -> None:
     """Write the last line of a failed training's journal, on rank 0."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
-        last = {
-            "event": "end",
-            "status": "FAILED",
-            "error": cause[:2000],
-        }
-        attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
+        attempt = (last_attempt(folder / "journal.jsonl") or {"attempt": 1})["attempt"]
+        last = {"event": "end", "status": "FAILED", "error": hidden(cause[:2000]), "time": time.time(), "attempt": attempt}
         with open(folder / "journal.jsonl", "a", encoding="utf-8", opener=private) as journal:
-            journal.write(as_line(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}))
+            journal.write(as_line(last))
