@@ -48,7 +48,7 @@ def test_without_a_limit_the_machine_counts(tmp_path, monkeypatch):
     assert use.of_machine and use.peak_mb is None and use.limit_mb > 100
     assert kill_since(use) is None
     found = kill_since(MemoryUse(use.kills - 1, True))
-    assert found.processes == 1 and "perhaps of another job" in str(found)
+    assert found.kills == 1 and "perhaps of another job" in str(found)
 
 
 EATER = "import sys; sys.path.insert(0, sys.argv[1])\nfrom snaketrain.runtime.processes import *\nimport subprocess\n" \

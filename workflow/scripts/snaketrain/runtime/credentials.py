@@ -131,11 +131,8 @@ def _written(text: str) -> Iterator[str]:
 
 def _yaml(text: str) -> str:
     """Of PyYAML without `allow_unicode`: escapes as in Python, but with upper-case digits."""
-    return re.sub(
-        r"\\(x|u|U)((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)[0-9a-f]{8})",
-        lambda match: f"\\{match[1]}{match[2].upper()}",
-        ascii(text)[1:-1],
-    )
+    escape = r"\\(x|u|U)((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)[0-9a-f]{8})"
+    return re.sub(escape, lambda match: f"\\{match[1]}{match[2].upper()}", ascii(text)[1:-1])
 
 
 def encodings(secret: str) -> set[str]:
@@ -148,7 +145,7 @@ def encodings(secret: str) -> set[str]:
         # the first and the last character may have bits of what is around
         middle = code[(before * 8 + 5) // 6 : (before + len(raw)) * 8 // 6]
         found |= {middle, middle.replace("+", "-").replace("/", "_")} if len(middle) >= 7 else set()
-    return found | ({raw.hex(), raw.hex().upper()} if len(raw) >= SHORTEST_CHARACTERS else set())
+    return found | {raw.hex(), raw.hex().upper()}
 
 
 def _any_of(forms: set[str], pattern: Callable[[str], str]) -> re.Pattern[str] | None:
@@ -206,19 +203,23 @@ def _texts(content: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-SHORTEST_TEXT = 4  # of a secret
-
-
 def hidden(text: str) -> str:
     """The text without secrets: those of the environment, and those recognised by their form."""
-    if len(text) < SHORTEST_TEXT:
+    if len(text) < 4:  # shorter than any secret
         return text
     return without_secrets(_of_environment(frozenset(os.environ.items())).hidden(text))
 
 
 def hidden_in(content: Json, name: str = "") -> Json:
     """The same for every text in a JSON value; any text or number under a name such as `password` is hidden."""
-    return _replaced(content, name, hidden)
+    if isinstance(content, dict):
+        return {key: hidden_in(value, str(key)) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [hidden_in(value, name) for value in content]
+    if isinstance(content, str):
+        return HIDDEN if is_secret_name(name, content) else hidden(content)
+    is_number = isinstance(content, int | float) and not isinstance(content, bool)
+    return HIDDEN if is_number and is_secret_name(name, str(content)) else content
 
 
 class Concealing(logging.Filter):
@@ -233,28 +234,10 @@ class Concealing(logging.Filter):
         return True
 
 
-class ConcealingFormatter(logging.Formatter):
-    """Hides secrets in the formatted line, including its traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return hidden(super().format(record))
-
-
 def hide_in_tracebacks() -> None:
     """Of errors that nothing catches, in a process whose output goes to a file as it is."""
     sys.excepthook = lambda *error: print(hidden("".join(traceback.format_exception(*error))), file=sys.stderr)
     threading.excepthook = lambda error: sys.excepthook(error.exc_type, error.exc_value or error.exc_type(), error.exc_traceback)
-
-
-def _replaced(content: Json, name: str, replace: Callable[[str], str]) -> Json:
-    if isinstance(content, dict):
-        return {key: _replaced(value, str(key), replace) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_replaced(value, name, replace) for value in content]
-    if isinstance(content, str):
-        return HIDDEN if is_secret_name(name, content) else replace(content)
-    is_number = isinstance(content, int | float) and not isinstance(content, bool)
-    return HIDDEN if is_number and is_secret_name(name, str(content)) else content
 
 
 @functools.lru_cache(maxsize=8)
@@ -280,11 +263,7 @@ def resolved(content: T) -> T:
 
 def names_in(content: object) -> Iterator[str]:
     """The variables that a content refers to."""
-    if isinstance(content, str):
-        yield from (match[2] for match in VARIABLE.finditer(content) if not match[1])
-    elif isinstance(content, dict | list):
-        for value in content.values() if isinstance(content, dict) else content:
-            yield from names_in(value)
+    yield from (match[2] for text in _texts(content) for match in VARIABLE.finditer(text) if not match[1])
 
 
 def all_set(content: object) -> bool:

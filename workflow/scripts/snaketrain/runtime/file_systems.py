@@ -89,11 +89,11 @@ def explained(error: BaseException, folder: Path) -> BaseException:
     if isinstance(error, SystemExit):  # explained already
         return error
     for each in _with_causes(error):
+        # for a copy, the second file is the one written
+        written = Path((each.filename2 or each.filename or folder) if isinstance(each, OSError) else folder)
         if isinstance(each, OSError) and each.errno in REASONS:
-            return _write_error(
-                each.filename2 or each.filename or folder, REASONS[each.errno]
-            )  # for a copy, the second file is the one written
-        if isinstance(each, PermissionError) and (path := _not_writable(Path(each.filename2 or each.filename or folder))):
+            return _write_error(written, REASONS[each.errno])
+        if isinstance(each, PermissionError) and (path := _not_writable(written)):
             return SystemExit(
                 f"{path}: cannot be written: you have no permission. Change the permissions of {folder}, or move the project, and run the same command again."
             )

@@ -123,7 +123,8 @@ def digest_of_source(source: str | bytes) -> str:
 def digest_of_tree(tree: ast.Module) -> str:
     """Changes the tree."""
     for node in ast.walk(without_type_checking(tree)):
-        _drop_docstring(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
 
 
@@ -131,14 +132,6 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
     """Without what is never run."""
     tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
     return tree
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        node.body = node.body[1:] or [ast.Pass()]
 
 
 def _of_code(path: Path) -> str:

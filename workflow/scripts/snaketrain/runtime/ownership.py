@@ -91,7 +91,7 @@ def _lives(owner: JsonObject) -> bool | None:
     """None for a SLURM job, and where this machine cannot tell."""
     if owner.get("job") or owner.get("host") != platform.node() or owner.get("started") is None:
         return None
-    return start_ticks(owner["pid"]) == owner["started"]
+    return bool(start_ticks(owner["pid"]) == owner["started"])
 
 
 @functools.cache  # if torchrun is killed, the parent changes, but the identity must not

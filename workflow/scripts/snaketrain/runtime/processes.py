@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import re
 import resource
 import signal
 import sys
@@ -24,7 +23,13 @@ class Process:
     def is_alive(self) -> bool:
         if self.started is not None:
             return start_ticks(self.pid) == self.started
-        return not Path("/proc/self/stat").exists() and answers(self.pid)
+        if Path("/proc/self/stat").exists():
+            return False
+        try:  # whether any process has this id
+            os.kill(self.pid, 0)
+        except OSError as error:
+            return isinstance(error, PermissionError)
+        return True
 
 
 def start_ticks(pid: int) -> int | None:
@@ -42,17 +47,6 @@ def process_space() -> str | None:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
-
-
-def answers(pid: int) -> bool:
-    """Whether any process has this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def die_with_parent(parent: int) -> None:
@@ -130,27 +124,27 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
-class MemoryKill:
-    host: str
-    processes: int
-    of_machine: bool  # it may have been another job's process
-    limit_mb: int | None = None
-    peak_mb: int | None = None
+class MemoryKill(MemoryUse):
+    """Of as many processes as `kills`; where it is of the machine, they may have been another job's."""
+
+    host: str = ""
 
     def __str__(self) -> str:
         whose = "of the machine, perhaps of another job," if self.of_machine else "of this job"
         known = {"limit": self.limit_mb, "peak": self.peak_mb}
         amounts = ", ".join(f"{name} {amount} MB" for name, amount in known.items() if amount is not None)
-        killed = "1 process" if self.processes == 1 else f"{self.processes} processes"
+        killed = "1 process" if self.kills == 1 else f"{self.kills} processes"
         return f"the kernel killed {killed} {whose} on {self.host} for memory" + (f" ({amounts})" if amounts else "")
 
 
 def memory_use() -> MemoryUse:
     groups = own_cgroups()
-    kills = next((count for group in groups if (count := kills_in(group)) is not None), None)
+    counts = (number_in(group / name, "oom_kill") for group in groups for name in ("memory.events", "memory.oom_control"))
+    kills = next((count for count in counts if count is not None), None)
     limits = [(limit, group) for group in groups if (limit := megabytes(group, "memory.max", "memory.limit_in_bytes")) is not None]
     if kills is None or not limits:
-        return MemoryUse(kills_on_machine(), of_machine=True, limit_mb=memory_of_machine())
+        machine_kb = number_in(Path("/proc/meminfo"), "MemTotal:")
+        return MemoryUse(number_in(Path("/proc/vmstat"), "oom_kill") or 0, of_machine=True, limit_mb=machine_kb and machine_kb // 1024)
     limit, group = min(limits, key=lambda found: found[0])
     return MemoryUse(kills, False, limit, megabytes(group, "memory.peak", "memory.max_usage_in_bytes"))
 
@@ -159,7 +153,7 @@ def kill_since(before: MemoryUse) -> MemoryKill | None:
     now = memory_use()
     if now.kills <= before.kills or now.of_machine != before.of_machine:
         return None
-    return MemoryKill(platform.node(), now.kills - before.kills, now.of_machine, now.limit_mb, now.peak_mb)
+    return MemoryKill(now.kills - before.kills, now.of_machine, now.limit_mb, now.peak_mb, platform.node())
 
 
 def own_cgroups() -> list[Path]:
@@ -173,12 +167,9 @@ def own_cgroups() -> list[Path]:
     return found
 
 
-def kills_in(group: Path) -> int | None:
-    for name in ("memory.events", "memory.oom_control"):
-        for line in lines_of(group / name):
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+def number_in(path: Path, name: str) -> int | None:
+    """Of the line of this name."""
+    return next((int(line.split()[1]) for line in lines_of(path) if line.startswith(f"{name} ")), None)
 
 
 def megabytes(group: Path, *names: str) -> int | None:
@@ -188,15 +179,6 @@ def megabytes(group: Path, *names: str) -> int | None:
         if text.isdecimal() and int(text) < UNLIMITED_BYTES:
             return int(text) // 2**20
     return None
-
-
-def kills_on_machine() -> int:
-    return next((int(line.split()[1]) for line in lines_of(Path("/proc/vmstat")) if line.startswith("oom_kill ")), 0)
-
-
-def memory_of_machine() -> int | None:
-    found = [re.match(r"MemTotal:\s+(\d+) kB", line) for line in lines_of(Path("/proc/meminfo"))]
-    return next((int(match[1]) // 1024 for match in found if match), None)
 
 
 def lines_of(path: Path) -> list[str]:

@@ -88,26 +88,9 @@ def git(*words: str) -> str | None:
 
 # --- The versions of the packages that compute results: recorded with each result, and compared with those that are installed now.
 
-# by the name of the package, its module
-COMPUTING = {
-    "torch": "torch",
-    "triton": "triton",
-    "torchao": "torchao",
-    "transformers": "transformers",
-    "tokenizers": "tokenizers",
-    "peft": "peft",
-    "fairscale": "fairscale",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "pandas": "pandas",
-    "pyarrow": "pyarrow",
-    "scikit-learn": "sklearn",
-    "statsmodels": "statsmodels",
-    "torchmetrics": "torchmetrics",
-    "rouge-score": "rouge_score",
-    "sacrebleu": "sacrebleu",
-    "optuna": "optuna",
-}
+COMPUTING = ("torch", "triton", "torchao", "transformers", "tokenizers", "peft", "fairscale", "numpy", "scipy", "pandas", "pyarrow",
+             "scikit-learn", "statsmodels", "torchmetrics", "rouge-score", "sacrebleu", "optuna")  # fmt: skip
+MODULES = {"scikit-learn": "sklearn", "rouge-score": "rouge_score"}  # of the others, the module has the package's name
 MOST_NAMED = 4  # packages in a line
 
 
@@ -126,7 +109,7 @@ def all_installed() -> dict[str, str]:
 
 def in_use() -> dict[str, str]:
     """Those that this process has imported."""
-    return {name: version for name, module in COMPUTING.items() if module in sys.modules and (version := installed(name))}
+    return {name: version for name in COMPUTING if MODULES.get(name, name) in sys.modules and (version := installed(name))}
 
 
 def differing(recorded: Mapping[str, str]) -> dict[str, tuple[str, str]]:

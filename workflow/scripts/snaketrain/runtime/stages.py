@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -59,21 +59,11 @@ class Job:
         lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt.
         """
         versions = in_use() | imported_packages() if versions is None else versions
-        stage, settings = self.given.stage, self.given.settings
-        loaded, recorded = loaded_files(), [each for each in self.given.code if each.startswith(RECORDED)]
+        stage, recorded = self.given.stage, [each for each in self.given.code if each.startswith(RECORDED)]
         made = Manifest(
-            stage,
-            self.identity(inputs),
-            settings,
-            inputs,
-            digests(self.folder, files) | dict(written),
-            facts,
-            started,
-            loaded=loaded,
-            recorded=recorded,
-            versions=versions,
-        )
-        made = replace(made, logs=log_digests(self.folder, logs))
+            stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written), facts, started,
+            logs=log_digests(self.folder, logs), loaded=loaded_files(), recorded=recorded, versions=versions,
+        )  # fmt: skip
         earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):
             write_manifest(self.folder / MADE_BEFORE, made)
