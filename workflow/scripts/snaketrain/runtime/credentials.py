@@ -59,9 +59,10 @@ def secrets_in(environment: Mapping[str, str]) -> set[str]:
         without_secrets(value, found)
         sure = is_sure_name(name)
         if name in used and not HARMLESS.fullmatch(name):
-            found |= {value} if len(value) >= 4 else set()
+            found.add(value)
         elif sure:
-            found |= {value} if _is_long_enough(value) else set()
+            # a short word or number occurs in any text
+            found |= {value} if len(value) >= SHORTEST_CHARACTERS or not (value.isalpha() or value.isdigit()) else set()
         elif PERHAPS_SECRET.search(name) and (login := WITHIN.fullmatch(value)):
             found |= {value, login[1]}
         elif PERHAPS_SECRET.search(name) or not HARMLESS.fullmatch(name):
@@ -89,24 +90,6 @@ def is_ordinary(value: str) -> bool:
 def is_sure_name(name: str) -> bool:
     """Whether a variable of this name holds a secret whatever its value looks like."""
     return bool(SECRET.search(name)) and name not in ("PWD", "OLDPWD")
-
-
-class Pattern:
-    """Finds secrets in a text, in every form. Most texts have none: that is found out by looking for a piece of each form."""
-
-    def __init__(self, secrets: set[str]):
-        plain = {form for secret in secrets for form in written_forms(secret)}
-        encoded = {form for secret in secrets for form in encodings(secret)} - plain
-        pieces = {max(re.split(r"\s+", form), key=len) for form in plain} | encoded
-        self.pieces = tuple(piece for piece in pieces if piece and not any(other != piece and other in piece for other in pieces))
-        self.plain = _any_of(plain, _bounded)
-        self.encoded = _any_of(encoded, lambda form: rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]*?{re.escape(form)}[A-Za-z0-9+/_-]*={{0,2}}")
-
-    def hidden(self, text: str) -> str:
-        if any(piece in text for piece in self.pieces):
-            text = self.plain.sub(HIDDEN, text) if self.plain else text
-            text = self.encoded.sub(HIDDEN, text) if self.encoded else text
-        return text
 
 
 def written_forms(secret: str) -> set[str]:
@@ -148,10 +131,10 @@ def encodings(secret: str) -> set[str]:
     return found | {raw.hex(), raw.hex().upper()}
 
 
-def _any_of(forms: set[str], pattern: Callable[[str], str]) -> re.Pattern[str] | None:
+def _any_of(forms: set[str], pattern: Callable[[str], str]) -> re.Pattern[str]:
     # longer ones first, since a shorter one may be part of them
     ordered = sorted(forms, key=lambda form: (-len(form), form))
-    return re.compile("|".join(map(pattern, ordered))) if ordered else None
+    return re.compile("|".join(map(pattern, ordered)) or "(?!)")  # without forms it never matches
 
 
 def _bounded(value: str) -> str:
@@ -160,11 +143,6 @@ def _bounded(value: str) -> str:
     if value.isalpha() or value.isdigit() or (len(value) < 10 and value.isalnum()):
         return rf"(?<![A-Za-z0-9.]){plain}(?![A-Za-z0-9])"
     return plain
-
-
-def _is_long_enough(value: str) -> bool:
-    """A short word or number occurs in any text."""
-    return len(value) >= SHORTEST_CHARACTERS or (len(value) >= 4 and not value.isalpha() and not value.isdigit())
 
 
 def _is_path(value: str) -> bool:
@@ -207,7 +185,11 @@ def hidden(text: str) -> str:
     """The text without secrets: those of the environment, and those recognised by their form."""
     if len(text) < 4:  # shorter than any secret
         return text
-    return without_secrets(_of_environment(frozenset(os.environ.items())).hidden(text))
+    pieces, patterns = _patterns(frozenset(os.environ.items()))
+    if any(piece in text for piece in pieces):
+        for pattern in patterns:
+            text = pattern.sub(HIDDEN, text)
+    return without_secrets(text)
 
 
 def hidden_in(content: Json, name: str = "") -> Json:
@@ -241,8 +223,15 @@ def hide_in_tracebacks() -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _of_environment(environment: frozenset[tuple[str, str]]) -> Pattern:
-    return Pattern(secrets_in(dict(environment)))
+def _patterns(environment: frozenset[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
+    """Pieces, of which a text has one if it has a secret in any form, so that most texts are ruled out quickly; and the patterns of secrets."""
+    secrets = secrets_in(dict(environment))
+    plain = {form for secret in secrets for form in written_forms(secret)}
+    encoded = {form for secret in secrets for form in encodings(secret)} - plain
+    pieces = {max(re.split(r"\s+", form), key=len) for form in plain} | encoded
+    around = r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]*?{}[A-Za-z0-9+/_-]*={{0,2}}"
+    patterns = (_any_of(plain, _bounded), _any_of(encoded, lambda form: around.format(re.escape(form))))
+    return tuple(piece for piece in pieces if piece and not any(other != piece and other in piece for other in pieces)), patterns
 
 
 VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # $${NAME} is the text ${NAME}

@@ -15,23 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-NETWORK = (
-    "nfs",
-    "nfs4",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "fhgfs",
-    "ceph",
-    "glusterfs",
-    "cifs",
-    "smb3",
-    "9p",
-    "afs",
-    "orangefs",
-    "wekafs",
-    "panfs",
-)
+NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs", "cifs", "smb3", "9p", "afs", "orangefs", "wekafs",
+           "panfs")  # fmt: skip
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -90,13 +75,12 @@ def explained(error: BaseException, folder: Path) -> BaseException:
         return error
     for each in _with_causes(error):
         # for a copy, the second file is the one written
-        written = Path((each.filename2 or each.filename or folder) if isinstance(each, OSError) else folder)
+        written = (each.filename2 or each.filename or folder) if isinstance(each, OSError) else folder
         if isinstance(each, OSError) and each.errno in REASONS:
             return _write_error(written, REASONS[each.errno])
-        if isinstance(each, PermissionError) and (path := _not_writable(written)):
-            return SystemExit(
-                f"{path}: cannot be written: you have no permission. Change the permissions of {folder}, or move the project, and run the same command again."
-            )
+        if isinstance(each, PermissionError) and (path := _not_writable(Path(written))):
+            remedy = f"Change the permissions of {folder}, or move the project, and run the same command again."
+            return SystemExit(f"{path}: cannot be written: you have no permission. {remedy}")
         # some libraries keep only the message, and others not even that
         if reason := next((reason for number, reason in REASONS.items() if os.strerror(number) in str(each)), None):
             return _write_error(folder, reason)

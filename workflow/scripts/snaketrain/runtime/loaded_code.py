@@ -223,8 +223,8 @@ def _see_open(path: object, mode: object, flags: object) -> None:
     if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
         _written.add(name)
         return
-    files = _opened.get(folder, {})
-    if name not in files and len(files) <= MANY and not _is_special(name) and _called_by_own_code(sys._getframe(2)):
+    files, special = _opened.get(folder, {}), os.path.exists(name) and not os.path.isfile(name)  # a folder, a pipe or a device
+    if name not in files and len(files) <= MANY and not special and _called_by_own_code(sys._getframe(2)):
         _opened.setdefault(folder, {})[name] = _stamp(name)
 
 
@@ -255,11 +255,6 @@ def _stamp(path: str) -> list[int] | None:
     with suppress(OSError):
         return stamp(os.stat(path))
     return None
-
-
-def _is_special(path: str) -> bool:
-    """A folder, a pipe or a device."""
-    return os.path.exists(path) and not os.path.isfile(path)
 
 
 # --- packages

@@ -98,33 +98,32 @@ class Ranks:
 class Worker(threading.Thread):
     """Not a daemon: if the training fails, saving still completes."""
 
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # also SystemExit, which a thread would swallow
+            self.error = error
+
 
 class Background:
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._worker = Worker()
 
     def start(self, work: Callable[[], None]) -> None:
         self.finish()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # also SystemExit, which a thread would swallow
-                self._error = error
-
-        self._thread = Worker(target=run, name="background")
-        self._thread.start()
+        self._worker = Worker(target=work, name="background")
+        self._worker.start()
 
     def finish(self) -> None:
         """Wait for the work."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        if self._worker.ident:  # it was started
+            self._worker.join()
         self.raise_error()
 
     def raise_error(self) -> None:
-        error, self._error = self._error, None
+        error, self._worker.error = self._worker.error, None
         if error:
             raise error
 
@@ -204,17 +203,15 @@ def bind(ranks: Ranks) -> None:
         return
     allowed, topology = os.sched_getaffinity(0), Topology()
     if ranks.local is None or not ranks.on_this_machine:
-        return print(
-            f"warning: compute.bind: rank {ranks.rank} does not know its local rank, so it is not bound", file=sys.stderr, flush=True
-        )
-    gpus = [topology.node_of_gpu(bus) for bus in visible_gpus()]
-    cores = cores_of(ranks.local, ranks.on_this_machine, topology.cores(allowed), topology, gpus)
-    if not cores:
-        return print(
-            f"warning: compute.bind: {len(allowed)} CPUs are too few to bind {ranks.on_this_machine} ranks", file=sys.stderr, flush=True
-        )
-    os.sched_setaffinity(0, cores)
-    print(f"rank {ranks.rank} is bound to CPUs {','.join(map(str, sorted(cores)))}", file=sys.stderr, flush=True)
+        outcome = f"warning: compute.bind: rank {ranks.rank} does not know its local rank, so it is not bound"
+    elif cores := cores_of(
+        ranks.local, ranks.on_this_machine, topology.cores(allowed), topology, [topology.node_of_gpu(bus) for bus in visible_gpus()]
+    ):
+        os.sched_setaffinity(0, cores)
+        outcome = f"rank {ranks.rank} is bound to CPUs {','.join(map(str, sorted(cores)))}"
+    else:
+        outcome = f"warning: compute.bind: {len(allowed)} CPUs are too few to bind {ranks.on_this_machine} ranks"
+    print(outcome, file=sys.stderr, flush=True)
 
 
 def cores_of(rank: int, ranks: int, cores: list[list[int]], topology: Topology, gpus: list[int | None]) -> list[int]:
