@@ -69,7 +69,7 @@ def arguments(
 ) -> list[str]:
     from snaketrain.config.runs import strings
     from snaketrain.config.schema import Model, Train
-    from snaketrain.runtime.job_settings import settings_words
+    from snaketrain.runtime.stages import settings_words
 
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))
     settings += strings("model", Model(use="transformers.BertForSequenceClassification", arguments={**SMALL, **model}))

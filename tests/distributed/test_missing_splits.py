@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score
 
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.stages import settings_words
 
 USUAL = {"labels": {"0": "unkind", "1": "kind"}, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
 

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 
 from snaketrain.config.schema import Data, Model
 from snaketrain.data.loading.item_splits import prepare_items
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest
+from snaketrain.runtime.stages import settings_words
 from snaketrain.runtime.strict_json import with_checksum
 
 EXAMPLES = REPOSITORY / "config/examples"

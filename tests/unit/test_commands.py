@@ -17,8 +17,8 @@ from snaketrain.orchestration.names import plain_name, source_name
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.unfinished import comparison_without
 from snaketrain.runtime import processes
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.processes import MemoryUse
+from snaketrain.runtime.stages import JobSettings
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"

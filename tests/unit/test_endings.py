@@ -8,7 +8,7 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.stages import settings_words
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # what blocks a process's exit: a destructor, as torch's gloo group sometimes does, and a thread of a pool

@@ -17,8 +17,8 @@ from snaketrain.data.text import split_files
 from snaketrain.data.text.preparing import prepare
 from snaketrain.data.tokenization.files import copy_tokenizer, pad_token_id
 from snaketrain.data.tokenization.parallel import PROCESSES_FROM_BYTES
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.stages import settings_words
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
 CLASSES = {"0": "negative", "1": "positive"}

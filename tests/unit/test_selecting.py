@@ -14,8 +14,8 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Train
 from snaketrain.evaluation.comparing import curves, points
 from snaketrain.runtime import manifests
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest, digests, file_digest, read_manifest, write_manifest
+from snaketrain.runtime.stages import JobSettings
 
 KEPT = {8: 0.70, 12: 0.75}
 

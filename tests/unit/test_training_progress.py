@@ -3,7 +3,7 @@
 import pytest
 
 from snaketrain.runtime.journal import TrainingProgress, duration
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 
 @pytest.fixture

@@ -206,8 +206,7 @@ def test_the_listed_modules_exist():
 
 
 def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
-    from snaketrain.runtime.job_settings import JobSettings
-    from snaketrain.runtime.stages import Job
+    from snaketrain.runtime.stages import Job, JobSettings
     from train_model import observing_files
 
     monkeypatch.chdir(tmp_path)

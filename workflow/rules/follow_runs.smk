@@ -5,7 +5,7 @@ from snaketrain.orchestration.unfinished import print_comparison
 from snaketrain.orchestration.follower import FollowerProcess
 from snaketrain.orchestration.reasons import note_reasons
 from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs
-from snaketrain.runtime.job_settings import remove_unused
+from snaketrain.runtime.stages import remove_unused
 from snaketrain.runtime.manifests import make_private_folder
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)

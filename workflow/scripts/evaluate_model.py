@@ -6,11 +6,11 @@ from functools import partial
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.job_settings import by_key
 from snaketrain.runtime.manifests import Manifest, read_manifest, verify
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
 from snaketrain.runtime.ranks import Ranks, leave
+from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject
 
 

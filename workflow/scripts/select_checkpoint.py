@@ -14,7 +14,7 @@ from snaketrain.runtime import stages
 from snaketrain.runtime.journal import all_events
 from snaketrain.runtime.manifests import Manifest, adopt, digests, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 from snaketrain.tasks.metric_names import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated

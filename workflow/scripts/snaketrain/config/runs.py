@@ -18,7 +18,7 @@ from snaketrain.config.schema import Section, Settings
 from snaketrain.config.searches import search_problems
 from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.validating import Validated, validated
-from snaketrain.runtime.job_settings import flattened, join, nested
+from snaketrain.runtime.stages import flattened, join, nested
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 SECTIONS = tuple(Settings.model_fields)

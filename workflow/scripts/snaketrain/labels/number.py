@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from snaketrain.data.cells import as_text
 from snaketrain.data.sources.data_issues import RARE
 from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 if TYPE_CHECKING:
     import numpy as np

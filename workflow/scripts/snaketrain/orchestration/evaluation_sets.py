@@ -6,7 +6,7 @@ from typing import NamedTuple
 from snaketrain.config.runs import strings
 from snaketrain.config.schema import Data, EvaluationSet, Examples, Settings, Source
 from snaketrain.orchestration.names import data_name, set_name, source_name
-from snaketrain.runtime.job_settings import join
+from snaketrain.runtime.stages import join
 
 TEST = "test"
 

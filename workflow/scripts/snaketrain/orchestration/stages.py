@@ -14,9 +14,8 @@ from snaketrain.orchestration.inspection.task_metrics import train_settings
 from snaketrain.orchestration.names import initial, source_name
 from snaketrain.orchestration.own_files import class_files, content, dataset_classes, of_splits, uses_in
 from snaketrain.orchestration.shards import dataset_of, shard_of
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.loaded_code import changed_files, with_recorded
-from snaketrain.runtime.stages import previous_manifest
+from snaketrain.runtime.stages import JobSettings, previous_manifest
 from snaketrain.tasks.metric_names import is_short
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from snaketrain.config.references import PACKAGE, NotFound, find
 from snaketrain.config.schema import Settings, Train
 from snaketrain.orchestration.inspection.definitions import Class, class_and_bases, class_attribute, definition_of
-from snaketrain.runtime.job_settings import join
 from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.stages import join
 from snaketrain.training import schedules
 
 

@@ -17,8 +17,7 @@ from types import MappingProxyType
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.manifests import private
-from snaketrain.runtime.rounding import rounded, spoken
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.strict_json import Json, JsonObject, rounded, spoken
 
 Event = JsonObject
 CHUNK_BYTES = 1_000_000  # read at a time from a long journal

@@ -13,10 +13,9 @@ from pathlib import Path
 import yaml
 
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.job_settings import by_key
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
 # the settings that a reader asks for first, with those below them
 MATTER = (

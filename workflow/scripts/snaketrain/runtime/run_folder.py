@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.job_settings import JobSettings, split
 from snaketrain.runtime.journal import as_line, last_attempt, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
 from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, damage, digest, private, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
 from snaketrain.runtime.provenance import all_installed, differing, git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.stages import Job, previous_manifest, versions_of
+from snaketrain.runtime.stages import Job, JobSettings, previous_manifest, split, versions_of
 from snaketrain.runtime.strict_json import JsonObject
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows

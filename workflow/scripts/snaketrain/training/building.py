@@ -20,7 +20,7 @@ from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
 from snaketrain.runtime.credentials import resolved
-from snaketrain.runtime.job_settings import join
+from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy

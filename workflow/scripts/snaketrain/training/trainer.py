@@ -11,8 +11,8 @@ from snaketrain.config.runs import strings
 from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.opening import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
-from snaketrain.runtime.job_settings import join
 from snaketrain.runtime.run_folder import deciding_settings
+from snaketrain.runtime.stages import join
 from snaketrain.strategies.base import LossSums, Objective, Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits
