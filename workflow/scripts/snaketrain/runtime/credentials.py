@@ -147,12 +147,12 @@ def _bounded(value: str) -> str:
 
 def _is_path(value: str) -> bool:
     """Paths, separated by colons, whose first folder exists."""
-    parts = [part for part in value.split(":") if part]
-    first = [part.split("/")[:2] for part in parts]
-    return bool(parts) and all(
-        part.startswith(("~", "./", "../")) or (len(words) == 2 and not words[0] and os.path.isdir(f"/{words[1]}"))
-        for part, words in zip(parts, first, strict=True)
-    )
+
+    def exists(path: str) -> bool:
+        return path.startswith(("~", "./", "../")) or (path.startswith("/") and os.path.isdir(f"/{path.split('/')[1]}"))
+
+    paths = [path for path in value.split(":") if path]
+    return bool(paths) and all(map(exists, paths))
 
 
 def _parts(value: str, of_secret_name: bool) -> Iterator[str]:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
@@ -24,11 +23,9 @@ CHUNK_BYTES = 1_000_000  # read at a time from a long journal
 
 
 class Journal:
-    def __init__(
-        self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] = MappingProxyType({})
-    ):
+    def __init__(self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] | None = None):
         """`check` raises if this process must not write any more; `about` is recorded with the start of this attempt."""
-        self.writes, self.attempt, self.check, self.about = writes, 1, check, about
+        self.writes, self.attempt, self.check, self.about = writes, 1, check, about or {}
         self.listeners: list[Callable[[Event], None]] = []  # called with each event that was written
         if not writes:
             return

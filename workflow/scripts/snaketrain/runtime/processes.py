@@ -63,22 +63,20 @@ PER_RANK = 4  # connections of each rank to the rendezvous store: one of gloo, o
 OWN = 256  # what the process has open besides
 
 
-def needed(world_size: int) -> int:
-    """The number of open files of the process that hosts the rendezvous store; all others need a few dozen."""
-    return PER_RANK * world_size + OWN
-
-
 def raise_limit(world_size: int) -> str | None:
-    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed(world_size) <= soft or soft == resource.RLIM_INFINITY:
+    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough.
+
+    Only the process that hosts the rendezvous store needs so many open files; all others need a few dozen.
+    """
+    needed, (soft, hard) = PER_RANK * world_size + OWN, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
         return None
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard == resource.RLIM_INFINITY or hard >= needed(world_size):
+    if hard == resource.RLIM_INFINITY or hard >= needed:
         return None
     return (
-        f"{world_size} ranks may need {needed(world_size)} open files in the process that they all connect to, and the limit is {hard}. If the "
+        f"{world_size} ranks may need {needed} open files in the process that they all connect to, and the limit is {hard}. If the "
         "training cannot start, ask the administrator of this machine for a higher one (`ulimit -Hn`)."
     )
 
@@ -161,7 +159,8 @@ def own_cgroups() -> list[Path]:
     found = []
     for line in lines_of(Path("/proc/self/cgroup")):
         _, controllers, path = line.split(":", 2)
-        for root in [CGROUPS / "memory"] if "memory" in controllers.split(",") else [] if controllers else [CGROUPS]:
+        if not controllers or "memory" in controllers.split(","):
+            root = CGROUPS / "memory" if controllers else CGROUPS
             group = root / path.lstrip("/")
             found += [each for each in (group, *group.parents) if each.is_relative_to(root) and each.is_dir()]
     return found

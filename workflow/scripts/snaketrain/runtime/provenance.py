@@ -15,7 +15,7 @@ from pathlib import Path
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.manifests import PRIVATE_FILE, write_text
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
@@ -91,7 +91,6 @@ def git(*words: str) -> str | None:
 COMPUTING = ("torch", "triton", "torchao", "transformers", "tokenizers", "peft", "fairscale", "numpy", "scipy", "pandas", "pyarrow",
              "scikit-learn", "statsmodels", "torchmetrics", "rouge-score", "sacrebleu", "optuna")  # fmt: skip
 MODULES = {"scikit-learn": "sklearn", "rouge-score": "rouge_score"}  # of the others, the module has the package's name
-MOST_NAMED = 4  # packages in a line
 
 
 @cache
@@ -109,7 +108,7 @@ def all_installed() -> dict[str, str]:
 
 def in_use() -> dict[str, str]:
     """Those that this process has imported."""
-    return {name: version for name in COMPUTING if MODULES.get(name, name) in sys.modules and (version := installed(name))}
+    return {name: version for name, version in all_installed().items() if MODULES.get(name, name) in sys.modules}
 
 
 def differing(recorded: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -120,8 +119,7 @@ def differing(recorded: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def described(found: Mapping[str, tuple[str, str]]) -> str:
     """`torch 2.13.0 (now 2.14.0), numpy 2.3.0 (now 2.4.0)`."""
-    named = [f"{name} {before} (now {now})" for name, (before, now) in sorted(found.items())]
-    return ", ".join(named[:MOST_NAMED]) + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
+    return shortened([f"{name} {before} (now {now})" for name, (before, now) in sorted(found.items())], most=4)
 
 
 def one_after_the_other(attempts: Iterable[Mapping[str, str]]) -> dict[str, str]:

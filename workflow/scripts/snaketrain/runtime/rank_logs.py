@@ -128,15 +128,15 @@ def report_failure(what: str, logs: Path, error: BaseException) -> str:
         logging.error(message)
         return mine.cause
     folder = logs / "failed" / digest([os.environ.get(name) for name in OF_ONE_START])[:8]
-    first = _first(folder, mine)
+    first, report = _first(folder, mine), folder / f"rank-{mine.rank}.txt"
     if first == mine:
-        _write_report(folder, message)
+        _write_report(report, message)
         _print(f"{mine.sentence}\n" if mine.lost_peer else f"rank {mine.rank} on {mine.host} failed first. {message}")
     elif mine.lost_peer or mine.place == first.place:
         logging.info("rank %d ends because of rank %d on %s: %s", mine.rank, first.rank, first.host, first.cause)
     else:
-        _write_report(folder, message)
-        _print(f"{mine.sentence} (after rank {first.rank}; {folder / _file(mine.rank)})")
+        _write_report(report, message)
+        _print(f"{mine.sentence} (after rank {first.rank}; {report})")
     return first.sentence
 
 
@@ -163,15 +163,9 @@ def _first(folder: Path, mine: Failure) -> Failure:
     return mine
 
 
-def _write_report(folder: Path, message: str) -> None:
-    with suppress(OSError):
-        text = "\n".join([*_last_lines, hidden(message)])
-        with open(folder / _file(Ranks.of_environment().rank), "w", encoding="utf-8", opener=private) as file:
-            file.write(f"{text}\n")
-
-
-def _file(rank: int) -> str:
-    return f"rank-{rank}.txt"
+def _write_report(path: Path, message: str) -> None:
+    with suppress(OSError), open(path, "w", encoding="utf-8", opener=private) as file:
+        file.write("\n".join([*_last_lines, hidden(message), ""]))
 
 
 def _print(text: str) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, TypeAlias, TypeGuard
 
@@ -88,6 +88,12 @@ def rounded(value: object, digits: int = 3) -> str:
         return f"{value:.2g}"
     exact = Decimal(f"{value:.12g}")  # as people write the number, not the nearest binary one, which may be just below
     return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def spoken(metric: str) -> str:
