@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.file_systems import explained
@@ -90,17 +89,15 @@ class JobSettings:
         return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"
 
     def store(self, name: str = "", folder: Path = FOLDER) -> Path:
-        path, text = self.path(name, folder), strict_json.with_checksum(self._content())
+        code = dict(string.removeprefix(CODE).rsplit("=", 1) for string in self.code)
+        content = {"stage": self.stage, "settings": nested(self.settings), "code": code}
+        path, text = self.path(name, folder), strict_json.with_checksum(content)
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text, PRIVATE_FILE)
         else:
             with suppress(OSError):
                 os.utime(path)  # it is used
         return path
-
-    def _content(self) -> JsonObject:
-        code = dict(string.removeprefix(CODE).rsplit("=", 1) for string in self.code)
-        return {"stage": self.stage, "settings": nested(self.settings), "code": code}
 
     @classmethod
     def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
@@ -156,7 +153,7 @@ class Job:
 
     def finish(
         self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
-        logs: Sequence[str] = (), written: Mapping[str, str] = MappingProxyType({}),
+        logs: Sequence[str] = (), written: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
 
@@ -166,7 +163,7 @@ class Job:
         versions = in_use() | imported_packages() if versions is None else versions
         stage, recorded = self.given.stage, [each for each in self.given.code if each.startswith(RECORDED)]
         made = Manifest(
-            stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written), facts, started,
+            stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written or {}), facts, started,
             logs=log_digests(self.folder, logs), loaded=loaded_files(), recorded=recorded, versions=versions,
         )  # fmt: skip
         earlier = previous_manifest(self.folder)
