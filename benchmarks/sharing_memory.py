@@ -29,10 +29,12 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(SCRIPTS)]
 from pipeline.workspace import prepared  # noqa: E402
 
 from snaketrain.config.runs import strings  # noqa: E402
-from snaketrain.config.schema import Model, Source, Train  # noqa: E402
-from snaketrain.runtime.job_settings import settings_words  # noqa: E402
+from snaketrain.config.schema import Source  # noqa: E402
+from snaketrain.config.schema.model import Model  # noqa: E402
+from snaketrain.config.schema.train import Train  # noqa: E402
 from snaketrain.runtime.journal import read_events  # noqa: E402
 from snaketrain.runtime.manifests import read_manifest  # noqa: E402
+from snaketrain.runtime.stages import settings_words  # noqa: E402
 
 PROCESSES, POLL_SECONDS, DEADLINE_SECONDS = 4, 0.005, 600
 # freed memory is returned at once: otherwise the result would depend on the order of allocations

@@ -25,7 +25,8 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from snaketrain.config.schema import Model, Train  # noqa: E402
+from snaketrain.config.schema.model import Model  # noqa: E402
+from snaketrain.config.schema.train import Train  # noqa: E402
 from snaketrain.data.loading.batches import Batches  # noqa: E402
 from snaketrain.data.loading.examples import Splits  # noqa: E402
 from snaketrain.runtime.processes import Stopping  # noqa: E402
@@ -33,9 +34,10 @@ from snaketrain.strategies.single import Single  # noqa: E402
 from snaketrain.tasks.base import Task  # noqa: E402
 from snaketrain.training.building import build, make_train_state  # noqa: E402
 from snaketrain.training.callbacks import default_callbacks  # noqa: E402
+from snaketrain.training.journals import open_journals  # noqa: E402
 from snaketrain.training.options import TrainerOptions  # noqa: E402
 from snaketrain.training.plan import Plan  # noqa: E402
-from snaketrain.training.trainer import Trainer, open_journals  # noqa: E402
+from snaketrain.training.trainer import Trainer  # noqa: E402
 
 GOALS = {"small": 1.10, "MiniLM": 1.02}
 WIDTH = 64  # of the small model

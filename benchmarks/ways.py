@@ -26,7 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPTS = REPOSITORY / "workflow/scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from snaketrain.orchestration import commands, launching  # noqa: E402
+from snaketrain.cli import commands  # noqa: E402
+from snaketrain.orchestration import launching  # noqa: E402
 from snaketrain.orchestration.pipeline import Pipeline  # noqa: E402
 from snaketrain.runtime.journal import all_events  # noqa: E402
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from snaketrain.tasks.base import Batch, Modules, Objective, Task
+from snaketrain.data.loading.training_data import Batch
+from snaketrain.tasks.base import Modules, Objective, Task
 
 MODES, NOISE = 8, 8
 

@@ -12,9 +12,10 @@ from distributed import forking
 from pipeline.warm_python import warm_python
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Model, Train
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.stages import settings_words
 
 REPOSITORY = Path(__file__).parents[2]
 MODEL = Model(

@@ -9,9 +9,9 @@ import pytest
 from distributed.running import interrupted, losses, run_stage, start, train
 from safetensors.numpy import load_file
 
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import file_digest, read_manifest
+from snaketrain.runtime.stages import settings_words
 from snaketrain.training.checkpoints.exported import exported_files
 from snaketrain.training.checkpoints.exporting import export_weights
 

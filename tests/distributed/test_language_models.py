@@ -10,10 +10,12 @@ from distributed.running import losses, run_stage, train
 from grammar import END, write_texts, write_word_tokenizer
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, Model, Source
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.config.schema import Source
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.model import Model
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.stages import settings_words
 
 LLAMA = Model(
     use="transformers.LlamaForCausalLM",

@@ -10,11 +10,12 @@ import pytest
 from distributed.running import MODEL, REPOSITORY
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Compute, Train
+from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema.train import Train
 from snaketrain.orchestration import launching
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.stages import settings_words
 
 
 def start(compute: Compute, data: Path, folder: Path) -> subprocess.CompletedProcess:

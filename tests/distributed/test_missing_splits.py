@@ -11,9 +11,13 @@ from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.config.schema import Source
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.evaluation import EvaluationSet
+from snaketrain.config.schema.model import Examples, Model
+from snaketrain.config.schema.train import Train
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.stages import settings_words
 
 USUAL = {"labels": {"0": "unkind", "1": "kind"}, "max_length": 16, "tokenizer": {"path": "tokenizer"}}
 

@@ -13,10 +13,10 @@ from distributed.running import MODEL, arguments, interrupted, log_of, losses, t
 from safetensors.torch import load_file
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Train
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.config.schema.train import Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import digest
+from snaketrain.runtime.stages import settings_words
 
 BASE: dict[str, Any] = {"epochs": 2, "schedule": "constant", "warmup": 5, "evaluate_every": 4}
 # the edit, and the step after which it trains; the training has 22 steps, and keeps the checkpoints of 16 and 22

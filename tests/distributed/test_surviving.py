@@ -11,9 +11,9 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.run_folder import microbatches_that_fit
+from snaketrain.runtime.stages import settings_words
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))

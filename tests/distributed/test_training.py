@@ -17,11 +17,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.config.schema import Model
-from snaketrain.runtime.integrity import damage
-from snaketrain.runtime.journal import read_events
-from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.training_progress import ACTIVITIES, goodput
+from snaketrain.config.schema.model import Model
+from snaketrain.runtime.journal import ACTIVITIES, goodput, read_events
+from snaketrain.runtime.manifests import damage, read_manifest
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # the tool, with a lease that expires after two seconds
 QUICK = """
 import sys
-from snaketrain.runtime import lease
-lease.BEAT_SECONDS, lease.STILL_SECONDS = 0.1, 2.0
+from snaketrain.runtime import ownership
+ownership.BEAT_SECONDS, ownership.STILL_SECONDS = 0.1, 2.0
 import follow_runs
 follow_runs.main()
 """

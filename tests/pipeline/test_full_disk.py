@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pipeline.workspace import REPOSITORY
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.stages import settings_words
 
 RUN = "results/runs/small"
 

@@ -11,7 +11,7 @@ import pytest
 from distributed.running import run_stage
 from sklearn.metrics import accuracy_score, f1_score
 
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.stages import settings_words
 
 REPOSITORY = Path(__file__).parents[2]
 RUN = "results/runs/small"

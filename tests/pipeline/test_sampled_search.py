@@ -14,7 +14,7 @@ from pipeline.warm_python import warm_python
 from pipeline.workspace import SNAKEMAKE, make_workspace, snakemake
 from snaketrain.config.trials import Trial
 from snaketrain.runtime.journal import read_events
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 pytestmark = pytest.mark.slow
 

@@ -14,16 +14,15 @@ from simulation.cluster import Controller, Job, Node
 from simulation.judge import Judge
 from simulation.programs import Programs
 from simulation.virtual_time import Flag, Process, Raise, World, current, origin, sleep
-from snaketrain.config.schema import Compute
+from snaketrain.config.schema.compute import Compute
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, dead_nodes, first_cause
 from snaketrain.launch.workers import Ending, Restarts
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import STOPPED_EARLY
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.ownership import TakenOver, check
+from snaketrain.runtime.ranks import STOPPED_EARLY
 from snaketrain.runtime.run_folder import (
     EXECUTION_OPTIONS,
     FINGERPRINT,
@@ -33,6 +32,7 @@ from snaketrain.runtime.run_folder import (
     record_failure,
     take_over,
 )
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import Train
 from snaketrain.data.loading.examples import Splits
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.strategies.base import Strategy
-from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.base import Modules, Task
 from snaketrain.training.building import build, load_callbacks, make_train_state
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.formats import FormatName

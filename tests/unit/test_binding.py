@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.schema import Compute
+from snaketrain.config.schema.compute import Compute
 from snaketrain.orchestration import launching
-from snaketrain.runtime import binding
-from snaketrain.runtime.binding import Topology, cores_of, cpus_of
+from snaketrain.runtime import ranks
+from snaketrain.runtime.ranks import Topology, cores_of, cpus_of
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 
@@ -69,13 +69,13 @@ def test_a_process_sees_its_own_gpus_in_its_own_order(tmp_path, monkeypatch, vis
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert binding.visible_gpus() == [f"00000000:{bus}:00.0" for bus in expected]
+    assert ranks.visible_gpus() == [f"00000000:{bus}:00.0" for bus in expected]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_threads_of_torch_are_really_bound():
     code = (
-        "from snaketrain.runtime.binding import bind; from snaketrain.runtime.ranks import Ranks; import os\n"
+        "from snaketrain.runtime.ranks import Ranks, bind; import os\n"
         "bind(Ranks.of_environment()); import torch; torch.rand(2000, 2000) @ torch.rand(2000, 2000)\n"
         "print(sorted({cpu for task in os.listdir('/proc/self/task') for cpu in os.sched_getaffinity(int(task))}))"
     )

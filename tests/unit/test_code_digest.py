@@ -9,7 +9,7 @@ import pytest
 
 from snaketrain.orchestration import code_digest
 from snaketrain.orchestration.code_digest import SCRIPTS, WITHOUT_EFFECT_ON_RESULTS, code_strings
-from snaketrain.runtime.digest_cache import DigestCache
+from snaketrain.runtime.manifests import DigestCache
 
 ORIGINAL = '''"""A module."""
 RATE = 3

@@ -16,9 +16,9 @@ from snaketrain.orchestration.code_digest import SCRIPTS
 from snaketrain.orchestration.names import plain_name, source_name
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.unfinished import comparison_without
-from snaketrain.runtime import memory_kill
-from snaketrain.runtime.job_settings import JobSettings
-from snaketrain.runtime.memory_kill import MemoryUse
+from snaketrain.runtime import processes
+from snaketrain.runtime.processes import MemoryUse
+from snaketrain.runtime.stages import JobSettings
 
 TEXT = """-it's "$(touch PWNED)" `touch PWNED` {run} \\n ü & ; | > < * ? [a] ! # ~ $HOME\n--output x"""
 STUB = "import json, os, sys\nsys.stdout.write(json.dumps({'words': sys.argv[1:], 'ranks': os.environ.get('RANK')}) + '\\n')\n"
@@ -142,8 +142,8 @@ def test_a_log_says_how_a_job_ended_that_gave_no_reason_itself(tmp_path, deed, c
 
 def test_a_log_has_what_the_kernel_killed_for_memory_meanwhile(monkeypatch):
     uses = iter([MemoryUse(0, False), MemoryUse(1, False, 100, 99)])
-    monkeypatch.setattr(memory_kill, "memory_use", lambda: next(uses))
-    monkeypatch.setattr(keep_log, "memory_use", memory_kill.memory_use)
+    monkeypatch.setattr(processes, "memory_use", lambda: next(uses))
+    monkeypatch.setattr(keep_log, "memory_use", processes.memory_use)
     monkeypatch.setattr(keep_log, "lines_of_stage", lambda source: iter(["a line\n"]))
     line, killed = keep_log.lines(0)
     assert line == "a line\n" and killed.startswith("the kernel killed 1 process of this job on ")

@@ -12,8 +12,8 @@ from workspace import make_workspace
 from snaketrain.evaluation import comparing
 from snaketrain.evaluation.comparing import curves, seconds_training
 from snaketrain.evaluation.differences import differing_settings
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.stages import settings_words
 
 pytestmark = pytest.mark.lengthy
 

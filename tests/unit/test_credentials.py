@@ -15,14 +15,12 @@ from workspace import make_workspace
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read
 from snaketrain.config.secrets import environment_problems, literal_secrets
-from snaketrain.runtime.credentials import Concealing, hidden
-from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
-from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.credentials import USED_AS_SECRETS, Concealing, hidden, resolved
 from snaketrain.runtime.journal import Journal
 from snaketrain.runtime.manifests import read_checked, write_checked, write_json, write_text
 from snaketrain.runtime.provenance import copy_of, write_provenance
 from snaketrain.runtime.rank_logs import log_to
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import folder_name
 from snaketrain.tracking.mlflow_store import Store

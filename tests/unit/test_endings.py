@@ -8,17 +8,17 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.stages import settings_words
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 # what blocks a process's exit: a destructor, as torch's gloo group sometimes does, and a thread of a pool
 SCRIPT = """
 import atexit, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from snaketrain.runtime.background import Background
+from snaketrain.runtime.ranks import Background
 from pathlib import Path
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import WorthAnotherStart, leave
+from snaketrain.runtime.ranks import WorthAnotherStart, leave
 
 def saved():
     time.sleep(0.3)

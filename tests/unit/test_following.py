@@ -20,10 +20,18 @@ from workspace import START, make_workspace
 
 from snaketrain.evaluation.comparing import read_run, row
 from snaketrain.orchestration.follower import note_reasons
-from snaketrain.runtime.integrity import digests
-from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest, write_checked, write_json, write_manifest, write_text
+from snaketrain.runtime.journal import ACTIVITIES
+from snaketrain.runtime.manifests import (
+    Manifest,
+    digests,
+    read_checked,
+    read_manifest,
+    write_checked,
+    write_json,
+    write_manifest,
+    write_text,
+)
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.runtime.training_progress import ACTIVITIES
 from snaketrain.tracking import following, passes
 from snaketrain.tracking.following import Follower
 from snaketrain.tracking.limits import LONGEST_PARAM, cut

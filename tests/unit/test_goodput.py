@@ -2,7 +2,7 @@
 
 import pytest
 
-from snaketrain.runtime.training_progress import ACTIVITIES, Clock, goodput
+from snaketrain.runtime.journal import ACTIVITIES, Clock, goodput
 
 
 def attempt(began: float, resume_step: int = 0, **more) -> dict:

@@ -10,10 +10,20 @@ import pytest
 
 from snaketrain.config.schema import Source
 from snaketrain.orchestration import own_files
-from snaketrain.runtime import integrity, manifests, stages
-from snaketrain.runtime.digest_cache import DigestCache, stamp
-from snaketrain.runtime.integrity import damage, digests, read_result, verify
-from snaketrain.runtime.manifests import Manifest, file_digest, read_manifest, write_manifest, write_text
+from snaketrain.runtime import manifests, stages
+from snaketrain.runtime.manifests import (
+    DigestCache,
+    Manifest,
+    damage,
+    digests,
+    file_digest,
+    read_manifest,
+    read_result,
+    stamp,
+    verify,
+    write_manifest,
+    write_text,
+)
 from snaketrain.runtime.run_folder import move_damaged_checkpoints
 
 LONG_AGO = time.time() - 1000
@@ -26,9 +36,9 @@ def reads(monkeypatch):
 
     def digest(path):
         names.append(Path(path).name)
-        return manifests.file_digest(path)
+        return file_digest(path)
 
-    for module in (integrity, own_files):
+    for module in (manifests, own_files):
         monkeypatch.setattr(module, "file_digest", digest)
     return names
 
@@ -117,7 +127,7 @@ def test_an_edited_cache_hides_no_damage(tmp_path, capsys):
     """As if a file and its entry were changed together."""
     manifest = made(tmp_path, "a.arrow")
     overwrite(tmp_path / "a.arrow", "this is A.arrow")
-    cache = integrity.digest_cache(tmp_path)
+    cache = manifests.digest_cache(tmp_path)
     before, after = (json.dumps(each) for each in (cache.found["a.arrow"][0], stamp((tmp_path / "a.arrow").stat())))
     edited(tmp_path / ".digests.json", before, after)
     assert damage(manifest) == {"a.arrow": "is not what was written"}

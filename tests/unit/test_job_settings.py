@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.runs import from_strings, strings
-from snaketrain.config.schema import Data, Train
-from snaketrain.runtime.job_settings import UNUSED_DAYS, JobSettings, remove_unused, settings_words
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.train import Train
+from snaketrain.runtime.stages import UNUSED_DAYS, JobSettings, remove_unused, settings_words
 
 CODE = ["code.train_model=01", "code.snaketrain.tasks.base=23", "code.own/a=b.py=45"]
 ARGUMENTS = {"eps": 1e-8, "deep": {"a.b": 1, "odd key": {"c": None}}, "empty": {}, "text": "ü \n 'x' \" =", "flag": True, "many": [1, 2.0]}

@@ -9,9 +9,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from snaketrain.config.schema import Data
-from snaketrain.data.cells import DataIssues
-from snaketrain.data.formats import BadData
+from snaketrain.config.schema.data import Data
+from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.reading import check, rows
 from snaketrain.labels import label_kind

@@ -5,8 +5,8 @@ import re
 import pytest
 from tokenizers import Tokenizer, processors
 
-from snaketrain.config.schema import Data
-from snaketrain.data.formats import BadData
+from snaketrain.config.schema.data import Data
+from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import load_library_tokenizer, vocabulary

@@ -13,8 +13,8 @@ import limits
 import no_locks
 import pytest
 
-from snaketrain.runtime import lease as module
-from snaketrain.runtime.lease import Lease, LeaseLost, Owner
+from snaketrain.runtime import ownership as module
+from snaketrain.runtime.ownership import Lease, LeaseLost, Owner
 
 pytestmark = pytest.mark.lengthy
 
@@ -23,9 +23,9 @@ SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 OWNER = """
 import sys, time
 from pathlib import Path
-from snaketrain.runtime import lease
-lease.BEAT_SECONDS, lease.STILL_SECONDS = 0.1, float(sys.argv[3])
-mine = lease.Lease(Path(sys.argv[1]))
+from snaketrain.runtime import ownership
+ownership.BEAT_SECONDS, ownership.STILL_SECONDS = 0.1, float(sys.argv[3])
+mine = ownership.Lease(Path(sys.argv[1]))
 other = mine.acquire(float(sys.argv[2]))
 print(f"other: {other}" if other else "owner", flush=True)
 while not other:
@@ -36,7 +36,7 @@ while not other:
 RACE = """
 import sys, time
 from pathlib import Path
-from snaketrain.runtime.lease import Lease
+from snaketrain.runtime.ownership import Lease
 mine = Lease(Path(sys.argv[1]))
 time.sleep(max(0, float(sys.argv[2]) - time.time()))
 for _ in range(int(sys.argv[3])):

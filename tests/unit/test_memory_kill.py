@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.runtime import memory_kill
-from snaketrain.runtime.memory_kill import MemoryUse, kill_since
+from snaketrain.runtime import processes
+from snaketrain.runtime.processes import MemoryUse, kill_since
 
 
 def cgroups(folder: Path, monkeypatch, own: str, **files: str) -> None:
@@ -19,9 +19,9 @@ def cgroups(folder: Path, monkeypatch, own: str, **files: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text + "\n")
     (folder / "self").write_text(own + "\n")
-    monkeypatch.setattr(memory_kill, "CGROUPS", folder)
-    read = memory_kill.lines_of
-    monkeypatch.setattr(memory_kill, "lines_of", lambda path: read(folder / "self" if path == Path("/proc/self/cgroup") else path))
+    monkeypatch.setattr(processes, "CGROUPS", folder)
+    read = processes.lines_of
+    monkeypatch.setattr(processes, "lines_of", lambda path: read(folder / "self" if path == Path("/proc/self/cgroup") else path))
 
 
 def test_limit_and_peak_of_version_2(tmp_path, monkeypatch):
@@ -30,7 +30,7 @@ def test_limit_and_peak_of_version_2(tmp_path, monkeypatch):
         tmp_path, monkeypatch, "0::/job_7/step_0", job_7__step_0__memory_events=events, job_7__step_0__memory_max="max",
         job_7__memory_max=str(2 << 30), job_7__memory_peak=str(2000 << 20),
     )  # fmt: skip
-    assert memory_kill.memory_use() == MemoryUse(3, False, 2048, 2000)
+    assert processes.memory_use() == MemoryUse(3, False, 2048, 2000)
 
 
 def test_limit_and_peak_of_version_1(tmp_path, monkeypatch):
@@ -39,19 +39,19 @@ def test_limit_and_peak_of_version_1(tmp_path, monkeypatch):
         memory__job_7__step_0__memory_limit_in_bytes=str(1 << 30), memory__job_7__step_0__memory_max_usage_in_bytes=str(900 << 20),
         memory__memory_limit_in_bytes="9223372036854771712",
     )  # fmt: skip
-    assert memory_kill.memory_use() == MemoryUse(1, False, 1024, 900)
+    assert processes.memory_use() == MemoryUse(1, False, 1024, 900)
 
 
 def test_without_a_limit_the_machine_counts(tmp_path, monkeypatch):
     cgroups(tmp_path, monkeypatch, "0::/", memory_events="oom_kill 0")
-    use = memory_kill.memory_use()
+    use = processes.memory_use()
     assert use.of_machine and use.peak_mb is None and use.limit_mb > 100
     assert kill_since(use) is None
     found = kill_since(MemoryUse(use.kills - 1, True))
-    assert found.processes == 1 and "perhaps of another job" in str(found)
+    assert found.kills == 1 and "perhaps of another job" in str(found)
 
 
-EATER = "import sys; sys.path.insert(0, sys.argv[1])\nfrom snaketrain.runtime.memory_kill import *\nimport subprocess\n" \
+EATER = "import sys; sys.path.insert(0, sys.argv[1])\nfrom snaketrain.runtime.processes import *\nimport subprocess\n" \
     "before = memory_use(); done = subprocess.run([sys.executable, '-c', 'x = bytearray(400 << 20); x[::4096] = b\"1\" * len(x[::4096])'])\n" \
     "print(done.returncode, kill_since(before))"  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_a_real_memory_kill():
     try:
         (group / "memory.limit_in_bytes").write_text(str(100 << 20))
         enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
-        scripts = Path(memory_kill.__file__).parents[2]
+        scripts = Path(processes.__file__).parents[2]
         done = subprocess.run(["sh", "-c", enter, "sh", sys.executable, "-c", EATER, scripts], capture_output=True, text=True)
         assert done.stdout.startswith("-9 the kernel killed 1 process of this job on "), done
         assert "(limit 100 MB, peak 100 MB)" in done.stdout

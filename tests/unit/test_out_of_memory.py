@@ -8,8 +8,9 @@ import torch
 from points import Classify, make
 from torch import Tensor
 
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.run_folder import MICROBATCHES
-from snaketrain.tasks.base import Batch, Modules
+from snaketrain.tasks.base import Modules
 from snaketrain.training.trainer import Trainer
 
 

@@ -22,8 +22,7 @@ from snaketrain.evaluation.mistakes import hardest, mistakes_of
 from snaketrain.evaluation.page import page
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.evaluation.verdicts import Looks
-from snaketrain.runtime.integrity import digests, log_digests
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, digests, log_digests, read_manifest, write_manifest
 
 pytestmark = pytest.mark.lengthy
 

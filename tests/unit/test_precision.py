@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Evaluate, Model, Train
+from snaketrain.config.schema.evaluation import Evaluate
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.evaluation.scoring import Scoring
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.strategies.base import Strategy
 from snaketrain.strategies.distributed import Distributed
 from snaketrain.strategies.fsdp import Fsdp

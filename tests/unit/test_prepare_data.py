@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Data, Examples, Source
+from snaketrain.config.schema import Source
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.model import Examples
 from snaketrain.data import split_files
+from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import fetch
-from snaketrain.data.formats import BadData
 from snaketrain.data.preparing import prepare
 from snaketrain.data.reading import PREVIEW_FILES
 from snaketrain.data.tokenizer_files import PROCESSES_FROM_BYTES, copy_tokenizer, pad_token_id
-from snaketrain.runtime.job_settings import settings_words
 from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.stages import settings_words
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow/scripts"
 CLASSES = {"0": "negative", "1": "positive"}

@@ -14,8 +14,7 @@ from snaketrain import sampling
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.schema.search import Sampling
 from snaketrain.config.trials import Trials
-from snaketrain.runtime.integrity import digests
-from snaketrain.runtime.manifests import Manifest, write_json, write_manifest
+from snaketrain.runtime.manifests import Manifest, digests, write_json, write_manifest
 from snaketrain.sampling import SampledSearch
 
 SPACE = {"train.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "train.seed": [3, 4]}

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from snaketrain.evaluation.scoring import ScoredSet, scores_key
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.stages import JobSettings
 
 GIVEN = JobSettings("evaluate_model", ["evaluate.batch_size=64", "evaluate.bins=10", "evaluate.confidence=0.95"], ["code.a=1"])
 TRAINED = ['train.task.arguments={"metrics": {"m": "a.py:A"}}', 'train.precision="auto"']

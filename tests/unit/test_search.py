@@ -18,9 +18,8 @@ from snaketrain.config.trials import Trial, Trials
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import Predictions
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.runtime.integrity import digests
-from snaketrain.runtime.job_settings import JobSettings
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_manifest
+from snaketrain.runtime.manifests import Manifest, digests, read_manifest, write_manifest
+from snaketrain.runtime.stages import JobSettings
 
 EXAMPLES = 200
 SWEEP = {"rate": {"train.learning_rate": [1e-5, 1e-4], "train.seed": [0, 1]}}

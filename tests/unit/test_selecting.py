@@ -11,12 +11,11 @@ import pytest
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import Train
 from snaketrain.evaluation.comparing import curves, points
-from snaketrain.runtime import integrity
-from snaketrain.runtime.integrity import digests
-from snaketrain.runtime.job_settings import JobSettings
-from snaketrain.runtime.manifests import Manifest, file_digest, read_manifest, write_manifest
+from snaketrain.runtime import manifests
+from snaketrain.runtime.manifests import Manifest, digests, file_digest, read_manifest, write_manifest
+from snaketrain.runtime.stages import JobSettings
 
 KEPT = {8: 0.70, 12: 0.75}
 
@@ -123,15 +122,15 @@ def finished(training) -> dict[str, Path]:
 def test_no_checkpoint_is_read_for_its_digest_where_the_selection_runs(finished, tmp_path, monkeypatch):
     """On a login node, under SLURM: the copy gets the digest of its source."""
     read = []
-    monkeypatch.setattr(integrity, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
+    monkeypatch.setattr(manifests, "file_digest", lambda path: read.append(Path(path).name) or file_digest(path))
     given = JobSettings("select_checkpoint", ['select.metric="accuracy"', "select.mode=null"], [])
     select_checkpoint.main(Namespace(output=tmp_path / "selection/manifest.json", settings=given, model=None, **finished))
     made = read_manifest(tmp_path / "selection/manifest.json")
     assert made.facts["step"] == 12 and sorted(read) == ["config.json", "selection.json", "snaketrain.json", "tokenizer.json"]
     assert made.files["model/model.safetensors"] == file_digest(tmp_path / "selection/model/model.safetensors")
-    assert integrity.damage(made) == {}
+    assert manifests.damage(made) == {}
     (tmp_path / "selection/model/model.safetensors").write_bytes(b"x" * 1000)
-    assert integrity.damage(made) == {"model/model.safetensors": integrity.CHANGED}
+    assert manifests.damage(made) == {"model/model.safetensors": manifests.CHANGED}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
+from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.failures import failure
 

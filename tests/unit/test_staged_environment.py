@@ -11,10 +11,10 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.runtime import staged_environment
+from snaketrain.runtime import file_systems
 
-TOOL = Path(staged_environment.__file__).parents[2] / "tools/staged_python.py"
-PACK = "import sys; sys.path.insert(0, sys.argv[1]); from snaketrain.runtime.staged_environment import pack; print(pack(print))"
+TOOL = Path(file_systems.__file__).parents[2] / "tools/staged_python.py"
+PACK = "import sys; sys.path.insert(0, sys.argv[1]); from snaketrain.runtime.file_systems import pack_environment; print(pack_environment(print))"
 WHERE = "import os, sys, package; print(sys.prefix, package.__file__, os.environ.get('PASSED'), sys.argv[1:])"
 
 
@@ -127,8 +127,8 @@ def test_a_changed_environment_is_packed_again(made, python, environment, tmp_pa
 def test_too_little_space_is_reported(tmp_path, monkeypatch):
     (tmp_path / "x.tar").write_bytes(bytes(1000))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 999))
-    with pytest.raises(staged_environment.CannotStage, match="GB free"):
-        staged_environment.extract(tmp_path / "x.tar", tmp_path / "copy")
+    with pytest.raises(file_systems.CannotStage, match="GB free"):
+        file_systems.extract(tmp_path / "x.tar", tmp_path / "copy")
 
 
 def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
@@ -138,13 +138,13 @@ def test_a_copy_that_nobody_uses_any_more_is_deleted(tmp_path):
         (tmp_path / f"{name}.lock").touch()
     for name in ("old", "used"):
         os.utime(tmp_path / f"{name}.lock", (0, time.time() - 30 * 24 * 3600))
-    lock = staged_environment.lock(tmp_path / "used.lock", fcntl.LOCK_SH)
-    staged_environment.remove_unused(tmp_path, "ours")
+    lock = file_systems.lock(tmp_path / "used.lock", fcntl.LOCK_SH)
+    file_systems.remove_unused(tmp_path, "ours")
     os.close(lock)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["fresh", "used"]
 
 
 def test_outside_of_a_virtual_environment_it_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    with pytest.raises(staged_environment.CannotStage, match="is not in a virtual environment"):
-        staged_environment.pack(print)
+    with pytest.raises(file_systems.CannotStage, match="is not in a virtual environment"):
+        file_systems.pack_environment(print)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import limits
 
-from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
+from snaketrain.runtime.ranks import WORTH_ANOTHER_START
 from snaketrain.training.callbacks.stall_watchdog import StallWatchdog, named
 
 SCRIPT = """

@@ -14,9 +14,8 @@ from snaketrain.evaluation import comparing
 from snaketrain.evaluation.constant_answers import baselines
 from snaketrain.evaluation.results import write_results
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.journal import Journal, as_line, read_events
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json, write_manifest
+from snaketrain.runtime.manifests import Manifest, digest, digests, read_manifest, write_json, write_manifest
 from snaketrain.tasks.base import Task
 from snaketrain.tracking import tracked
 from snaketrain.training.checkpoints.ranking import best_first, evaluated

@@ -2,8 +2,8 @@
 
 import pytest
 
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.training_progress import TrainingProgress, duration
+from snaketrain.runtime.journal import TrainingProgress, duration
+from snaketrain.runtime.strict_json import rounded
 
 
 @pytest.fixture

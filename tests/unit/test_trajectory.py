@@ -8,7 +8,8 @@ import pytest
 from test_batches import lengths
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.training import trajectory
@@ -206,8 +207,7 @@ def test_the_listed_modules_exist():
 
 
 def test_a_file_of_an_observer_counts_where_another_one_imports_it(tmp_path, monkeypatch):
-    from snaketrain.runtime.job_settings import JobSettings
-    from snaketrain.runtime.stages import Job
+    from snaketrain.runtime.stages import Job, JobSettings
     from train_model import observing_files
 
     monkeypatch.chdir(tmp_path)

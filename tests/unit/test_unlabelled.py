@@ -5,8 +5,11 @@ import pytest
 
 from predict import default_output, local_source
 from snaketrain.config.runs import from_strings, strings
-from snaketrain.config.schema import Data, Model, ReadInputs, Train
-from snaketrain.data.formats import BadData
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.evaluation import ReadInputs
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
+from snaketrain.data.cells import BadData
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.data.unlabelled import prepare_unlabelled
@@ -14,7 +17,7 @@ from snaketrain.evaluation import unlabelled
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.evaluation.unlabelled import Predictor
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.runtime.job_settings import JobSettings
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.strategies.single import Single
 from snaketrain.tasks.base import Task
 from snaketrain.tasks.predicting_tokens import split_answer

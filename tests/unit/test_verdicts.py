@@ -14,7 +14,7 @@ from snaketrain.evaluation.paired import Contender, bootstrap, difference, level
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.evaluation.verdicts import Looks, verdict, warnings
 from snaketrain.evaluation.weighted_metrics import METRICS, metric_of
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import verdicts as simulation

@@ -8,8 +8,7 @@ import numpy as np
 from sklearn.metrics import f1_score
 
 from snaketrain.evaluation.results import write_results
-from snaketrain.runtime.integrity import digests, log_digests
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_checked, write_json, write_manifest
+from snaketrain.runtime.manifests import Manifest, digest, digests, log_digests, read_manifest, write_checked, write_json, write_manifest
 
 START = 1_700_000_000.0
 LABELS = ["negative", "positive"]

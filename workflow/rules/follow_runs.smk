@@ -1,11 +1,10 @@
 # Keeps MLflow up to date while the workflow runs, and once more at its end. Its failures never fail the workflow.
 from functools import partial
 
-from snaketrain.orchestration.unfinished import print_comparison
+from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs, print_comparison
 from snaketrain.orchestration.follower import FollowerProcess, note_reasons
-from snaketrain.orchestration.unfinished import compare_finished, number_of_jobs
-from snaketrain.runtime.job_settings import remove_unused
-from snaketrain.runtime.private_files import make_private_folder
+from snaketrain.runtime.stages import remove_unused
+from snaketrain.runtime.manifests import make_private_folder
 
 FOLLOWER = FollowerProcess(Path("results"), pipeline.tracking)
 

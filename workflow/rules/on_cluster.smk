@@ -3,13 +3,12 @@
 from snaketrain.orchestration.pipeline import ranges_and_folders
 from snaketrain.orchestration.stages import ModelStage
 from snaketrain.orchestration.launching import surroundings_problems
-from snaketrain.runtime.private_files import make_private_folder
-from snaketrain.runtime.staged_environment import CannotStage, pack
+from snaketrain.runtime.manifests import make_private_folder
+from snaketrain.runtime.file_systems import CannotStage, pack_environment
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.plugin import keep_slurm_conf
+from snaketrain.slurm.plugin import keep_slurm_conf, use_steady_executor
 from snaketrain.slurm.left_over import LeftOver, StillFollowed
-from snaketrain.slurm.plugin import use_steady_executor
 from snaketrain.slurm.submissions import Submissions
 
 keep_slurm_conf()
@@ -72,7 +71,7 @@ def check_cluster():
         if problems:
             raise ConfigurationError(problems)
         if any(compute.stage_environment for compute in computes.values()):
-            pack(print_to_stderr)
+            pack_environment(print_to_stderr)
         if under_slurm:
             LEFT_OVER.settle(submitted, workflow.executor_settings, reads_what_is_there, is_done)
             logs = Path(workflow.executor_settings.logdir or ".snakemake/slurm_logs")

@@ -16,9 +16,8 @@ from snaketrain.evaluation.page import Comparison, page
 from snaketrain.evaluation.predictions import Predictions, read_predictions
 from snaketrain.evaluation.shared_steps import picture_of, tree_of
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
-from snaketrain.runtime.rounding import rounded, spoken
+from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_text
+from snaketrain.runtime.strict_json import rounded, spoken
 
 CHECKPOINTS = "checkpoints.csv"
 LOOKS = "looks.json"  # not declared to Snakemake, which deletes the outputs of a job before it starts

@@ -6,13 +6,12 @@ from argparse import Namespace
 from functools import partial
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Select
+from snaketrain.config.schema.evaluation import Select
 from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.halving import AtRung, decide
 from snaketrain.evaluation.predictions import examples_of, read_predictions
 from snaketrain.runtime import stages, strict_json
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, digest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, digest, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import Json
 from snaketrain.tasks.metric_names import Modes, mode_of
 

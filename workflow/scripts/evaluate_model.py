@@ -6,13 +6,11 @@ from functools import partial
 
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import leave
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, read_manifest
+from snaketrain.runtime.manifests import Manifest, read_manifest, verify
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
-from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.ranks import Ranks, leave
+from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from snaketrain.config.runs import from_strings
 from snaketrain.evaluation.scoring import ScoredSet, Scoring
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import leave
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
 from snaketrain.runtime.rank_logs import report_failure, start_rank
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.ranks import Ranks, leave
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.model_folder import KeptCheckpoint, export, kept_checkpoints, merge
 

@@ -8,11 +8,9 @@ from functools import partial
 from snaketrain.config.runs import from_strings
 from snaketrain.config.schema import Inputs
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import leave
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.rank_logs import report_failure, start_rank
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.ranks import Ranks, leave
 
 
 def arguments() -> Namespace:

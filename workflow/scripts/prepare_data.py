@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Data
+from snaketrain.config.schema.data import Data
 from snaketrain.data.reading import check, report_unread
 from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
 from snaketrain.data.surveying import show
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, verify
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, adopt, read_manifest, verify, write_json
 from snaketrain.runtime.strict_json import JsonObject
 
 

@@ -6,11 +6,10 @@ import time
 from functools import partial
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Data
+from snaketrain.config.schema.data import Data
 from snaketrain.data.shards import RawFile, Shard
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, verify
-from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_manifest
+from snaketrain.runtime.manifests import Manifest, adopt, digest, file_digest, read_manifest, verify
 
 
 def main(args: argparse.Namespace) -> None:

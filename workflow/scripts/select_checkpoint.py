@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Select
+from snaketrain.config.schema.evaluation import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
-from snaketrain.runtime.integrity import adopt, digests, verify
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_json
+from snaketrain.runtime.manifests import Manifest, adopt, digests, read_manifest, verify, write_json
 from snaketrain.runtime.model_card import write_card
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 from snaketrain.tasks.metric_names import mode_of
 from snaketrain.training.checkpoints.model_folder import TASK, export, merge, weights_in
 from snaketrain.training.checkpoints.ranking import Evaluated, best_first, evaluated

@@ -15,27 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import STOPPED_EARLY, leave
-from snaketrain.runtime.integrity import verify
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.credentials import resolved
+from snaketrain.runtime.journal import Clock
+from snaketrain.runtime.manifests import read_manifest, verify
 from snaketrain.runtime.ownership import check
 from snaketrain.runtime.processes import Stopping
 from snaketrain.runtime.provenance import place, seconds_alive
 from snaketrain.runtime.rank_logs import keeps_files, log_to, report_failure, start_rank
-from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.run_folder import (
-    Description,
-    record_failure,
-    record_start,
-    record_trunk,
-    recorder_of_loaded,
-    take_over,
-)
+from snaketrain.runtime.ranks import STOPPED_EARLY, Ranks, leave
+from snaketrain.runtime.run_folder import record_failure, record_start, record_trunk, recorder_of_loaded, take_over
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.training_progress import Clock
-from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.metric_names import mode_of, modes_of
 
 if TYPE_CHECKING:
@@ -168,8 +160,9 @@ def train(args: argparse.Namespace, share: float | None = None) -> Training:
         job = take_over(job, inputs, args.resume_changed and not compared, clean=compared, same_versions=args.same_versions)
         if share is None:  # a rung leaves that to the training which continues it
             record_trunk(folder, args.trunk)
-        description = Description(args.run_name, paths, args.log_every, args.device, args.experiment, args.notes)
-        record_start(job, description, inputs, data, started, strategy)
+        described = {name: getattr(args, name) for name in ("log_every", "device", "experiment", "notes")}
+        processes: JsonObject = {"processes": strategy.world_size, "device": strategy.device.type, "precision": strategy.precision}
+        record_start(job, inputs, data, started, {"run": args.run_name, "paths": paths} | described, processes)
     job = replace(job, mixed=strategy.all_gather_object(job.mixed)[0])  # which also waits for the folder
     own_files = keeps_files(of_all=args.rank_files == "all")
     log_to(folder / "logs" / f"rank-{strategy.rank}.log" if own_files else None)
@@ -248,7 +241,7 @@ def finish(run: str, training: Training) -> int:
 def versions_of_steps(folder: Path) -> dict[str, str]:
     """Of the packages with which the steps were computed: an attempt that had none to take only wrote the manifest."""
     from snaketrain.runtime.journal import events_named
-    from snaketrain.runtime.versions import one_after_the_other
+    from snaketrain.runtime.provenance import one_after_the_other
 
     attempts = [each for each in events_named(folder / "journal.jsonl", "attempt") if "execution" in each]
     took_steps = [each for each in attempts if each["resume_step"] < each["steps"]]

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import train_model
-from snaketrain.config.schema import Evaluate
+from snaketrain.config.schema.evaluation import Evaluate
 from snaketrain.runtime import stages
-from snaketrain.runtime.exit_codes import leave
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.ranks import Ranks, leave
+from snaketrain.runtime.stages import JobSettings
 
 if TYPE_CHECKING:
     from snaketrain.training.trainer import Trainer

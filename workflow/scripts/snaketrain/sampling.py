@@ -28,11 +28,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from snaketrain.config.schema.search import Range, Sampling
 from snaketrain.config.trials import FOLDER, Trial, Trials
-from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.rounding import is_number
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.manifests import read_manifest, read_result
+from snaketrain.runtime.strict_json import Json, JsonObject, is_number
 
 RUNS = Path("results/runs")
 warnings.filterwarnings("ignore", "Choices for a categorical distribution")  # mappings and lists, which the storage below can hold

@@ -10,8 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.integrity import damage, described
-from snaketrain.runtime.manifests import read_manifest
+from snaketrain.runtime.manifests import damage, described, read_manifest
 
 MODEL = "model/"  # in the folder of a selection
 

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the packag
 
 from snaketrain.orchestration.follower import NOTE
 from snaketrain.runtime.credentials import hide_in_tracebacks
-from snaketrain.runtime.exit_codes import FAILED, WORTH_ANOTHER_START
-from snaketrain.runtime.lease import STILL_SECONDS, Lease, LeaseLost
+from snaketrain.runtime.ownership import STILL_SECONDS, Lease, LeaseLost
 from snaketrain.runtime.processes import Process
+from snaketrain.runtime.ranks import FAILED, WORTH_ANOTHER_START
 from snaketrain.runtime.secret_forms import without_secrets
 from snaketrain.tracking.local_database import SQLITE
 from snaketrain.tracking.loop import Loop, Options, warn

@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.memory_kill import kill_since, memory_use
-from snaketrain.runtime.private_files import private
+from snaketrain.runtime.manifests import private
+from snaketrain.runtime.processes import kill_since, memory_use
 
 LONGEST_LINE = 1 << 20  # characters; an endless line is written in parts
 # what a progress bar has drawn over; looked for at the beginnings of lines alone, since a line may have a million characters
@@ -90,8 +90,8 @@ def lines_of_stage(source: int) -> Iterator[str]:
 
 
 def how_it_ended(code: int) -> Iterator[str]:
-    """Of the codes of `exit_codes.py` and of an interrupt, the stage itself has given the reason."""
-    from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED, STOPPED_EARLY, WORTH_ANOTHER_START
+    """Of the codes in `ranks.py` and of an interrupt, the stage itself has given the reason."""
+    from snaketrain.runtime.ranks import FAILED, SETUP_FAILED, STOPPED_EARLY, WORTH_ANOTHER_START
 
     if code > 128 and code - 128 in set(signal.Signals) - {signal.SIGINT}:
         yield f"killed by {signal.Signals(code - 128).name}\n"

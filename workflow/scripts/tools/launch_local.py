@@ -28,9 +28,9 @@ from snaketrain.launch.workers import (
     parse,
     torchrun,
 )
-from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.ownership import LAUNCHER
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS
+from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, stopped_by
 
 

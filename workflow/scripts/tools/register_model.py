@@ -7,8 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package's folder
 
-from snaketrain.runtime.credentials import hidden, hide_in_tracebacks
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.credentials import hidden, hide_in_tracebacks, resolved
 
 
 def main() -> None:

@@ -23,8 +23,7 @@ from snaketrain.config.trials import sampled_searches
 from snaketrain.orchestration.inspection.task_metrics import logged_metrics
 from snaketrain.orchestration.preflight import examine
 from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, rounded
 from snaketrain.tasks.metric_names import mode_of
 
 if TYPE_CHECKING:

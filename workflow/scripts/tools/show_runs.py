@@ -20,7 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.credentials import resolved
 from snaketrain.tracking.local_database import SQLITE, readable
 
 HOST = "127.0.0.1"

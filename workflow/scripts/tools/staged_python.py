@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
-from snaketrain.runtime.staged_environment import ARCHIVES, CannotStage, python_in_copy
+from snaketrain.runtime.file_systems import ARCHIVES, CannotStage, python_in_copy
 
 
 def main() -> None:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from snaketrain.checking.findings import Findings
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings, Use
+from snaketrain.config.schema import Settings
+from snaketrain.config.schema.base import Use
 from snaketrain.config.schema.train import PLATEAU
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.credentials import resolved
 from snaketrain.training.plan import schedule_of
 
 ASSUMED_STEPS = 1000  # of a training whose data is not prepared yet

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from snaketrain.runtime.environment_secrets import is_sure_name
+from snaketrain.runtime.credentials import VARIABLE, is_sure_name, names_in
 from snaketrain.runtime.secret_forms import HIDDEN, SHORTEST_CHARACTERS, TOKEN_NAME, is_secret_name, without_secrets
 from snaketrain.runtime.strict_json import Json, JsonObject
-from snaketrain.runtime.variables import VARIABLE, names_in
 
 SHELL = ("setup", "launch_command", "on_end", "stage_environment")  # a shell takes variables there
 OF_SHELL = re.compile(r"\$\w+|\$\{[^}]*\}|\$\([^)]*\)")

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snaketrain.config.errors import nearest
 from snaketrain.data.cells import first_of
-from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.file_systems import explained
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

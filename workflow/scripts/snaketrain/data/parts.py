@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from snaketrain.config.schema import Data
+from snaketrain.config.schema.data import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.reading import check_columns, readable, rows
 from snaketrain.data.shards import RawFile
@@ -27,8 +27,7 @@ from snaketrain.data.surveying import Surveyor, classes, text_key
 from snaketrain.data.tokenizer import Tokenizer, TokensDiffer
 from snaketrain.data.tokenizer_files import copy_tokenizer, with_tokenizer
 from snaketrain.labels.base import VALID, WITHHELD
-from snaketrain.runtime.integrity import damage, digests
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
+from snaketrain.runtime.manifests import Manifest, damage, digests, read_manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 
 KEYS, SPLIT = "key", "split"  # columns that the batches have besides those of the rows

@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 from snaketrain.evaluation.colours import COLOURS, COLOURS_ON_DARK
 from snaketrain.labels import label_kinds
 from snaketrain.labels.base import drawable
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, rounded
 
 matplotlib.use("Agg")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from snaketrain.config.schema.search import Search
 from snaketrain.evaluation.paired import Contender, difference
 from snaketrain.evaluation.predictions import Predictions
-from snaketrain.runtime.rounding import rounded, spoken
+from snaketrain.runtime.strict_json import rounded, spoken
 from snaketrain.tasks.metric_names import rank_key
 
 

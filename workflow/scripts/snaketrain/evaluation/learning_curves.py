@@ -11,7 +11,7 @@ from snaketrain.evaluation.colours import COLOURS
 from snaketrain.evaluation.comparing import Curves, Row, SeedGroup
 from snaketrain.evaluation.drawing import Axes, Line2D, in_both_themes, plt
 from snaketrain.labels.base import drawable
-from snaketrain.runtime.rounding import is_number, spoken
+from snaketrain.runtime.strict_json import is_number, spoken
 
 LINES = ("-", "--", ":", "-.")
 FEW = 30  # points that are marked one by one

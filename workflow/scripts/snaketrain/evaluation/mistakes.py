@@ -11,8 +11,7 @@ from snaketrain.evaluation.predictions import Predictions
 from snaketrain.evaluation.weighted_metrics import errors, named
 from snaketrain.labels import label_kinds
 from snaketrain.labels.classes import ClassReport
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, rounded
 
 MOST_EXAMPLES, MOST_CHARACTERS = 8, 300
 MOST_CLASSES, MOST_IN_MATRIX = 40, 12

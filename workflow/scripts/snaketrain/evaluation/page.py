@@ -13,7 +13,7 @@ from snaketrain.evaluation.comparing import FinishedRun, Row, SeedGroup, checkpo
 from snaketrain.evaluation.differences import differing_settings
 from snaketrain.evaluation.mistakes import Mistakes
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.rounding import rounded, spoken
+from snaketrain.runtime.strict_json import rounded, spoken
 
 VERSIONS = "versions of packages"
 PICTURE = "data:image/"

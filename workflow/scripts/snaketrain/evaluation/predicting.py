@@ -7,14 +7,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
-from snaketrain.data.loading.training_data import TrainingData
+from snaketrain.data.loading.training_data import Batch, TrainingData
 from snaketrain.models.unread import leave_trained_unread
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.strategies.base import Strategy
-from snaketrain.tasks.base import Batch, Outputs, Task
+from snaketrain.tasks.base import Outputs, Task
 from snaketrain.training.building import build, by_slices, load_for_evaluation
 from snaketrain.training.evaluation import Measurements, Rows, as_array, compute_outputs, merged
 from snaketrain.training.state import TrainState

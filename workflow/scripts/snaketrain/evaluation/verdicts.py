@@ -8,8 +8,7 @@ from snaketrain.evaluation.comparing import Row, SeedGroup, best_first, by_examp
 from snaketrain.evaluation.paired import ERROR_RATE, Contender, Difference, difference, level_of
 from snaketrain.evaluation.predictions import Predictions, of_the_same_examples
 from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
-from snaketrain.runtime.rounding import is_number, rounded, spoken
-from snaketrain.runtime.strict_json import Json
+from snaketrain.runtime.strict_json import Json, is_number, rounded, spoken
 
 Predicted = Callable[[str, str], Predictions | None]  # of a run, on a split
 MOST_NAMED = 5  # runs in a warning

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from snaketrain.labels.base import BLUE, GREY, Head, Label, Report, Tally
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 if TYPE_CHECKING:
     import numpy as np

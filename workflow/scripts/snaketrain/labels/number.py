@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from snaketrain.data.cells import RARE, as_text
 from snaketrain.labels.base import BLUE, GREY, MISSING, UNKNOWN, VALID, WITHHELD, Head, LabelKind, Panel, Parser, Report, Tally, most_common
-from snaketrain.runtime.rounding import rounded
+from snaketrain.runtime.strict_json import rounded
 
 if TYPE_CHECKING:
     import numpy as np

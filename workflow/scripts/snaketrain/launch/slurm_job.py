@@ -7,9 +7,9 @@ from pathlib import Path
 from snaketrain.config.node_counts import NodeCounts
 from snaketrain.launch.slurm_step import NodeSize, Step, StepEnding
 from snaketrain.launch.workers import Restarts
-from snaketrain.runtime.exit_codes import FAILED, STOPPED_EARLY
 from snaketrain.runtime.manifests import write_json
-from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
+from snaketrain.runtime.processes import OUT_OF_MEMORY
+from snaketrain.runtime.ranks import FAILED, STOPPED_EARLY
 from snaketrain.runtime.run_folder import end_of_journal, last_saved, stopped_by
 from snaketrain.slurm.client import NODES_TO_EXCLUDE, OUTAGE, Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from snaketrain.launch.workers import PROCESSES, Ending, torchrun
-from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.runtime.processes import raise_limit
+from snaketrain.runtime.ranks import FAILED, SETUP_FAILED
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.slurm.jobs import Allocation
 

@@ -22,8 +22,8 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from snaketrain.launch.rendezvous import Member, connect
 from snaketrain.launch.slurm_step import BACKEND, use_interface
 from snaketrain.launch.workers import ENDING_FILE, Ending, lost_gpus
-from snaketrain.runtime.exit_codes import STOPPED_EARLY, WORTH_ANOTHER_START
-from snaketrain.runtime.memory_kill import kill_since, memory_use
+from snaketrain.runtime.processes import kill_since, memory_use
+from snaketrain.runtime.ranks import STOPPED_EARLY, WORTH_ANOTHER_START
 
 
 def rendezvous() -> type["NodeRendezvous"]:

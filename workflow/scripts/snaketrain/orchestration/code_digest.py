@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.own import is_beside
-from snaketrain.runtime.digest_cache import DigestCache
 from snaketrain.runtime.loaded_code import digest_of_tree, without_type_checking
+from snaketrain.runtime.manifests import DigestCache
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 # they record, launch and report, or declare settings, whose values are compared one by one: none of it affects results

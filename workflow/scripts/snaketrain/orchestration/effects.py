@@ -19,8 +19,7 @@ from typing import IO, NamedTuple
 from snaketrain.config.schema import Settings
 from snaketrain.data.fetching import named_files
 from snaketrain.orchestration.code_digest import SCRIPTS
-from snaketrain.runtime.digest_cache import stamp
-from snaketrain.runtime.manifests import digest, read_if_intact, write_checked
+from snaketrain.runtime.manifests import digest, read_if_intact, stamp, write_checked
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 STORE = Path(".snakemake/snaketrain-effects.json")

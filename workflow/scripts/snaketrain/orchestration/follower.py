@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from snaketrain.config.schema import Tracking
+from snaketrain.config.schema.tracking import Tracking
 from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden, hidden_in
-from snaketrain.runtime.manifests import read_if_intact, write_checked
-from snaketrain.runtime.private_files import PRIVATE_FILE, private
+from snaketrain.runtime.manifests import PRIVATE_FILE, private, read_if_intact, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/follow_runs.py"

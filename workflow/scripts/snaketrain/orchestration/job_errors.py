@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from snaketrain.runtime import training_progress
-from snaketrain.runtime.journal import read_events
+from snaketrain.runtime.journal import PROGRESS, read_events
 
 FROM_LAUNCHERS = re.compile(r"\[?[EWI]\d{4}[ :]|srun: error: |[=-]+$")  # messages of launchers that end the other processes after an error
 EXCEPTION = re.compile(r"(?!torch\.distributed\.elastic)[\w.]*(Error|Exception|Interrupt|NotFound)\b")
@@ -22,7 +21,7 @@ def last_error(log: Path, folder: Path) -> str:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return f"it left no {log}; Snakemake's own messages say why"
-    messages = [line for line in _lines(text) if line.strip() and not FROM_LAUNCHERS.match(line) and not training_progress.LINE.match(line)]
+    messages = [line for line in _lines(text) if line.strip() and not FROM_LAUNCHERS.match(line) and not PROGRESS.match(line)]
     if messages and KILLED.match(messages[-1]):
         return one_line(_killed(messages))
     journal = folder / "journal.jsonl"

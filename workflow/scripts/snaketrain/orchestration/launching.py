@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Compute
+from snaketrain.config.schema.compute import Compute
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_info
 from snaketrain.orchestration.rule_values import varying
-from snaketrain.runtime.binding import VARIABLE as BIND
-from snaketrain.runtime.exit_codes import SETUP_FAILED
+from snaketrain.runtime.credentials import VARIABLE as BIND
+from snaketrain.runtime.ranks import SETUP_FAILED
 
 # --- The environment of a training's or an evaluation's Python on each node: variables, the site's setup, a container, a staged environment.
 # It is a prefix of the command, after the launcher, so that it applies to every process on every node.

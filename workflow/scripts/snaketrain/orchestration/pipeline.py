@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from snaketrain.config.runs import read_runs
-from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
+from snaketrain.config.schema import Settings, Source
+from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema.data import Data
+from snaketrain.config.schema.tracking import Tracking
 from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
@@ -23,7 +26,7 @@ from snaketrain.orchestration.searches import Searches
 from snaketrain.orchestration.shards import Shards, dataset_of
 from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
-from snaketrain.runtime.environment_secrets import USED_AS_SECRETS
+from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.slurm.jobs import Work
 

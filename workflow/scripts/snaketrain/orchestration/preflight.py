@@ -7,7 +7,8 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read, settings_of
-from snaketrain.config.schema import Data, Settings, Source
+from snaketrain.config.schema import Settings, Source
+from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
 from snaketrain.config.validating import follows, mentions
@@ -24,8 +25,8 @@ from snaketrain.orchestration.inspection.generation_settings import generation_e
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors
 from snaketrain.orchestration.names import data_name, initial, set_name
 from snaketrain.orchestration.own_files import dataset_classes, of_splits
+from snaketrain.runtime.credentials import all_set, resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import all_set, resolved
 
 HOW_TO_READ = {"data.format", "data.encoding", "data.columns"}  # if one of these is wrong, errors in what is read are meaningless
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")

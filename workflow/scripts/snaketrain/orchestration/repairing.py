@@ -11,13 +11,12 @@ from pathlib import Path
 from snaketrain.config.schema import Source
 from snaketrain.orchestration.own_files import file_digests, own_digests
 from snaketrain.orchestration.pipeline import Pipeline
-from snaketrain.runtime.integrity import MISSING, damage, described
 from snaketrain.runtime.loaded_code import changed_files
-from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, read_manifest
+from snaketrain.runtime.manifests import MISSING, Manifest, damage, described, digest, read_if_intact, read_manifest
+from snaketrain.runtime.provenance import described as described_versions
+from snaketrain.runtime.provenance import differing
 from snaketrain.runtime.run_folder import damaged_log
 from snaketrain.runtime.stages import versions_of
-from snaketrain.runtime.versions import described as described_versions
-from snaketrain.runtime.versions import differing
 
 PREPARING = ("fetch_data", "fetch_model", "fetch_input", "survey_shard", "decide_classes", "prepare_shard", "prepare_data", "prepare_set")
 LATER = ("train_model", "select_checkpoint", "evaluate_model")

@@ -9,7 +9,7 @@ from functools import cached_property
 from snaketrain.config.schema import Settings
 from snaketrain.config.searches import SearchedSweep
 from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.setting_strings import join
+from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import JsonObject
 
 

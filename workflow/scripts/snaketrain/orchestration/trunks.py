@@ -19,9 +19,9 @@ from snaketrain.orchestration.trunk_planning import (
     training_of,
     trunk_of,
 )
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.manifests import read_if_intact
 from snaketrain.runtime.run_folder import EXECUTION_OPTIONS, TRUNK
+from snaketrain.runtime.stages import JobSettings
 from snaketrain.runtime.strict_json import JsonObject
 
 MANIFEST = "manifest.json"

@@ -4,35 +4,34 @@ Only rank 0 writes it; what concerns a single rank is in `logs/rank-N.jsonl`. Li
 loses nothing that it has written.
 """
 
+import contextlib
 import mmap
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden_in
-from snaketrain.runtime.private_files import private
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.manifests import private
+from snaketrain.runtime.strict_json import Json, JsonObject, rounded, spoken
 
 Event = JsonObject
-ATTEMPT = b'{"event": "attempt"'  # how `Journal.write` begins such a line
 CHUNK_BYTES = 1_000_000  # read at a time from a long journal
 
 
 class Journal:
-    def __init__(
-        self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] = MappingProxyType({})
-    ):
+    def __init__(self, path: Path, writes: bool = True, check: Callable[[], None] = lambda: None, about: Mapping[str, Json] | None = None):
         """`check` raises if this process must not write any more; `about` is recorded with the start of this attempt."""
-        self.writes, self.attempt, self.check, self.about = writes, 1, check, about
+        self.writes, self.attempt, self.check, self.about = writes, 1, check, about or {}
         self.listeners: list[Callable[[Event], None]] = []  # called with each event that was written
         if not writes:
             return
         if path.exists():
-            self.attempt = _repair(path) + 1
+            _truncate_torn_line(path)
+            self.attempt = 1 + (last_attempt(path) or {"attempt": 0})["attempt"]
         self.one_at_a_time = threading.Lock()  # another thread records the machine's load
         self.file = open(path, "a", buffering=1, encoding="utf-8", opener=private)  # noqa: SIM115 - open as long as the training
 
@@ -91,9 +90,7 @@ def all_events(path: str | Path) -> Iterator[Event]:
 def events_named(path: Path, name: str) -> Iterator[Event]:
     """Iterates over the rare events of a name, without reading those between them."""
     beginning = f'{{"event": "{name}"'.encode()  # as `Journal.write` begins such a line
-    if not path.is_file() or not path.stat().st_size:
-        return
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with _mapped(path) as content:
         start = content.find(beginning)
         while start >= 0:
             yield from read_events(path, start, at_most_bytes=0)[0]
@@ -102,24 +99,172 @@ def events_named(path: Path, name: str) -> Iterator[Event]:
 
 def last_attempt(path: Path) -> Event | None:
     """The line with which the last attempt began, of a journal of any length."""
-    if not path.is_file() or not path.stat().st_size:
-        return None
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = content.rfind(ATTEMPT)
+    with _mapped(path) as content:
+        start = content.rfind(b'{"event": "attempt"')
     events = read_events(path, start, at_most_bytes=0)[0] if start >= 0 else []
     return events[0] if events else None
 
 
-def _repair(path: Path) -> int:
-    """Truncate an incomplete last line, left by a crash, and return the number of attempts so far."""
-    if not path.stat().st_size:
-        return 0
-    # not line by line, which for a million steps would take longer than the rest of the start
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        whole, attempts, found = content.rfind(b"\n") + 1, 0, content.find(ATTEMPT)
-        while 0 <= found < whole:
-            attempts += found == 0 or content[found - 1 : found] == b"\n"
-            found = content.find(ATTEMPT, found + 1)
+def _truncate_torn_line(path: Path) -> None:
+    """Of an attempt that crashed."""
+    with _mapped(path) as content:
+        whole = content.rfind(b"\n") + 1
     if whole < path.stat().st_size:
         os.truncate(path, whole)
-    return attempts
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
+    """Not line by line, which for a million steps would take longer than the rest of the start."""
+    if not path.is_file() or not path.stat().st_size:
+        yield b""
+    else:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+
+
+# --- How a training spends its time: measured by rank 0, written to the journal, and summed up from there.
+#
+# A process is always in exactly one activity, so that they add up to the wall time. On a GPU, data wait and steps are as seen by
+# the host: the GPU may still be computing while the next batch is prepared.
+
+ACTIVITIES = ("startup", "data_wait", "steps", "evaluation", "saving")
+AROUND = ("queue", "away", "recomputed")  # queued on a cluster, between two attempts, and work repeated by a later attempt
+
+
+class Clock:
+    """Counts the seconds of each activity since the start of the process."""
+
+    def __init__(self, began: float):
+        """`began`: a value of time.time()."""
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0) | {"startup": time.time() - began}
+        self.activity, self.since = "startup", time.perf_counter()
+
+    def to(self, activity: str) -> None:
+        now = time.perf_counter()
+        self.seconds[self.activity] += now - self.since
+        self.activity, self.since = activity, now
+
+    @contextlib.contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Switch to an activity, and back afterwards."""
+        before = self.activity
+        self.to(activity)
+        yield
+        self.to(before)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of all activities until now."""
+        self.to(self.activity)
+        return {activity: round(seconds, 3) for activity, seconds in self.seconds.items()}
+
+
+def goodput(events: Iterable[Event]) -> dict[str, float]:
+    """Seconds of each activity, of what is around them, and in all; and goodput, the share of useful steps.
+
+    Steps that an earlier attempt had already taken, with their saving and evaluation, count as recomputed. Empty if the journal
+    does not record how the time was spent.
+    """
+    seconds = dict.fromkeys((*AROUND, *ACTIVITIES), 0.0)
+    reached, step, furthest, last = 0, 0, 0, None
+    # the last evaluated step, in earlier attempts and until now: an attempt may only have to evaluate its last step
+    evaluated, seen = -1, -1
+    spent: dict[str, float] = {}
+    for event in events:
+        if event.get("event") == "attempt" and "began" in event:
+            queued = event.get("queued_seconds") or 0.0
+            gap = event["began"] - last if last else queued
+            seconds["queue"] += min(queued, gap)
+            seconds["away"] += gap - min(queued, gap)
+            reached, step, spent, last = furthest, event["resume_step"], {}, event["began"]
+            evaluated = seen
+        elif "spent" in event and last:
+            there = event["step"]
+            again = _share_below(reached, step, there)
+            if event["event"] == "eval":
+                seen = max(seen, there)
+                again = again if there > step else float(there <= evaluated)
+            for activity, value in event["spent"].items():
+                passed = value - spent.get(activity, 0.0)
+                lost = 0.0 if activity == "startup" else again * passed
+                seconds["recomputed"] += lost
+                seconds[activity] += passed - lost
+                last += passed
+            step, furthest, spent = there, max(furthest, there), event["spent"]
+    whole = sum(seconds.values())
+    return seconds | {"wall": whole, "goodput": seconds["steps"] / whole} if whole else {}
+
+
+def _share_below(reached: int, first: int, last: int) -> float:
+    """The share of the steps after `first` up to `last` that an earlier attempt had already reached."""
+    if first == last:
+        return float(last <= reached and reached > 0)
+    return min(1.0, max(0.0, (reached - first) / (last - first)))
+
+
+PROGRESS = re.compile(r"\S.*  \d+/(\d+|\?)(  |$)")  # a line of a log
+NEWEST = 0.3  # the weight of the newest steps in the moving average of the speed
+WORKING = ("steps", "data_wait")  # the activities of every step; the others occur now and then
+
+
+class TrainingProgress:
+    def __init__(self, run: str):
+        self.run = run
+        self.steps: int | None = None
+        self._begin({"resume_step": 0})
+
+    def add(self, event: Event) -> None:
+        if event["event"] == "attempt":
+            self._begin(event)
+        elif event["event"] == "train":
+            self._train(event)
+        elif event["event"] == "eval":
+            metrics = event["metrics"]
+            named = self.metric if self.metric in metrics else next((name for name in metrics if name != "loss"), "loss")
+            self.evaluated = f"dev {spoken(named)} {rounded(metrics[named])}" if named in metrics else ""
+
+    @property
+    def figures(self) -> str:
+        """`60/126  48 %  loss 0.482  dev accuracy 0.790  eta 0:40`."""
+        share = f"{min(round(100 * self.step / self.steps), 100 if self.step >= self.steps else 99)} %" if self.steps else ""
+        loss = f"loss {rounded(self.loss)}" if self.loss is not None else ""
+        left = self.seconds_left
+        eta = f"eta {duration(left)}" if left else ""
+        return "  ".join(filter(None, (f"{self.step}/{self.steps or '?'}", share, loss, self.evaluated, eta)))
+
+    @property
+    def line(self) -> str:
+        return f"{self.run}  {self.figures}"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """For the remaining steps at the current speed, with as much evaluating and saving as so far."""
+        if self.pace is None or not self.steps:
+            return None
+        return (self.steps - self.step) * (self.pace + self._besides / max(1, self.step - self._first))
+
+    def _begin(self, event: Event) -> None:
+        self.step: int = event["resume_step"]
+        self._first: int = self.step
+        self.steps = event.get("steps", self.steps)
+        self.metric: str = event.get("metric", "")  # that selects the checkpoint
+        self.loss: float | None = None
+        self.evaluated = ""
+        self.pace: float | None = None  # seconds per step, without evaluating and saving
+        self._worked = self._besides = 0.0  # seconds of this attempt
+
+    def _train(self, event: Event) -> None:
+        spent, taken = event.get("spent", {}), event["step"] - self.step
+        worked = sum(spent.get(activity, 0.0) for activity in WORKING)
+        if taken > 0 and spent:
+            newest = (worked - self._worked) / taken
+            self.pace = newest if self.pace is None else NEWEST * newest + (1 - NEWEST) * self.pace
+        self.step, self.loss = event["step"], event["metrics"].get("loss")
+        self._worked, self._besides = worked, sum(spent.get(activity, 0.0) for activity in ("evaluation", "saving"))
+
+
+def duration(seconds: float) -> str:
+    """`0:40`, `12:05`, `3:07:00`."""
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from snaketrain import own
-from snaketrain.runtime.digest_cache import DigestCache, stamp
-from snaketrain.runtime.manifests import digest, file_digest
+from snaketrain.runtime.manifests import DigestCache, digest, file_digest, stamp
 from snaketrain.runtime.secret_forms import is_secret_name
 
 LIBRARY = f"{own.LIBRARY}{os.sep}"
@@ -124,7 +123,8 @@ def digest_of_source(source: str | bytes) -> str:
 def digest_of_tree(tree: ast.Module) -> str:
     """Changes the tree."""
     for node in ast.walk(without_type_checking(tree)):
-        _drop_docstring(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
 
 
@@ -132,14 +132,6 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
     """Without what is never run."""
     tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
     return tree
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        node.body = node.body[1:] or [ast.Pass()]
 
 
 def _of_code(path: Path) -> str:
@@ -231,8 +223,8 @@ def _see_open(path: object, mode: object, flags: object) -> None:
     if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
         _written.add(name)
         return
-    files = _opened.get(folder, {})
-    if name not in files and len(files) <= MANY and not _is_special(name) and _called_by_own_code(sys._getframe(2)):
+    files, special = _opened.get(folder, {}), os.path.exists(name) and not os.path.isfile(name)  # a folder, a pipe or a device
+    if name not in files and len(files) <= MANY and not special and _called_by_own_code(sys._getframe(2)):
         _opened.setdefault(folder, {})[name] = _stamp(name)
 
 
@@ -263,11 +255,6 @@ def _stamp(path: str) -> list[int] | None:
     with suppress(OSError):
         return stamp(os.stat(path))
     return None
-
-
-def _is_special(path: str) -> bool:
-    """A folder, a pipe or a device."""
-    return os.path.exists(path) and not os.path.isfile(path)
 
 
 # --- packages

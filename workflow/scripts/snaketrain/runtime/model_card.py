@@ -14,9 +14,8 @@ import yaml
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.manifests import Manifest, read_manifest, write_text
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.setting_strings import by_key
-from snaketrain.runtime.strict_json import Json, JsonObject
+from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.strict_json import Json, JsonObject, rounded
 
 # the settings that a reader asks for first, with those below them
 MATTER = (
@@ -25,12 +24,12 @@ MATTER = (
     *("train.optimizer", "train.learning_rate", "train.weight_decay", "train.groups", "train.schedule", "train.warmup"),
     *("train.freeze", "train.callbacks", "train.early_stopping", "train.seed"),
 )
-PIPELINES = {"ForSequenceClassification": "text-classification", "ForCausalLM": "text-generation", "LMHeadModel": "text-generation"}
-LOADED_BY = {  # by how the name of an architecture ends; AutoModel itself would leave out the head
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForCausalLM": "AutoModelForCausalLM",
-    "LMHeadModel": "AutoModelForCausalLM",
-    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+# by how the name of an architecture ends: the class that loads it with its head, and its kind of pipeline
+ARCHITECTURES = {
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+    "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
+    "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
+    "ForConditionalGeneration": ("AutoModelForSeq2SeqLM", None),
 }
 SPLITS = {"dev": "development", "test": "test"}
 MOST_CLASSES = 30
@@ -98,15 +97,16 @@ def architecture_of(model: Path) -> str | None:
     return str(named[0]) if named else None
 
 
-def pipeline_of(architecture: str | None) -> str | None:
-    return next((tag for ending, tag in PIPELINES.items() if (architecture or "").endswith(ending)), None)
+def known_of(architecture: str | None) -> tuple[str, str | None]:
+    """The class that loads it, and its kind of pipeline."""
+    return next((known for ending, known in ARCHITECTURES.items() if (architecture or "").endswith(ending)), ("AutoModel", None))
 
 
 def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str | None, results: list[JsonObject]) -> JsonObject:
     """What the hub reads, as far as it is known."""
-    base, source = settings.get("model.source.hub"), data.get("data.train.hub")
+    base, source, pipeline = settings.get("model.source.hub"), data.get("data.train.hub"), known_of(architecture)[1]
     head: JsonObject = {"library_name": "transformers"} if architecture else {}
-    head |= {"pipeline_tag": pipeline_of(architecture)} if pipeline_of(architecture) else {}
+    head |= {"pipeline_tag": pipeline} if pipeline else {}
     head |= {"tags": ["snaketrain"]}
     head |= {"base_model": base} if base else {}
     head |= {"datasets": [source]} if source else {}
@@ -116,7 +116,7 @@ def metadata(run: str, data: JsonObject, settings: JsonObject, architecture: str
         dataset = {"name": str(data.get("data.name") or "own data"), "type": str(source or data.get("data.name") or "own")}
         found = [
             {
-                "task": {"type": pipeline_of(architecture) or "other"},
+                "task": {"type": pipeline or "other"},
                 "dataset": dataset | {"split": name} if (name := each["split"]) in SPLITS else {"name": name, "type": name},
                 "metrics": [{"type": name, "name": name, "value": value} for name, value in metrics.items()],
             }
@@ -145,11 +145,10 @@ def metrics_table(results: list[JsonObject], chosen: JsonObject) -> str:
     for each in results:
         interval = f"{rounded(each['interval'][0], 4)} to {rounded(each['interval'][1], 4)}" if each.get("interval") else ""
         for name, value in each["metrics"].items():
-            constant = [
-                f"{rounded(base[name], 4)} ({base.get('answer', label)})" for label, base in each["baselines"].items() if name in base
-            ]
-            with_interval = interval if name == "accuracy" else ""
-            lines.append((SPLITS.get(each["split"], each["split"]), name, rounded(value, 4), with_interval, "; ".join(constant)))
+            found = ((label, base) for label, base in each["baselines"].items() if name in base)
+            constant = "; ".join(f"{rounded(base[name], 4)} ({base.get('answer', label)})" for label, base in found)
+            shown_interval = interval if name == "accuracy" else ""
+            lines.append((SPLITS.get(each["split"], each["split"]), name, rounded(value, 4), shown_interval, constant))
     confidence = next((each["confidence"] for each in results if "confidence" in each), None)
     interval = f"The interval is the {confidence:.0%} one over the examples (Wilson). " if confidence else ""
     return f"{table(columns, lines)}\n\n{interval}The baseline is a constant answer."
@@ -186,9 +185,8 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
     for each in results:
         if each["split"] == "test" and (classes := each.get("classes")):
             name, worst = min(classes.items(), key=lambda item: item[1]["f1"])
-            found.append(
-                f"The weakest class on the test set is {plain(name)}: F1 {rounded(worst['f1'], 4)} of {worst['examples']} examples."
-            )
+            f1 = rounded(worst["f1"], 4)
+            found.append(f"The weakest class on the test set is {plain(name)}: F1 {f1} of {worst['examples']} examples.")
         if each["split"] == "test" and each.get("calibration_error") is not None:
             found.append(f"Its probabilities are off by {rounded(each['calibration_error'], 4)} on average (expected calibration error).")
     return "\n".join(f"- {line}" for line in found)
@@ -197,8 +195,7 @@ def limits(data: Manifest, results: list[JsonObject]) -> str:
 def loading(model: Path, architecture: str | None) -> str:
     if architecture is None or not (model / "tokenizer.json").is_file():
         return LOAD_WEIGHTS.format(folder=model)
-    auto = next((auto for ending, auto in LOADED_BY.items() if architecture.endswith(ending)), "AutoModel")
-    return LOAD.format(auto=auto, folder=model)
+    return LOAD.format(auto=known_of(architecture)[0], folder=model)
 
 
 def shown(settings: JsonObject) -> JsonObject:

@@ -1,10 +1,12 @@
-"""Processes of this machine: who is alive, what a signal asks for, how many files may be open."""
+"""Processes of this machine: who is alive, what a signal asks for, how many files may be open, whom the kernel killed for memory."""
 
 import ctypes
 import os
+import platform
 import resource
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 # --- Whether a process still runs. Process ids are reused, so a process is identified by its id and its start time.
@@ -21,7 +23,13 @@ class Process:
     def is_alive(self) -> bool:
         if self.started is not None:
             return start_ticks(self.pid) == self.started
-        return not Path("/proc/self/stat").exists() and answers(self.pid)
+        if Path("/proc/self/stat").exists():
+            return False
+        try:  # whether any process has this id
+            os.kill(self.pid, 0)
+        except OSError as error:
+            return isinstance(error, PermissionError)
+        return True
 
 
 def start_ticks(pid: int) -> int | None:
@@ -41,17 +49,6 @@ def process_space() -> str | None:
         return None
 
 
-def answers(pid: int) -> bool:
-    """Whether any process has this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def die_with_parent(parent: int) -> None:
     """Have this process killed when the one that started it ends, however that happens; Linux only."""
     if sys.platform == "linux":
@@ -66,22 +63,20 @@ PER_RANK = 4  # connections of each rank to the rendezvous store: one of gloo, o
 OWN = 256  # what the process has open besides
 
 
-def needed(world_size: int) -> int:
-    """The number of open files of the process that hosts the rendezvous store; all others need a few dozen."""
-    return PER_RANK * world_size + OWN
-
-
 def raise_limit(world_size: int) -> str | None:
-    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed(world_size) <= soft or soft == resource.RLIM_INFINITY:
+    """Raise this process's soft limit to the hard one if the ranks may need it; returns a warning if that is not enough.
+
+    Only the process that hosts the rendezvous store needs so many open files; all others need a few dozen.
+    """
+    needed, (soft, hard) = PER_RANK * world_size + OWN, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
         return None
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard == resource.RLIM_INFINITY or hard >= needed(world_size):
+    if hard == resource.RLIM_INFINITY or hard >= needed:
         return None
     return (
-        f"{world_size} ranks may need {needed(world_size)} open files in the process that they all connect to, and the limit is {hard}. If the "
+        f"{world_size} ranks may need {needed} open files in the process that they all connect to, and the limit is {hard}. If the "
         "training cannot start, ask the administrator of this machine for a higher one (`ulimit -Hn`)."
     )
 
@@ -107,3 +102,86 @@ class Stopping:
 
     def requested(self) -> bool:
         return bool(self.signals)
+
+
+# --- Whether the kernel has killed a process for its memory, by its counters on this node: the process's exit status says only SIGKILL.
+
+OUT_OF_MEMORY = "out of memory: "  # stands before a kill in a job's log, where slurm/failures.py finds it
+CGROUPS = Path("/sys/fs/cgroup")
+UNLIMITED_BYTES = 2**60  # cgroup v1 writes a number near 2**63 for no limit
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What is known of the memory of this process's cgroup, or of the machine where there is none with a limit."""
+
+    kills: int
+    of_machine: bool
+    limit_mb: int | None = None
+    peak_mb: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryKill(MemoryUse):
+    """Of as many processes as `kills`; where it is of the machine, they may have been another job's."""
+
+    host: str = ""
+
+    def __str__(self) -> str:
+        whose = "of the machine, perhaps of another job," if self.of_machine else "of this job"
+        known = {"limit": self.limit_mb, "peak": self.peak_mb}
+        amounts = ", ".join(f"{name} {amount} MB" for name, amount in known.items() if amount is not None)
+        killed = "1 process" if self.kills == 1 else f"{self.kills} processes"
+        return f"the kernel killed {killed} {whose} on {self.host} for memory" + (f" ({amounts})" if amounts else "")
+
+
+def memory_use() -> MemoryUse:
+    groups = own_cgroups()
+    counts = (number_in(group / name, "oom_kill") for group in groups for name in ("memory.events", "memory.oom_control"))
+    kills = next((count for count in counts if count is not None), None)
+    limits = [(limit, group) for group in groups if (limit := megabytes(group, "memory.max", "memory.limit_in_bytes")) is not None]
+    if kills is None or not limits:
+        machine_kb = number_in(Path("/proc/meminfo"), "MemTotal:")
+        return MemoryUse(number_in(Path("/proc/vmstat"), "oom_kill") or 0, of_machine=True, limit_mb=machine_kb and machine_kb // 1024)
+    limit, group = min(limits, key=lambda found: found[0])
+    return MemoryUse(kills, False, limit, megabytes(group, "memory.peak", "memory.max_usage_in_bytes"))
+
+
+def kill_since(before: MemoryUse) -> MemoryKill | None:
+    now = memory_use()
+    if now.kills <= before.kills or now.of_machine != before.of_machine:
+        return None
+    return MemoryKill(now.kills - before.kills, now.of_machine, now.limit_mb, now.peak_mb, platform.node())
+
+
+def own_cgroups() -> list[Path]:
+    """The memory cgroup of this process, of version 1 or 2, and those above it."""
+    found = []
+    for line in lines_of(Path("/proc/self/cgroup")):
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            root = CGROUPS / "memory" if controllers else CGROUPS
+            group = root / path.lstrip("/")
+            found += [each for each in (group, *group.parents) if each.is_relative_to(root) and each.is_dir()]
+    return found
+
+
+def number_in(path: Path, name: str) -> int | None:
+    """Of the line of this name."""
+    return next((int(line.split()[1]) for line in lines_of(path) if line.startswith(f"{name} ")), None)
+
+
+def megabytes(group: Path, *names: str) -> int | None:
+    """The first of these files that holds a number."""
+    for name in names:
+        text = "".join(lines_of(group / name)[:1])
+        if text.isdecimal() and int(text) < UNLIMITED_BYTES:
+            return int(text) // 2**20
+    return None
+
+
+def lines_of(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

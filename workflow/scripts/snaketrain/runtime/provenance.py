@@ -1,19 +1,21 @@
-"""The provenance of a training: the commit with its changes, the user's own files, packages, machine and SLURM job."""
+"""The provenance of a result: the commit with its changes, the user's own files, versions of packages, machine and SLURM job."""
 
 import contextlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.manifests import write_text
-from snaketrain.runtime.private_files import PRIVATE_FILE
+from snaketrain.runtime.manifests import PRIVATE_FILE, write_text
 from snaketrain.runtime.processes import start_ticks
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.strict_json import JsonObject, shortened
 from snaketrain.slurm.client import Slurm, SlurmError
 
 
@@ -82,3 +84,50 @@ def git(*words: str) -> str | None:
     except FileNotFoundError:
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+# --- The versions of the packages that compute results: recorded with each result, and compared with those that are installed now.
+
+COMPUTING = ("torch", "triton", "torchao", "transformers", "tokenizers", "peft", "fairscale", "numpy", "scipy", "pandas", "pyarrow",
+             "scikit-learn", "statsmodels", "torchmetrics", "rouge-score", "sacrebleu", "optuna")  # fmt: skip
+MODULES = {"scikit-learn": "sklearn", "rouge-score": "rouge_score"}  # of the others, the module has the package's name
+
+
+@cache
+def installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def all_installed() -> dict[str, str]:
+    """Those that any stage computes with."""
+    return {name: version for name in COMPUTING if (version := installed(name))}
+
+
+def in_use() -> dict[str, str]:
+    """Those that this process has imported."""
+    return {name: version for name, version in all_installed().items() if MODULES.get(name, name) in sys.modules}
+
+
+def differing(recorded: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """By package, the recorded version and the one that is installed now."""
+    now = {name: installed(name) or "none" for name in recorded}
+    return {name: (version, now[name]) for name, version in recorded.items() if now[name] != version}
+
+
+def described(found: Mapping[str, tuple[str, str]]) -> str:
+    """`torch 2.13.0 (now 2.14.0), numpy 2.3.0 (now 2.4.0)`."""
+    return shortened([f"{name} {before} (now {now})" for name, (before, now) in sorted(found.items())], most=4)
+
+
+def one_after_the_other(attempts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Those of a training of several attempts: `2.13.0, then 2.14.0` where they changed in between."""
+    found: dict[str, list[str]] = {}
+    for versions in attempts:
+        for name, version in versions.items():
+            known = found.setdefault(name, [])
+            if not known or known[-1] != version:
+                known.append(version)
+    return {name: ", then ".join(known) for name, known in found.items()}

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from snaketrain.runtime.binding import bind
-from snaketrain.runtime.credentials import ConcealingFormatter, hidden
-from snaketrain.runtime.manifests import digest
-from snaketrain.runtime.private_files import make_private_folder, private
-from snaketrain.runtime.ranks import Ranks
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.manifests import digest, make_private_folder, private
+from snaketrain.runtime.ranks import Ranks, bind
 
 # --- The log of a rank. Only the first rank of each node keeps a file; the others remember their last lines for a failure report.
 
@@ -46,8 +44,11 @@ class LastLines(logging.Handler):
         _last_lines.append(self.format(record))
 
 
-class LineFormatter(ConcealingFormatter):
-    """Marks warnings, which the console of the workflow repeats; but not those of libraries, which are for their callers."""
+class LineFormatter(logging.Formatter):
+    """Hides secrets, also in tracebacks. Marks warnings, which the workflow's console repeats; not those of libraries, which are for their callers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hidden(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         if record.levelno == logging.WARNING and record.name != "py.warnings":
@@ -87,22 +88,13 @@ def start_rank() -> None:
     bind(Ranks.of_environment())
 
 
-def last_lines() -> list[str]:
-    return list(_last_lines)
-
-
 # --- When ranks fail together, the first one reports why; the others lost their connection to it, or failed in the same place.
 #
 # logs/failed/START/first.json     the first failure of this start of the ranks
 # logs/failed/START/rank-N.txt     traceback and last lines of each rank that failed by itself
 
-OF_ONE_START = (
-    "SNAKETRAIN_START",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-)  # the same in all ranks
+# the same in all ranks
+OF_ONE_START = ("SNAKETRAIN_START", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT", "SLURM_JOB_ID")
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL", "ncclRemoteError")
 
 
@@ -119,17 +111,13 @@ class Failure:
         frames = traceback.extract_tb(error.__traceback__)
         cause = str(error) if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         place = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else cause
-        of_torch = isinstance(error, RuntimeError | ConnectionError) and (
-            type(error).__name__.startswith("Dist") or any(words in str(error) for words in LOST_PEER)
-        )
-        return cls(rank, platform.node(), place, hidden(cause), of_torch)
+        lost_peer = type(error).__name__.startswith("Dist") or any(words in str(error) for words in LOST_PEER)
+        return cls(rank, platform.node(), place, hidden(cause), isinstance(error, RuntimeError | ConnectionError) and lost_peer)
 
     @property
     def sentence(self) -> str:
-        who = f"rank {self.rank} on {self.host}"
-        return (
-            f"{who} lost its connection to a rank that ended without a message: {self.cause}" if self.lost_peer else f"{who}: {self.cause}"
-        )
+        lost = " lost its connection to a rank that ended without a message" if self.lost_peer else ""
+        return f"rank {self.rank} on {self.host}{lost}: {self.cause}"
 
 
 def report_failure(what: str, logs: Path, error: BaseException) -> str:
@@ -140,15 +128,15 @@ def report_failure(what: str, logs: Path, error: BaseException) -> str:
         logging.error(message)
         return mine.cause
     folder = logs / "failed" / digest([os.environ.get(name) for name in OF_ONE_START])[:8]
-    first = _first(folder, mine)
+    first, report = _first(folder, mine), folder / f"rank-{mine.rank}.txt"
     if first == mine:
-        _write_report(folder, message)
+        _write_report(report, message)
         _print(f"{mine.sentence}\n" if mine.lost_peer else f"rank {mine.rank} on {mine.host} failed first. {message}")
     elif mine.lost_peer or mine.place == first.place:
         logging.info("rank %d ends because of rank %d on %s: %s", mine.rank, first.rank, first.host, first.cause)
     else:
-        _write_report(folder, message)
-        _print(f"{mine.sentence} (after rank {first.rank}; {folder / _file(mine.rank)})")
+        _write_report(report, message)
+        _print(f"{mine.sentence} (after rank {first.rank}; {report})")
     return first.sentence
 
 
@@ -175,15 +163,9 @@ def _first(folder: Path, mine: Failure) -> Failure:
     return mine
 
 
-def _write_report(folder: Path, message: str) -> None:
-    with suppress(OSError):
-        text = "\n".join([*last_lines(), hidden(message)])
-        with open(folder / _file(Ranks.of_environment().rank), "w", encoding="utf-8", opener=private) as file:
-            file.write(f"{text}\n")
-
-
-def _file(rank: int) -> str:
-    return f"rank-{rank}.txt"
+def _write_report(path: Path, message: str) -> None:
+    with suppress(OSError), open(path, "w", encoding="utf-8", opener=private) as file:
+        file.write("\n".join([*_last_lines, hidden(message), ""]))
 
 
 def _print(text: str) -> None:

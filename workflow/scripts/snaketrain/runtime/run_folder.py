@@ -5,63 +5,25 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from snaketrain.runtime.credentials import hidden, hidden_in
-from snaketrain.runtime.digest_cache import DigestCache
-from snaketrain.runtime.integrity import damage
-from snaketrain.runtime.job_settings import JobSettings
-from snaketrain.runtime.journal import as_line, read_events
+from snaketrain.runtime.credentials import hidden
+from snaketrain.runtime.journal import as_line, events_named, last_attempt, read_events
 from snaketrain.runtime.loaded_code import RECORDED, UNSTEADY, changed_files, loaded_files
-from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, write_checked
+from snaketrain.runtime.manifests import PRIVATE_FILE, DigestCache, Manifest, damage, digest, private, read_if_intact, write_checked
 from snaketrain.runtime.ownership import end_previous_owner, is_ours, sign
-from snaketrain.runtime.private_files import PRIVATE_FILE, private
-from snaketrain.runtime.provenance import git_state, write_provenance
+from snaketrain.runtime.provenance import all_installed, differing, git_state, write_provenance
 from snaketrain.runtime.ranks import Ranks
-from snaketrain.runtime.setting_strings import split
-from snaketrain.runtime.stages import Job, previous_manifest, versions_of
-from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.versions import all_installed, differing
+from snaketrain.runtime.stages import Job, JobSettings, previous_manifest, split, versions_of
+from snaketrain.runtime.strict_json import JsonObject, shortened
 
 EXECUTION_ONLY = ("train.strategy.", "train.accumulate=")  # settings that change the losses by rounding only, as tests/distributed shows
 RESUMABLE = ("train.", "select.", "code.")  # of what may change in the middle of a training if the user asks for it
 TRUNK = "trunk.json"  # the trunk that a training continues
 LOADED = "loaded.json"  # what own code has loaded and read: only a finished training has a manifest that says so
 MICROBATCHES = "microbatches.json"  # into how many a batch is split since the memory ran out
-MOST_NAMED = 6  # changes in a message
 FINGERPRINT, EXECUTION_OPTIONS = "purpose", "ways"  # keys of run.json, as in folders of earlier versions
-
-
-@dataclass(frozen=True)
-class Description:
-    """What run.json records besides the settings: for MLflow, and to reproduce a training."""
-
-    run: str
-    paths: dict[str, str]  # of the manifests that the training reads, by role
-    log_every: int
-    device: str
-    experiment: str
-    notes: str
-
-
-class Device(Protocol):
-    @property
-    def type(self) -> str: ...
-
-
-class Execution(Protocol):
-    """The part of a strategy that is recorded: rank, number of processes, device and precision."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def device(self) -> Device: ...
-    @property
-    def precision(self) -> str: ...
 
 
 def execution_options(given: JobSettings) -> list[str]:
@@ -127,16 +89,17 @@ def prepare_run_folder(job: Job, inputs: dict[str, str], resume_changed: bool, c
     upgraded = differing(versions_of(made)) if same_versions and finished and made else {}
     if finished and not changed:
         changed = [*sorted(set(before[EXECUTION_OPTIONS]) ^ set(execution_options(job.given))), *upgraded]
+    names = shortened([each.partition("=")[0] for each in changed], most=6)
     resumes = resume_changed and not finished and step > 0 and all(each.startswith(RESUMABLE) for each in changed)
     if clean and mixed:
         set_aside(folder, before, "its code or settings were changed in its middle, and this training is to be compared or shared", "")
     elif changed and not resumes:
         remedy = " To continue it nevertheless: --config 'compute={resume_changed: true}'." if step and not finished and not clean else ""
-        set_aside(folder, before, f"belonged to other settings or code ({shortened(changed)})", remedy)
+        set_aside(folder, before, f"belonged to other settings or code ({names})", remedy)
     elif changed:
         mixed.append({"step": step, "changed": changed})
         (folder / LOADED).unlink(missing_ok=True)
-        print(f"warning: {folder}: continues from step {step} with other {shortened(changed)}, as compute.resume_changed asks for. Its result is that of neither",
+        print(f"warning: {folder}: continues from step {step} with other {names}, as compute.resume_changed asks for. Its result is that of neither",
               file=sys.stderr, flush=True)  # fmt: skip
         return mixed
     else:
@@ -150,15 +113,13 @@ def what_changed(before: JsonObject, job: Job, inputs: dict[str, str]) -> list[s
     if before[FINGERPRINT] == fingerprint(job, inputs):
         return []
     sections = ("train.", "model.", "select.")
-    there = {each for each in deciding_settings(before.get("settings", [])) if each.startswith(sections)}
-    here = {each for each in deciding_settings(job.given.settings) if each.startswith(sections)}
+    there, here = (
+        {each for each in deciding_settings(settings) if each.startswith(sections)}
+        for settings in (before.get("settings", []), job.given.settings)
+    )
     code = {each for each in planned_code(before[EXECUTION_OPTIONS]) if each.startswith("code.")} ^ set(planned_code(job.given.code))
-    read = {
-        f"inputs.{role}"
-        for role, content in {**before.get("inputs", {}), **inputs}.items()
-        if before.get("inputs", {}).get(role) != inputs.get(role)
-    }
-    names = {each.partition("=")[0] for each in (there ^ here) | code} | read
+    read = dict(before.get("inputs", {}).items() ^ inputs.items())
+    names = {each.partition("=")[0] for each in (there ^ here) | code} | {f"inputs.{role}" for role in read}
     return sorted(names) or ["the version of snaketrain"]
 
 
@@ -189,11 +150,6 @@ def recorder_of_loaded(folder: Path) -> Callable[[JsonObject], None]:
                 write_checked(folder / LOADED, {"loaded": loaded})
 
     return record
-
-
-def shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(name.partition("=")[0] for name in names[:MOST_NAMED]) + more
 
 
 def set_aside(folder: Path, before: JsonObject, why: str, remedy: str) -> None:
@@ -243,15 +199,12 @@ def damaged_log(made: Manifest) -> str | None:
     """What to do where the journal of a finished training is not what was written: nothing but the training could write it again."""
     if not (found := damage(made, lambda name: name in made.logs)):
         return None
-    name, what = next(iter(found.items()))
-    return (
-        f"{made.folder / name}: {what}. The curves, speed and times of the training are read from it. Put a copy of it back, or move "
-        f"{made.folder} away to train again."
-    )
+    (name, what), remedy = next(iter(found.items())), f"Put a copy of it back, or move {made.folder} away to train again."
+    return f"{made.folder / name}: {what}. The curves, speed and times of the training are read from it. {remedy}"
 
 
 def _finished(folder: Path) -> bool:
-    return any(line["event"] == "end" and line["status"] == "FINISHED" for line in read_events(folder / "journal.jsonl")[0])
+    return any(end["status"] == "FINISHED" for end in events_named(folder / "journal.jsonl", "end"))
 
 
 def end_of_journal(folder: Path) -> int:
@@ -267,58 +220,45 @@ def stopped_by(folder: Path, since: int) -> list[str]:
     return last.get("signals", []) if last.get("status") == "STOPPED" else []
 
 
-def record_start(job: Job, description: Description, inputs: dict[str, str], data: Manifest, started: float, execution: Execution) -> None:
-    """Write run.json: what is known at the start, for MLflow and the comparison."""
+def record_start(
+    job: Job, inputs: dict[str, str], data: Manifest, started: float, labels: JsonObject, execution: JsonObject
+) -> None:  # fmt: skip
+    """Write run.json: what is known at the start, for MLflow, the comparison, and to reproduce a training.
+
+    `labels`: what the settings do not say, such as the run's name, the paths of the manifests by role, and notes.
+    """
     import torch
 
     git = git_state()
     write_provenance(job.folder, git["dirty"], job.given.code)
-    write_checked(
-        job.folder / "run.json",
-        {
-            FINGERPRINT: fingerprint(job, inputs),
-            EXECUTION_OPTIONS: execution_options(job.given),
-            "run": description.run,
-            "identity": job.identity(inputs),
-            "started": started,
-            "mixed": list(job.mixed),
-            "versions": all_installed(),
-            "settings": [*job.given.settings, *data.settings],
-            "inputs": inputs,
-            "paths": description.paths,
-            "log_every": description.log_every,
-            "device": description.device,
-            "threads": torch.get_num_threads(),
-            "data": {
-                "path": data.path,
-                "content": data.content,
-                "name": data.facts["name"],
-                "examples": data.facts["splits"]["train"]["examples"],
-            },
-            "git": git,
-            "environment": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "host": platform.node(),
-                "processes": execution.world_size,
-                "device": execution.device.type,
-                "precision": execution.precision,
-            },
-            "experiment": hidden(description.experiment),
-            "notes": hidden(description.notes),
+    content = {
+        FINGERPRINT: fingerprint(job, inputs),
+        EXECUTION_OPTIONS: execution_options(job.given),
+        "identity": job.identity(inputs),
+        "started": started,
+        "mixed": list(job.mixed),
+        "versions": all_installed(),
+        "settings": [*job.given.settings, *data.settings],
+        "inputs": inputs,
+        "threads": torch.get_num_threads(),
+        "data": {
+            "path": data.path,
+            "content": data.content,
+            "name": data.facts["name"],
+            "examples": data.facts["splits"]["train"]["examples"],
         },
-        mode=PRIVATE_FILE,
-    )
+        "git": git,
+        "environment": {"python": platform.python_version(), "torch": torch.__version__, "host": platform.node(), **execution},
+        **labels,
+        **{name: hidden(labels[name]) for name in ("experiment", "notes")},
+    }
+    write_checked(job.folder / "run.json", content, mode=PRIVATE_FILE)
 
 
 def record_failure(folder: Path, cause: str) -> None:
     """Write the last line of a failed training's journal, on rank 0."""
     if Ranks.of_environment().rank == 0 and is_ours(folder) and (folder / "run.json").exists():
-        last = {
-            "event": "end",
-            "status": "FAILED",
-            "error": cause[:2000],
-        }
-        attempts = sum(line["event"] == "attempt" for line in read_events(folder / "journal.jsonl")[0])
+        attempt = (last_attempt(folder / "journal.jsonl") or {"attempt": 1})["attempt"]
+        last = {"event": "end", "status": "FAILED", "error": hidden(cause[:2000]), "time": time.time(), "attempt": attempt}
         with open(folder / "journal.jsonl", "a", encoding="utf-8", opener=private) as journal:
-            journal.write(as_line(hidden_in(last) | {"time": time.time(), "attempt": max(1, attempts)}))
+            journal.write(as_line(last))

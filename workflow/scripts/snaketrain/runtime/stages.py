@@ -1,22 +1,133 @@
-"""What all stage scripts share: the command line, the identity of a result, and the manifest written last."""
+"""What all stage scripts share: the settings, the command line, the identity of a result, and the manifest written last."""
 
 import argparse
+import json
+import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.file_systems import explained
-from snaketrain.runtime.integrity import digests, log_digests
-from snaketrain.runtime.job_settings import JobSettings
 from snaketrain.runtime.loaded_code import RECORDED, imported_packages, loaded_files
-from snaketrain.runtime.manifests import Manifest, digest, read_if_intact, read_manifest, write_checked, write_manifest, write_text
-from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.versions import in_use
+from snaketrain.runtime.manifests import (
+    PRIVATE_FILE,
+    Manifest,
+    digest,
+    digests,
+    log_digests,
+    read_if_intact,
+    read_manifest,
+    write_checked,
+    write_manifest,
+    write_text,
+)
+from snaketrain.runtime.provenance import in_use
+from snaketrain.runtime.strict_json import Json, JsonObject
+
+# --- Settings as `key=json` strings, which Snakemake compares, manifests contain and MLflow records.
+
+
+def join(key: str, value: Json) -> str:
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def split(string: str) -> tuple[str, Json]:
+    key, _, value = string.partition("=")
+    return key, json.loads(value)
+
+
+def by_key(strings: Iterable[str]) -> JsonObject:
+    return dict(map(split, strings))
+
+
+def flattened(name: str, value: Json) -> list[tuple[str, Json]]:
+    """Each setting below a section with its dotted key; a mapping whose keys are not all identifiers is one value."""
+    if isinstance(value, dict) and value and all(key.isidentifier() for key in value):
+        return [pair for key, inner in value.items() for pair in flattened(f"{name}.{key}", inner)]
+    return [(name, value)]
+
+
+def nested(strings: Iterable[str]) -> JsonObject:
+    """The nested sections of `key=json` strings."""
+    sections: JsonObject = {}
+    for key, value in map(split, strings):
+        *parents, last = key.split(".")
+        section = sections
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return sections
+
+
+# --- The JSON file that passes a job its settings. Its name has their digest: a repeated command means the same, and workflows with other
+# settings do not interfere. The files are in `.snakemake`, like Snakemake's metadata: a job's own folder may be moved aside by a training
+# that starts over.
+
+FOLDER = Path(".snakemake/snaketrain-settings")
+CODE = "code."
+UNUSED_DAYS = 30  # after which a file is removed
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    stage: str
+    settings: list[str]  # `key=json`
+    code: list[str]  # `code.module=digest`
+
+    @classmethod
+    def of(cls, stage: str, strings: Iterable[str]) -> "JobSettings":
+        strings = list(strings)
+        return cls(stage, [each for each in strings if not each.startswith(CODE)], [each for each in strings if each.startswith(CODE)])
+
+    def path(self, name: str = "", folder: Path = FOLDER) -> Path:
+        return folder / self.stage / f"{name.replace('/', '-') or self.stage}-{digest(self.settings, self.code)}.json"
+
+    def store(self, name: str = "", folder: Path = FOLDER) -> Path:
+        code = dict(string.removeprefix(CODE).rsplit("=", 1) for string in self.code)
+        content = {"stage": self.stage, "settings": nested(self.settings), "code": code}
+        path, text = self.path(name, folder), strict_json.with_checksum(content)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text, PRIVATE_FILE)
+        else:
+            with suppress(OSError):
+                os.utime(path)  # it is used
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path, stage: str | None = None) -> "JobSettings":
+        """`stage`: refuse the settings of any other stage."""
+        try:
+            content = strict_json.checked(Path(path).read_text(encoding="utf-8"))
+            settings = [join(*pair) for section, value in content["settings"].items() for pair in flattened(section, value)]
+            found = cls(content["stage"], settings, [f"{CODE}{name}={digest}" for name, digest in content["code"].items()])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SystemExit(f"{path}: not a readable settings file ({error!r}). Start the workflow, which writes it.") from None
+        if stage and found.stage != stage:
+            raise SystemExit(f"{path}: contains the settings of {found.stage}, not of {stage}.")
+        return found
+
+
+def settings_words(output: Path, stage: str, strings: Iterable[str]) -> list[str]:
+    """`--settings` for a stage script that is started without Snakemake; the file is written beside the folder of its output."""
+    return ["--settings", str(JobSettings.of(stage, strings).store(folder=output.parent / "settings"))]
+
+
+def remove_unused(folder: Path = FOLDER) -> None:
+    """Remove the files that no job was started with for a while. Jobs still in a queue need none: each writes its own when it starts."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for path in folder.glob("*/*"):
+        with suppress(OSError):  # another workflow removes it too, or may only read here
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+
+
+# --- A job, and its result.
 
 LOADER_WORKERS = "processes that load batches ahead, or `auto:N`: up to N where data is waited for (default: %(default)s)"
 MADE_BEFORE = ".made-before.json"
@@ -42,7 +153,7 @@ class Job:
 
     def finish(
         self, inputs: dict[str, str], files: list[str], facts: JsonObject, started: float, versions: dict[str, str] | None = None,
-        logs: Sequence[str] = (), written: Mapping[str, str] = MappingProxyType({}),
+        logs: Sequence[str] = (), written: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Write the manifest: `files` are relative to its folder, `inputs` the content digests of the manifests that were read.
 
@@ -50,21 +161,11 @@ class Job:
         lines until now must stay; `written`: further files, with the digests that they had when they were written, maybe by an earlier attempt.
         """
         versions = in_use() | imported_packages() if versions is None else versions
-        stage, settings = self.given.stage, self.given.settings
-        loaded, recorded = loaded_files(), [each for each in self.given.code if each.startswith(RECORDED)]
+        stage, recorded = self.given.stage, [each for each in self.given.code if each.startswith(RECORDED)]
         made = Manifest(
-            stage,
-            self.identity(inputs),
-            settings,
-            inputs,
-            digests(self.folder, files) | dict(written),
-            facts,
-            started,
-            loaded=loaded,
-            recorded=recorded,
-            versions=versions,
-        )
-        made = replace(made, logs=log_digests(self.folder, logs))
+            stage, self.identity(inputs), self.given.settings, inputs, digests(self.folder, files) | dict(written or {}), facts, started,
+            logs=log_digests(self.folder, logs), loaded=loaded_files(), recorded=recorded, versions=versions,
+        )  # fmt: skip
         earlier = previous_manifest(self.folder)
         if not earlier or (earlier.identity, earlier.content, earlier.loaded) != (made.identity, made.content, made.loaded):
             write_manifest(self.folder / MADE_BEFORE, made)
@@ -92,6 +193,9 @@ def previous_manifest(folder: Path) -> Manifest | None:
     except SystemExit as error:
         print(f"warning: {error} What it says of the previous result is not used.", file=sys.stderr, flush=True)
         return None
+
+
+# --- The command line, and the end of a script.
 
 
 def parser(stage: str, description: str | None) -> argparse.ArgumentParser:

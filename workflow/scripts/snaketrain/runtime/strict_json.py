@@ -1,4 +1,6 @@
-"""JSON that any program reads. Its standard has neither NaN nor infinities: a number that is not finite is written as null.
+"""How values are written: as JSON that any program reads, and figures that people read.
+
+The standard of JSON has neither NaN nor infinities: a number that is not finite is written as null.
 
 Null among `metrics` is read back as NaN, so that what computes with metrics never meets None. An infinity becomes NaN as well: whatever
 decides by a metric treats all that is not finite alike.
@@ -10,8 +12,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, TypeAlias, TypeGuard
 
 # --- Types of JSON and YAML content, which is checked where it is read, unless this package has written it.
 
@@ -68,3 +71,30 @@ def _finite(content: Json) -> Json:
 def _with_nan(found: JsonObject) -> JsonObject:
     metrics = found.get("metrics")
     return {**found, "metrics": metrics_of(metrics)} if isinstance(metrics, dict) and None in metrics.values() else found
+
+
+# --- How metrics are written for people: on progress lines, in tables and plots, on pages, in verdicts and model cards.
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def rounded(value: object, digits: int = 3) -> str:
+    """A dash if it is not a number. Small values keep two significant digits, and halves are rounded up: 319 of 400, 0.7975, is 0.798."""
+    if not is_number(value):
+        return "–"
+    if digits and 0 < abs(value) < 0.5 * 10**-digits:
+        return f"{value:.2g}"
+    exact = Decimal(f"{value:.12g}")  # as people write the number, not the nearest binary one, which may be just below
+    return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def spoken(metric: str) -> str:
+    return metric.replace("_", " ").replace("f1", "F1")

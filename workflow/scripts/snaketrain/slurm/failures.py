@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.runtime.memory_kill import OUT_OF_MEMORY
+from snaketrain.runtime.processes import OUT_OF_MEMORY
 from snaketrain.slurm.client import Slurm, SlurmError
 
 LOG_BYTES = 200_000  # the end of a log, which holds all starts of a job

@@ -19,11 +19,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from snaketrain.data.loading.batches import MicroBatch
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.adapters import frozen_names
 from snaketrain.models.call_types import ParameterGroups
 from snaketrain.runtime.ranks import Ranks
 from snaketrain.strategies.optimizer_state import OptimizerState, Parameters, load_named, local_optimizer, named_groups, named_state
-from snaketrain.tasks.base import Batch, Modules, Returned, on_device
+from snaketrain.tasks.base import Modules, Returned, on_device
 
 # --- The device of a rank: a GPU that was asked for and is missing is an error, never a silent training on the CPU.
 

@@ -11,10 +11,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
 from torch.utils._pytree import tree_leaves, tree_map
 
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.call_types import Args, Kwargs, Value
 from snaketrain.strategies.base import Objective
 from snaketrain.strategies.pipeline_stages import INPUT, Stage, cut, hidden_size
-from snaketrain.tasks.base import Batch, Returned
+from snaketrain.tasks.base import Returned
 
 # --- A task's call of its model, recorded before a pipeline runs and answered when the last stage has its outputs.
 #

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from snaketrain.config.schema.evaluation import Generate
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tasks.base import Batch, Columns, Modules, Task
+from snaketrain.tasks.base import Columns, Modules, Task
 from snaketrain.tasks.predicting_tokens import Generation, TokenPrediction, stop_at_end
 
 

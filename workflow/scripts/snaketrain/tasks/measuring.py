@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from snaketrain.tasks.base import Batch, Outputs, Task
+from snaketrain.data.loading.training_data import Batch
+from snaketrain.tasks.base import Outputs, Task
 from snaketrain.tasks.metrics import OfRows, Sums
 
 Rows = dict[str, Tensor]  # a row for each example

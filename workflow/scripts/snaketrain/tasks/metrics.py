@@ -15,8 +15,8 @@ from torch import Tensor
 from snaketrain.config.references import load
 from snaketrain.config.schema import Metric as Setting
 from snaketrain.labels import label_kinds
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.metric_names import MODES, Modes, declared_mode, is_short, known_metric
 
 if TYPE_CHECKING:

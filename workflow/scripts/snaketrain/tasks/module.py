@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from snaketrain.config.references import load
 from snaketrain.config.schema.tasks import ModuleSettings
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
-from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.losses import Summed, arguments_of, beside, by_position, call
 from snaketrain.tasks.measuring import Measuring, constant_answer
 from snaketrain.tasks.metric_names import MODES

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import describe_model
 from snaketrain.models.token_losses import NO_TARGET, token_losses
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tasks.base import Batch, Columns, Modules, Task
+from snaketrain.tasks.base import Columns, Modules, Task
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

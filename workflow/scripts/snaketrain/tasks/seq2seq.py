@@ -5,11 +5,12 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.probing import vocabulary_size
 from snaketrain.models.token_losses import NO_TARGET
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.tasks.base import Batch, Modules
+from snaketrain.tasks.base import Modules
 from snaketrain.tasks.predicting_tokens import TokenOutputs, TokenPrediction
 
 

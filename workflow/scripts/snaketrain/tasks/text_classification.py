@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from snaketrain.config.schema.tasks import TextClassificationSettings
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.models.pretrained import describe_model, make_model
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.tasks import number_metrics as number_metrics  # named by a label kind
-from snaketrain.tasks.base import Batch, Modules, Task
+from snaketrain.tasks.base import Modules, Task
 from snaketrain.tasks.metrics import make_metric
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

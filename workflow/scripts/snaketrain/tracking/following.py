@@ -12,13 +12,12 @@ from pathlib import Path
 
 from snaketrain.evaluation.comparing import points, standing
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, read_events
+from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, goodput, read_events
 from snaketrain.runtime.manifests import Manifest, digest
 from snaketrain.runtime.ownership import gone, job_of
 from snaketrain.runtime.provenance import copy_of, own_files
-from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.training_progress import goodput
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
 from snaketrain.tracking.configurations import TrainingRow, labels, short_name

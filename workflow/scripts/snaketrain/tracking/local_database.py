@@ -15,9 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from snaketrain.runtime.digest_cache import stamp
 from snaketrain.runtime.file_systems import has_locks, is_network, kind
-from snaketrain.runtime.manifests import digest, write_json
+from snaketrain.runtime.manifests import digest, stamp, write_json
 from snaketrain.tracking.tracked import read_json
 
 SQLITE = "sqlite:///"

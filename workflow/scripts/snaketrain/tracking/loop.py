@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.orchestration.follower import NOTE, command
-from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.lease import Lease, LeaseLost
-from snaketrain.runtime.private_files import private
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.credentials import hidden, resolved
+from snaketrain.runtime.manifests import private
+from snaketrain.runtime.ownership import Lease, LeaseLost
 from snaketrain.tracking.local_database import SQLITE, LocalDatabase, folder_for
 from snaketrain.tracking.on_end import OnEnd
 from snaketrain.tracking.problems import Problem, problem_with

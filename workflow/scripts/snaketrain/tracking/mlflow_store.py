@@ -35,7 +35,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS as LOGGED_ARTIFACTS
 
 from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.lease import Lease
+from snaketrain.runtime.ownership import Lease
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking.limits import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG, allowed, cut, folder_name, milliseconds, rounded
 from snaketrain.tracking.local_database import SQLITE

@@ -11,9 +11,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from snaketrain.labels import label_kinds
-from snaketrain.runtime.integrity import read_result
-from snaketrain.runtime.manifests import Manifest, read_manifest, write_checked
-from snaketrain.runtime.setting_strings import by_key
+from snaketrain.runtime.manifests import Manifest, read_manifest, read_result, write_checked
+from snaketrain.runtime.stages import by_key
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
 from snaketrain.tracking.configurations import short_name

@@ -10,12 +10,10 @@ from pathlib import Path
 from snaketrain.evaluation.comparing import baseline
 from snaketrain.labels import label_kinds
 from snaketrain.runtime import strict_json
-from snaketrain.runtime.integrity import read_result
 from snaketrain.runtime.journal import Event
-from snaketrain.runtime.manifests import Manifest
-from snaketrain.runtime.rounding import rounded
-from snaketrain.runtime.setting_strings import by_key
-from snaketrain.runtime.strict_json import JsonObject
+from snaketrain.runtime.manifests import Manifest, read_result
+from snaketrain.runtime.stages import by_key
+from snaketrain.runtime.strict_json import JsonObject, rounded
 from snaketrain.tracking.limits import LONGEST_TAG, cut
 
 # --- Addresses of MLflow's pages.

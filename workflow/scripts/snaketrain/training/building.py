@@ -12,16 +12,17 @@ from torch import nn
 
 from snaketrain.config.mesh_shape import compile_error
 from snaketrain.config.references import load
-from snaketrain.config.schema import Metric, Model, Train
-from snaketrain.config.schema.train import PLATEAU
+from snaketrain.config.schema import Metric
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import PLATEAU, Train
 from snaketrain.models.adapters import config_of
 from snaketrain.models.blocks import compile_blocks, recompute_activations, use_float8
 from snaketrain.models.unread import NeedsWholeModel, unread_weights
 from snaketrain.models.weight_files import load_weights
 from snaketrain.models.without_memory import without_memory
-from snaketrain.runtime.setting_strings import join
+from snaketrain.runtime.credentials import resolved
+from snaketrain.runtime.stages import join
 from snaketrain.runtime.strict_json import Json, JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.strategies import make_strategy
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import Train
 from snaketrain.runtime.loaded_code import imported_packages
 from snaketrain.runtime.manifests import Manifest
+from snaketrain.runtime.provenance import all_installed
 from snaketrain.runtime.stages import Job
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.versions import all_installed
 from snaketrain.strategies.base import Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.building import evaluations_count, observers

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from snaketrain.runtime import journal
-from snaketrain.runtime.private_files import make_private_folder
+from snaketrain.runtime.manifests import make_private_folder
 from snaketrain.runtime.rank_logs import keeps_files
 from snaketrain.strategies.base import Strategy
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from snaketrain.data.loading.loader import Loader
-from snaketrain.runtime.training_progress import Clock
+from snaketrain.runtime.journal import Clock
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.formats import FormatName

@@ -9,13 +9,13 @@ from functools import partial
 from torch.optim.lr_scheduler import LRScheduler
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import Train, Use
-from snaketrain.config.schema.train import PLATEAU
+from snaketrain.config.schema.base import Use
+from snaketrain.config.schema.train import PLATEAU, Train
 from snaketrain.data.loading.batches import BatchCounts, Batches
 from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.training.torch_schedules import TorchSchedule
 
 Schedule = Callable[[int, int], float]

@@ -10,7 +10,7 @@ from snaketrain.data.loading.batches import MicroBatch, shard_batch
 from snaketrain.data.loading.loader import Loader, Request, load
 from snaketrain.data.loading.streams import Stream, StreamProgress
 from snaketrain.data.loading.training_data import TrainingData
-from snaketrain.runtime.training_progress import Clock
+from snaketrain.runtime.journal import Clock
 from snaketrain.strategies.base import MicroBatches
 from snaketrain.training.plan import Plan
 from snaketrain.training.recovery import Accumulation

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from snaketrain.runtime.exit_codes import WorthAnotherStart
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.runtime.manifests import write_checked
+from snaketrain.runtime.ranks import WorthAnotherStart
 from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
 from snaketrain.strategies.base import LossSums, MicroBatches, Strategy
-from snaketrain.tasks.base import Batch
 from snaketrain.training.metric_window import is_loss
 from snaketrain.training.state import StateDict, StepOutcome, TrainState
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from snaketrain.runtime.journal import Event, all_events, as_line, events_named, last_attempt
 from snaketrain.runtime.loaded_code import changed_files
-from snaketrain.runtime.manifests import write_checked, write_text
-from snaketrain.runtime.private_files import PRIVATE_FILE
+from snaketrain.runtime.manifests import PRIVATE_FILE, write_checked, write_text
 from snaketrain.runtime.run_folder import loaded_by
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.training.checkpoints.publishing import damage, publish_again

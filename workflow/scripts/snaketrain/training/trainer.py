@@ -10,11 +10,12 @@ from typing import Self
 
 from snaketrain.config.references import load
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.run_folder import deciding_settings
-from snaketrain.runtime.setting_strings import join
+from snaketrain.runtime.stages import join
 from snaketrain.strategies.base import LossSums, Objective, Strategy
 from snaketrain.tasks.base import Task
 from snaketrain.training.batch_limits import BatchLimits

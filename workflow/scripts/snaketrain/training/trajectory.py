@@ -14,7 +14,7 @@ from typing import TypedDict
 from snaketrain.runtime.credentials import hidden_in
 from snaketrain.runtime.loaded_code import RECORDED
 from snaketrain.runtime.manifests import Manifest, digest
-from snaketrain.runtime.setting_strings import by_key, join, split
+from snaketrain.runtime.stages import by_key, join, split
 from snaketrain.runtime.strict_json import Json, JsonObject
 
 VERSION = 2  # of what is digested here: fingerprints of another version are never equal

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from snaketrain.config.references import NotFound, load
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 
 Batch: TypeAlias = dict[str, Tensor]
 

@@ -15,7 +15,9 @@ from snaketrain.checking.data import PlannedData, Shares, largest_shares
 from snaketrain.checking.fake_world import fake_world, without_values
 from snaketrain.checking.modules import PlannedModel, adapt, cut, depth_of
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings, Train
+from snaketrain.config.schema import Settings
+from snaketrain.config.schema.train import Train
+from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
 from snaketrain.extras.planning.ledger import Ledger
 from snaketrain.models.adapters import frozen_names
@@ -24,7 +26,6 @@ from snaketrain.strategies.base import MicroBatches, Strategy
 from snaketrain.strategies.optimizer_state import local_optimizer
 from snaketrain.strategies.pipeline_runs import Pipelined
 from snaketrain.strategies.pipelining import Pipelining
-from snaketrain.tasks.base import Batch
 from snaketrain.training.building import build, make_task, make_train_state, start_strategy
 from snaketrain.training.checkpoints.rank_state import averaged_tensors
 from snaketrain.training.state import TrainState

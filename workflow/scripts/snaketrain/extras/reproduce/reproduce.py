@@ -20,16 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # where the package lies
 
-from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.integrity import damage
-from snaketrain.runtime.job_settings import settings_words
+from snaketrain.runtime.credentials import hidden, resolved
 from snaketrain.runtime.journal import all_events
-from snaketrain.runtime.manifests import read_manifest
-from snaketrain.runtime.private_files import private
+from snaketrain.runtime.manifests import damage, private, read_manifest
 from snaketrain.runtime.processes import LAUNCHER_SIGNALS, SECONDS_TO_SAVE
 from snaketrain.runtime.provenance import copy_of, git, git_state, own_files
 from snaketrain.runtime.secret_forms import HIDDEN
-from snaketrain.runtime.variables import resolved
+from snaketrain.runtime.stages import settings_words
 from snaketrain.tracking.local_database import SQLITE, readable
 
 TRAIN = "workflow/scripts/train_model.py"
@@ -222,7 +219,7 @@ def repeated(run: dict[str, Any], root: Path, project: Path, folder: Path, last:
 
 def given_to(project: Path, folder: Path, settings: list[str]) -> list[str]:
     """The settings in the form that this version of the code takes: older ones took them on the command line."""
-    if not (project / "workflow/scripts/snaketrain/runtime/job_settings.py").is_file():
+    if not (project / "workflow/scripts/snaketrain/runtime/stages.py").is_file():
         return ["--settings", *settings]
     return settings_words(folder / "training", "train_model", settings)
 

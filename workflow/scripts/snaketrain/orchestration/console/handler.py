@@ -20,8 +20,8 @@ from snaketrain.orchestration.console import messages
 from snaketrain.orchestration.console.running_jobs import RunningJob
 from snaketrain.orchestration.job_errors import last_error, last_traceback
 from snaketrain.orchestration.names import folder_of_job
+from snaketrain.runtime.journal import duration
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.training_progress import duration
 from snaketrain.slurm.jobs import Work
 
 LINES_OF_OTHERS = 4  # at the bottom of a terminal with more live lines than it can show

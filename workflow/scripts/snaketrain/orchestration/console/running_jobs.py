@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from snaketrain.runtime.journal import last_attempt, read_events
-from snaketrain.runtime.training_progress import TrainingProgress, duration
+from snaketrain.runtime.journal import TrainingProgress, duration, last_attempt, read_events
 
 WARNING = re.compile(r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} )?(warning: .*)")
 TRAIN = ("train_model", "train_rung", "train_trunk")

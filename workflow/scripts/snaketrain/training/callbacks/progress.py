@@ -5,8 +5,7 @@ import shutil
 import sys
 import time
 
-from snaketrain.runtime.journal import Event, Journal
-from snaketrain.runtime.training_progress import TrainingProgress
+from snaketrain.runtime.journal import Event, Journal, TrainingProgress
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import TrainState
 

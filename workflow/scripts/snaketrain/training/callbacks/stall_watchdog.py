@@ -9,9 +9,8 @@ import traceback
 from pathlib import Path
 
 from snaketrain.runtime.credentials import hidden
-from snaketrain.runtime.exit_codes import WORTH_ANOTHER_START
-from snaketrain.runtime.manifests import write_text
-from snaketrain.runtime.private_files import PRIVATE_FILE, make_private_folder
+from snaketrain.runtime.manifests import PRIVATE_FILE, make_private_folder, write_text
+from snaketrain.runtime.ranks import WORTH_ANOTHER_START
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.state import StepOutcome, TrainState
 

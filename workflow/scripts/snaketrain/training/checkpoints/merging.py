@@ -6,11 +6,12 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import Model, Train
+from snaketrain.config.schema.model import Model
+from snaketrain.config.schema.train import Train
 from snaketrain.models.adapters import to_peft
 from snaketrain.models.weight_files import read_weights, save_weights
+from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.runtime.variables import resolved
 from snaketrain.tasks.base import Task
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

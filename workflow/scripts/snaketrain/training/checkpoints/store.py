@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from snaketrain.runtime.background import Background
 from snaketrain.runtime.manifests import write_json
+from snaketrain.runtime.ranks import Background
 from snaketrain.runtime.run_folder import differing_settings
 from snaketrain.strategies.base import Strategy
 from snaketrain.training.checkpoints.formats import is_sharded, load_checkpoint
