@@ -65,7 +65,7 @@ def measure(format: str, folder: Path, width: int, layers: int, times: int) -> N
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from snaketrain.config.schema.train import Train
+    from snaketrain.config.schema import Train
     from snaketrain.tasks.base import Task
     from snaketrain.training.building import make_train_state, start_strategy
     from snaketrain.training.checkpoints.formats import make_format

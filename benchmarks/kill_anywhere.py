@@ -68,8 +68,7 @@ def arguments(
     data: Path, folder: Path, seed: int, model: Mapping[str, Any] = MappingProxyType({}), format: str = "auto", **train: Any
 ) -> list[str]:
     from snaketrain.config.runs import strings
-    from snaketrain.config.schema.model import Model
-    from snaketrain.config.schema.train import Train
+    from snaketrain.config.schema import Model, Train
     from snaketrain.runtime.stages import settings_words
 
     settings = strings("train", Train(**(TRAIN | {"seed": seed} | train)))

@@ -29,7 +29,7 @@ from torch import nn  # noqa: E402
 from training_loop import Rows, trainer_of  # noqa: E402
 from workspace import make_workspace  # noqa: E402
 
-from snaketrain.config.schema.train import Train  # noqa: E402
+from snaketrain.config.schema import Train  # noqa: E402
 
 WIDTH, BATCH = 512, 64  # about 5 ms on one thread
 FOLLOW = REPOSITORY / "workflow/scripts/tools/follow_runs.py"

@@ -25,8 +25,10 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification  # noqa: E402
 
-from snaketrain.config.schema.model import Model  # noqa: E402
-from snaketrain.config.schema.train import Train  # noqa: E402
+from snaketrain.config.schema import (
+    Model,  # noqa: E402
+    Train,  # noqa: E402
+)
 from snaketrain.data.loading.batches import Batches  # noqa: E402
 from snaketrain.data.loading.examples import Splits  # noqa: E402
 from snaketrain.runtime.processes import Stopping  # noqa: E402

@@ -43,8 +43,8 @@ TRAINING = """
 from pathlib import Path
 from points import TRAIN, Points
 from snaketrain import Callback, Trainer, TrainerOptions
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.examples import Splits
 
 class Traced(Callback):

@@ -12,8 +12,7 @@ from distributed import forking
 from pipeline.warm_python import warm_python
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
 

@@ -8,8 +8,10 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "workflow/scripts")]
 
-from snaketrain.config.schema.model import Model  # noqa: E402
-from snaketrain.config.schema.train import Train  # noqa: E402
+from snaketrain.config.schema import (
+    Model,  # noqa: E402
+    Train,  # noqa: E402
+)
 from snaketrain.models.unread import leave_trained_unread, unread_weights  # noqa: E402
 from snaketrain.models.weight_files import save_weights  # noqa: E402
 from snaketrain.training.building import build, by_slices, load_for_evaluation, make_task, make_train_state, start_strategy  # noqa: E402

@@ -11,9 +11,7 @@ from distributed.test_language_models import evaluations, run
 from grammar import END, WORDS, write_word_tokenizer
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Model
+from snaketrain.config.schema import Data, Model, Source
 from snaketrain.runtime.journal import read_events
 
 T5 = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0, "initializer_factor": 4.0}

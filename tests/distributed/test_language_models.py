@@ -10,9 +10,7 @@ from distributed.running import losses, run_stage, train
 from grammar import END, write_texts, write_word_tokenizer
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Model
+from snaketrain.config.schema import Data, Model, Source
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.stages import settings_words

@@ -10,8 +10,7 @@ import pytest
 from distributed.running import MODEL, REPOSITORY
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.compute import Compute
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Compute, Train
 from snaketrain.orchestration import launching
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.ranks import Ranks

@@ -11,11 +11,7 @@ from pipeline.workspace import sentences, write_sentences, write_tokenizer
 from sklearn.metrics import accuracy_score
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import EvaluationSet
-from snaketrain.config.schema.model import Examples, Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, EvaluationSet, Examples, Model, Source, Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.stages import settings_words
 

@@ -11,8 +11,7 @@ from distributed import forking
 from distributed.running import REPOSITORY, interrupted, log_of, losses, run_stage, start, train
 from safetensors.numpy import load_file
 
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Model
+from snaketrain.config.schema import Data, Model
 from snaketrain.data.preparing import prepare_items
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest

@@ -9,7 +9,7 @@ from distributed import forking
 from distributed.running import arguments, interrupted, log_of, losses, start, train
 from distributed.test_own_tasks import CNN, DIGITS, EXAMPLES, curves
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare_items
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import Manifest, write_manifest

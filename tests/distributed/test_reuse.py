@@ -13,7 +13,7 @@ from distributed.running import MODEL, arguments, interrupted, log_of, losses, t
 from safetensors.torch import load_file
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.stages import settings_words

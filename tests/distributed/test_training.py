@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from snaketrain.config.schema.model import Model
+from snaketrain.config.schema import Model
 from snaketrain.runtime.journal import ACTIVITIES, goodput, read_events
 from snaketrain.runtime.manifests import damage, read_manifest
 

@@ -10,9 +10,7 @@ from distributed.running import losses, run_stage, train
 from safetensors.torch import load_file
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Source, Train
 from snaketrain.data.loading.examples import open_splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.runtime.manifests import read_manifest

@@ -26,7 +26,7 @@ from sklearn.metrics import (
 
 from pipeline.workspace import KIND, NEUTRAL, UNKIND, configuration, make_workspace, snakemake
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.evaluation import Evaluate
+from snaketrain.config.schema import Evaluate
 from snaketrain.runtime.stages import settings_words
 from snaketrain.tracking.mlflow_store import Store
 from snaketrain.tracking.registering import is_servable, register

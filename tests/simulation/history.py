@@ -19,7 +19,7 @@ from simulation.stage import SlowFiles, simulated
 from simulation.user import User
 from simulation.virtual_time import StuckForEver, World
 from simulation.workflow import SnakemakeJob, Workflow
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.runtime.journal import read_events
 
 HOUR = 3600.0

@@ -14,7 +14,7 @@ from simulation.cluster import Controller, Job, Node
 from simulation.judge import Judge
 from simulation.programs import Programs
 from simulation.virtual_time import Flag, Process, Raise, World, current, origin, sleep
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, dead_nodes, first_cause
 from snaketrain.launch.workers import Ending, Restarts

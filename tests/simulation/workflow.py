@@ -13,7 +13,7 @@ from simulation.cluster import IN_QUEUE, Controller
 from simulation.jobs import output_of
 from simulation.standard_library import VirtualThread, drive
 from simulation.virtual_time import Process, sleep
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration.launching import asked
 from snaketrain.slurm import checks, monitor
 from snaketrain.slurm.client import Slurm, SlurmError, comment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.examples import Splits
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.strategies.base import Strategy

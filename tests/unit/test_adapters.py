@@ -7,9 +7,7 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 
 from snaketrain.checking.parameters import pattern_problems
 from snaketrain.config.runs import read, strings
-from snaketrain.config.schema.evaluation import Select
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Select, Train
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weight_files import load_weights, read_weights, save_weights
 from snaketrain.orchestration.inspection.strategy_declarations import strategy_errors

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.runtime.manifests import write_checked
 from snaketrain.runtime.run_folder import MICROBATCHES, microbatches_that_fit
 from snaketrain.training.batch_limits import BatchLimits

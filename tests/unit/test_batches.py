@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.batches import Batches, in_order, shard_batch
 from snaketrain.training import schedules
 from snaketrain.training.plan import Plan, make_schedule

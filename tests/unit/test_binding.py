@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration import launching
 from snaketrain.runtime import ranks
 from snaketrain.runtime.ranks import Topology, cores_of, cpus_of

@@ -5,8 +5,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import ReadInputs
+from snaketrain.config.schema import Data, ReadInputs
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import Packed, TextExamples
 from snaketrain.data.preparing import prepare

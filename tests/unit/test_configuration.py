@@ -5,10 +5,8 @@ import yaml
 from pydantic import Field
 
 from snaketrain.config.runs import from_strings, read_runs, strings
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Section, is_null
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Section, Settings, Train
+from snaketrain.config.schema.base import is_null
 
 DATA = {"train": {"path": "a.csv"}, "tokenizer": {"path": "tokenizer"}}
 

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.reading import check, rows
 

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.strategies.base import Strategy
 
 

@@ -14,8 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Section
+from snaketrain.config.schema import Section, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -7,8 +7,7 @@ import pyarrow
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import EvaluationSet
+from snaketrain.config.schema import Data, EvaluationSet
 from snaketrain.data.cells import BadData
 from snaketrain.data.preparing import TrainedOn, prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer

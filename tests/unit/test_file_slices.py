@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data import formats
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.formats import WHOLE, FileSlice, slices

@@ -11,7 +11,7 @@ from pathlib import Path
 import limits
 import pytest
 
-from snaketrain.config.schema.tracking import Tracking
+from snaketrain.config.schema import Tracking
 from snaketrain.orchestration import follower
 from snaketrain.orchestration.follower import MOST_DEATHS, NOTE, FollowerProcess
 
@@ -28,7 +28,7 @@ while True:
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from snaketrain.config.schema.tracking import Tracking
+from snaketrain.config.schema import Tracking
 from snaketrain.orchestration import follower
 follower.SCRIPT, follower.QUIET_SECONDS = Path(sys.argv[1]), 0.1
 waiting = follower.FollowerProcess(Path(sys.argv[2]), Tracking(wait_seconds=600))

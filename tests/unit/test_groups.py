@@ -6,7 +6,8 @@ from points import EXAMPLES, TRAIN, Points, bits_of, make, module_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from snaketrain.config.schema.train import Group, Train
+from snaketrain.config.schema import Train
+from snaketrain.config.schema.train import Group
 from snaketrain.strategies.zero1 import Zero1
 from snaketrain.training.optimizers import check_groups, optimizer_of, parameter_groups
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
 
-from snaketrain.config.schema.model import InitialWeights
+from snaketrain.config.schema import InitialWeights
 from snaketrain.training.initial_weights import start_from
 
 

@@ -12,8 +12,7 @@ import pytest
 from limits import slowness
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Section, Use
+from snaketrain.config.schema import Section, Settings, Use
 from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.orchestration.preflight import examine
 

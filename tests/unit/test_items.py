@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Model, Train
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.training_data import Items, make_dataset, open_items
 from snaketrain.data.preparing import prepare_items

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.runs import from_strings, strings
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Train
 from snaketrain.runtime.stages import UNUSED_DAYS, JobSettings, remove_unused, settings_words
 
 CODE = ["code.train_model=01", "code.snaketrain.tasks.base=23", "code.own/a=b.py=45"]

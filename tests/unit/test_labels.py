@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.reading import check, rows

@@ -5,7 +5,7 @@ import re
 import pytest
 from tokenizers import Tokenizer, processors
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.preparing import prepare

@@ -15,8 +15,7 @@ import limits
 import pytest
 
 from snaketrain import CachedFiles
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data, Source
 from snaketrain.data import locations
 from snaketrain.data.fetching import describe, fetch
 from snaketrain.orchestration.preflight import files

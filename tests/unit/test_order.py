@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.data.loading import batches
 from snaketrain.data.loading.batches import BatchCounts, Batches, Order
 from snaketrain.runtime.manifests import Manifest

@@ -48,7 +48,7 @@ from pathlib import Path
 
 import pytest
 import numpy as np, pyarrow, torch
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer
 from snaketrain.evaluation.results import write_results

@@ -12,7 +12,7 @@ import psutil
 import pyarrow
 import pytest
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data import tokenizer_files as module
 from snaketrain.data.cells import BadData
 from snaketrain.data.tokenizer_files import ParallelTokenizer, copy_tokenizer, make_tokenizer
@@ -94,7 +94,7 @@ import pyarrow
 from pathlib import Path
 from functools import partial
 from snaketrain.data.tokenizer_files import ParallelTokenizer, make_tokenizer
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 
 def endless():
     while True:

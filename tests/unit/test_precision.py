@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.evaluation import Evaluate
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.evaluation.scoring import Scoring
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.stages import JobSettings

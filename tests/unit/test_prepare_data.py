@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Examples
+from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data import split_files
 from snaketrain.data.cells import BadData
 from snaketrain.data.fetching import fetch

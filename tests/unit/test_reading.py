@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues, as_text
 from snaketrain.data.reading import check, report_unread, rows
 from snaketrain.data.tables import records, table

@@ -6,7 +6,7 @@ from torch.optim import lr_scheduler
 
 from snaketrain.checking.rates import problems
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.preflight import examine
 from snaketrain.strategies.base import Strategy

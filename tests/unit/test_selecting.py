@@ -11,7 +11,7 @@ import pytest
 import select_checkpoint
 from select_checkpoint import rank_checkpoints
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.evaluation.comparing import curves, points
 from snaketrain.runtime import manifests
 from snaketrain.runtime.manifests import Manifest, digests, file_digest, read_manifest, write_manifest

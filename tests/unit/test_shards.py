@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data import formats, splitting
 from snaketrain.data.cells import BadData
 from snaketrain.data.formats import slices

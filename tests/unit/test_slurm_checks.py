@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.orchestration.pipeline import Pipeline, ranges_and_folders
 from snaketrain.slurm import checks, client
 from snaketrain.slurm.client import Slurm, SlurmError

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from snakemake_interface_executor_plugins.utils import format_cli_value
 
 from snaketrain.config.node_counts import NodeCounts
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.launch import slurm_job
 from snaketrain.launch.slurm_job import SlurmJob
 from snaketrain.launch.slurm_step import NodeSize, StepEnding, Watch, dead_nodes, first_cause, srun_command

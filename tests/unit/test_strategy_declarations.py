@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.inspection.strategy_declarations import StrategyInfo, strategy_errors, strategy_files, strategy_info
 from snaketrain.orchestration.pipeline import Pipeline

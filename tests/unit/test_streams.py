@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from snaketrain.config.errors import ConfigurationError
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Train
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.batches import shard_batch
 from snaketrain.data.loading.loader import Loader, Request

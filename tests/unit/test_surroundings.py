@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import launch_slurm
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.launch.slurm_step import srun_command
 from snaketrain.orchestration import launching
 from snaketrain.orchestration.launching import launch, python_words, surroundings_problems

@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import Tokenizer
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.loading.examples import NO_TARGET, TextExamples
 from snaketrain.data.preparing import prepare

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, processors, trainers
 from tokenizers import pre_tokenizers as parts
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.fast_tokenizer import FastTokenizer
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer import PlainTokenizer, TokensDiffer

@@ -10,9 +10,7 @@ import torch
 from points import EXAMPLES, TRAIN, Points
 
 from snaketrain import Trainer, TrainerOptions
-from snaketrain.config.schema.base import Use
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train, Use
 from snaketrain.data.loading.examples import Splits
 from snaketrain.runtime.journal import read_events
 from snaketrain.training.building import load_callbacks

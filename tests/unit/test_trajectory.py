@@ -8,8 +8,7 @@ import pytest
 from test_batches import lengths
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.orchestration import code_digest
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.training import trajectory

@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data import fast_tokenizer
 from snaketrain.data.fast_tokenizer import FastTokenizer, splits_at_spaces
 from snaketrain.data.tokenizer import BatchTokenizer, PlainTokenizer, TokensDiffer

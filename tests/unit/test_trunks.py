@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.repairing import Repairs
 from snaketrain.orchestration.rule_values import varying

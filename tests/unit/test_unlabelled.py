@@ -5,10 +5,7 @@ import pytest
 
 from predict import default_output, local_source
 from snaketrain.config.runs import from_strings, strings
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import ReadInputs
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Model, ReadInputs, Train
 from snaketrain.data.cells import BadData
 from snaketrain.data.preparing import prepare
 from snaketrain.data.tokenizer_files import copy_tokenizer

@@ -21,8 +21,7 @@ from transformers import (
     ResNetForImageClassification,
 )
 
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.models import unread
 from snaketrain.models.pretrained import make_model
 from snaketrain.models.unread import NeedsWholeModel, leave_trained_unread, unread_weights

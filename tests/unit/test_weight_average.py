@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.training.building import load_callbacks
 from snaketrain.training.callbacks.base import Callback
 from snaketrain.training.checkpoints.exporting import average_checkpoints

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.shards import decide_classes
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest

@@ -9,7 +9,7 @@ from argparse import Namespace
 from functools import partial
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.model import Examples
+from snaketrain.config.schema import Examples
 from snaketrain.data.fetching import fetch
 from snaketrain.runtime import stages
 from snaketrain.runtime.strict_json import JsonObject

@@ -9,9 +9,8 @@ import re
 from functools import partial
 from pathlib import Path
 
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.evaluation import Generate, ReadInputs, text_problems
-from snaketrain.config.schema.model import Model
+from snaketrain.config.schema import Model, ReadInputs, Source
+from snaketrain.config.schema.evaluation import Generate, text_problems
 from snaketrain.data.fetching import describe, local_files
 from snaketrain.data.locations import told
 from snaketrain.orchestration.inspection.generation_settings import setting_errors

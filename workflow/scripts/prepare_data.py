@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.reading import check, report_unread
 from snaketrain.data.shards import ARROW, parts_of, remove_others, whole_files
 from snaketrain.data.surveying import show

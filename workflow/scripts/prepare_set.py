@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from snaketrain.config.runs import from_strings
+from snaketrain.config.schema import Data
 from snaketrain.config.schema.base import CONTRADICTIONS_LATER
-from snaketrain.config.schema.data import Data
 from snaketrain.config.schema.evaluation import placed
 from snaketrain.data.surveying import show
 from snaketrain.runtime import stages

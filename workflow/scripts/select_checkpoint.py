@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.evaluation import Select
+from snaketrain.config.schema import Select
 from snaketrain.evaluation.trained_model import TrainedModel
 from snaketrain.runtime import stages
 from snaketrain.runtime.journal import all_events

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.runtime import stages
 from snaketrain.runtime.credentials import resolved
 from snaketrain.runtime.journal import Clock

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import train_model
-from snaketrain.config.schema.evaluation import Evaluate
+from snaketrain.config.schema import Evaluate
 from snaketrain.runtime import stages
 from snaketrain.runtime.manifests import read_manifest
 from snaketrain.runtime.ranks import Ranks, leave

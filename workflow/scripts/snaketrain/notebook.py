@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from snaketrain.config.files import read_configuration
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.examples import Splits, open_splits
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.runtime.manifests import Manifest, read_manifest

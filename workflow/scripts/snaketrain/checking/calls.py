@@ -20,10 +20,10 @@ from snaketrain.checking.data import NotPlannable, fetched_or_local
 from snaketrain.checking.findings import Findings
 from snaketrain.config.errors import expectation, nearest, shown
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
+from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Settings
 from snaketrain.config.schema.tasks import ModuleSettings
 from snaketrain.config.schema.tasks import problems as task_problems
-from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
+from snaketrain.config.schema.train import PLATEAU, SET_BY_LENGTH, TORCH_SCHEDULERS
 from snaketrain.models.pretrained import fields_of, read_config
 from snaketrain.orchestration.inspection.code_references import TEXT_TASKS, Reference, references
 from snaketrain.orchestration.inspection.measuring_errors import named_metrics

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
-from snaketrain.config.schema import Settings, Source
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.data.fetching import describe, named_files
 from snaketrain.data.loading.batches import MicroBatch, in_order, shard_batch
 from snaketrain.data.loading.examples import facts_of, open_split, open_training

@@ -9,8 +9,7 @@ from torch import nn
 
 from snaketrain.checking.data import NotPlannable
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.model import LOADING_ARGUMENTS, Model
+from snaketrain.config.schema import LOADING_ARGUMENTS, Model, Settings
 from snaketrain.models.adapters import add_adapters
 from snaketrain.runtime.strict_json import JsonObject
 

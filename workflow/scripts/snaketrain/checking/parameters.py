@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from torch import nn
 
 from snaketrain.config.errors import near, nearest, shown
-from snaketrain.config.schema import Settings
+from snaketrain.config.schema import Settings, Train
 from snaketrain.config.schema.model import Adapters
-from snaketrain.config.schema.train import Train
 from snaketrain.training.optimizers import belongs, matches
 
 SHOWN = 6

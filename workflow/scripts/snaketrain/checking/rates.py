@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from snaketrain.checking.findings import Findings
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Use
+from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.train import PLATEAU
 from snaketrain.runtime.credentials import resolved
 from snaketrain.training.plan import schedule_of

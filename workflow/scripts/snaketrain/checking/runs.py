@@ -17,8 +17,7 @@ from snaketrain.checking.parameters import pattern_problems
 from snaketrain.checking.rates import check_rates
 from snaketrain.checking.trying import Sample, built, sample_of, step, tried
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Use
+from snaketrain.config.schema import Settings, Use
 from snaketrain.data.cells import BadData
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.base import Task

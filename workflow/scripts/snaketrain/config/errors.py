@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from snaketrain.config.names_from_elsewhere import VALUES, from_elsewhere
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Name, Section
+from snaketrain.config.schema import Name, Section, Settings
 from snaketrain.runtime.credentials import hidden
 
 MOST_NAMES = 8  # that a message lists

@@ -14,8 +14,7 @@ from snaketrain.config.expanding import Change, changes_by_run
 from snaketrain.config.files import ALTERNATIVES, merged, value_at, without_alternatives
 from snaketrain.config.names_from_elsewhere import from_elsewhere
 from snaketrain.config.plain_values import TooLarge, dotted, not_plain, without
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Section
+from snaketrain.config.schema import Section, Settings
 from snaketrain.config.searches import search_problems
 from snaketrain.config.secrets import literal_secrets
 from snaketrain.config.validating import Validated, validated

@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from snaketrain.config.errors import bad_name, expectation, nearest, shown
 from snaketrain.config.expanding import Change, changes_by_run
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Section
+from snaketrain.config.schema import Section, Settings
 from snaketrain.config.schema.search import Sampling, Search
 from snaketrain.config.trials import Trials, is_sampled
 from snaketrain.runtime.strict_json import Json, JsonObject

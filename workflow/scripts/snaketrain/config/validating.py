@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import fields_at, near, problem
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import CONTRADICTIONS_LATER, Section
+from snaketrain.config.schema import Section, Settings
+from snaketrain.config.schema.base import CONTRADICTIONS_LATER
 from snaketrain.runtime.strict_json import JsonObject
 
 ROUNDS = 20  # leaving a setting out may cause another error

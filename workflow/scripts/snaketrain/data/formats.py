@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.tables import distinct, json_rows, records, table
 from snaketrain.runtime.strict_json import JsonObject

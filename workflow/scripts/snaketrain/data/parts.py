@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.reading import check_columns, readable, rows
 from snaketrain.data.shards import RawFile

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy
 import pyarrow
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.config.schema.streams import stream_data_problems
 from snaketrain.data.cells import BadData, DataIssues
 from snaketrain.data.loading import open_table, split_files

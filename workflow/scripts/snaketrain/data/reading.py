@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from snaketrain.config.errors import nearest
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData, DataIssues, NotText, as_messages, as_text, first_of
 from snaketrain.data.formats import FORMATS, WHOLE, FileSlice, first_records, format_of, read_columns, read_rows, refuse_other_compression
 from snaketrain.labels import label_kind

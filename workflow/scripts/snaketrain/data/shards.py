@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.formats import WHOLE, FileSlice, format_of, slices
 from snaketrain.data.reading import readable, rows

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.compute
 from tqdm import tqdm
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import DataIssues
 from snaketrain.data.surveying import Example
 from snaketrain.data.tokenizer import token_schema

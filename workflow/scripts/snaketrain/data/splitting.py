@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 
 SPLITS = ("train", "dev", "test")
 UNUSED = -1

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import RARE, BadData, DataIssues, is_answered
 from snaketrain.data.reading import RawRow, cell, parser_of, refuse_unknown_classes
 from snaketrain.labels import label_kind

@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.compute
 from jinja2 import TemplateError
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import ASSISTANT, BadData, read_messages
 from snaketrain.runtime.strict_json import JsonObject
 

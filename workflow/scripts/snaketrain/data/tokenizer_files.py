@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow
 
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data
 from snaketrain.data.cells import BadData
 from snaketrain.data.fast_tokenizer import FastTokenizer
 from snaketrain.data.tokenizer import (

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow
 from jinja2 import TemplateError
 
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import ReadInputs
+from snaketrain.config.schema import Data, ReadInputs
 from snaketrain.data.cells import ASSISTANT, DESCRIPTIONS, BadData, DataIssues, as_messages, as_text, read_messages
 from snaketrain.data.reading import cell, rows
 from snaketrain.data.split_files import SplitWriter, in_batches, row_schema

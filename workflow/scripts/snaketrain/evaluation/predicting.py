@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.batches import MicroBatch
 from snaketrain.data.loading.loader import Loader
 from snaketrain.data.loading.training_data import Batch, TrainingData

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.evaluation import Evaluate
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Evaluate, Model, Train
 from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 from snaketrain.runtime.stages import JobSettings
 from snaketrain.runtime.strict_json import Json, JsonObject

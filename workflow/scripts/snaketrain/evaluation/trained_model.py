@@ -5,9 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Data, Model, Train
 from snaketrain.runtime.manifests import Manifest, write_json
 from snaketrain.runtime.strict_json import Json, JsonObject
 from snaketrain.training.batch_limits import BatchLimits

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from snaketrain.config.schema.evaluation import Generate, ReadInputs, generation_of
+from snaketrain.config.schema import ReadInputs
+from snaketrain.config.schema.evaluation import Generate, generation_of
 from snaketrain.data.cells import DataIssues
 from snaketrain.data.loading.examples import TextExamples
 from snaketrain.data.reading import report_unread

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-    from snaketrain.config.schema.data import Data
+    from snaketrain.config.schema import Data
     from snaketrain.config.schema.tasks import TextClassificationSettings
     from snaketrain.runtime.strict_json import Json, JsonObject
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.references import load
-from snaketrain.config.schema.model import LOADING_ARGUMENTS
+from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.unread import not_loaded, unread_pretrained
 from snaketrain.runtime.strict_json import JsonObject

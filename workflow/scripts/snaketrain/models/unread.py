@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from snaketrain.config.schema.model import LOADING_ARGUMENTS
+from snaketrain.config.schema import LOADING_ARGUMENTS
 from snaketrain.models.adapters import add_adapters
 from snaketrain.models.weight_files import INDEX, tied_names
 from snaketrain.runtime.strict_json import JsonObject

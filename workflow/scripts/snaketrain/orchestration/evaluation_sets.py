@@ -4,10 +4,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Settings, Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.evaluation import EvaluationSet
-from snaketrain.config.schema.model import Examples
+from snaketrain.config.schema import Data, EvaluationSet, Examples, Settings, Source
 from snaketrain.orchestration.names import data_name, set_name, source_name
 from snaketrain.runtime.stages import join
 

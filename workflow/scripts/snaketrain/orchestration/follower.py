@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from snaketrain.config.schema.tracking import Tracking
+from snaketrain.config.schema import Tracking
 from snaketrain.orchestration.snakemake_objects import Job
 from snaketrain.runtime.credentials import hidden, hidden_in
 from snaketrain.runtime.manifests import PRIVATE_FILE, private, read_if_intact, write_checked

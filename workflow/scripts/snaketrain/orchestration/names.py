@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Settings, Source
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.runtime.manifests import digest
 from snaketrain.runtime.secret_forms import without_secrets
 

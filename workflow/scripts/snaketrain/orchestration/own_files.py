@@ -7,9 +7,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.references import find
-from snaketrain.config.schema import Source
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.model import Examples
+from snaketrain.config.schema import Data, Examples, Source
 from snaketrain.data.fetching import named_files
 from snaketrain.runtime.manifests import OWN_FILES, DigestCache, digest, file_digest
 from snaketrain.runtime.strict_json import Json

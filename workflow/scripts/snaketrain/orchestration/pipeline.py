@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from snaketrain.config.runs import read_runs
-from snaketrain.config.schema import Settings, Source
-from snaketrain.config.schema.compute import Compute
-from snaketrain.config.schema.data import Data
-from snaketrain.config.schema.tracking import Tracking
+from snaketrain.config.schema import Compute, Data, Settings, Source, Tracking
 from snaketrain.config.searches import read_searches
 from snaketrain.config.secrets import variables_in
 from snaketrain.orchestration.code_digest import SCRIPTS, code_strings
@@ -28,7 +25,7 @@ from snaketrain.orchestration.stages import STAGES, ModelStage, Stage, stages_of
 from snaketrain.orchestration.trunks import Trunks
 from snaketrain.runtime.credentials import USED_AS_SECRETS
 from snaketrain.runtime.strict_json import JsonObject
-from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.client import Work
 
 
 class StageStrings:

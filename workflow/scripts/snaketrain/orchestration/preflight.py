@@ -7,8 +7,7 @@ from pathlib import Path
 
 from snaketrain.config.errors import ConfigurationError
 from snaketrain.config.runs import read, settings_of
-from snaketrain.config.schema import Settings, Source
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data, Settings, Source
 from snaketrain.config.schema.evaluation import Inputs, placed, placed_in
 from snaketrain.config.secrets import environment_problems
 from snaketrain.config.validating import follows, mentions

@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.snakemake_objects import Inputs, Wildcards
 from snaketrain.runtime.credentials import hidden
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Data, Settings
 from snaketrain.orchestration.names import data_name
 from snaketrain.orchestration.rule_values import TAKES_WILDCARDS, with_signature
 from snaketrain.orchestration.snakemake_objects import Wildcards, Workflow

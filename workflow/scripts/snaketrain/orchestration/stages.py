@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from snaketrain.config.errors import nearest
 from snaketrain.config.runs import strings
-from snaketrain.config.schema import Inputs, Settings, Source
-from snaketrain.config.schema.compute import Compute
-from snaketrain.config.schema.data import Data
+from snaketrain.config.schema import Compute, Data, Inputs, Settings, Source
 from snaketrain.labels import label_kind_file
 from snaketrain.orchestration.evaluation_sets import run_of, set_of
 from snaketrain.orchestration.inspection.strategy_declarations import compared_strategy, strategy_files

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute
 from snaketrain.slurm.client import ENDED_STATES, NODES_TO_EXCLUDE, Slurm, SlurmError, jobs_here
 from snaketrain.slurm.failures import failure
 from snaketrain.slurm.jobs import QueuedJob

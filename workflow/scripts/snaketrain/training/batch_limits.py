@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.runtime.journal import last_attempt
 from snaketrain.runtime.run_folder import microbatches_that_fit
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from snaketrain.config.schema.model import InitialWeights
+from snaketrain.config.schema import InitialWeights
 
 MOST_NAMES = 10  # logged of each kind
 PICKLED = (".pt", ".pth", ".bin")

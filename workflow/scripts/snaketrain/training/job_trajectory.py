@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.runtime.loaded_code import imported_packages
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.runtime.provenance import all_installed

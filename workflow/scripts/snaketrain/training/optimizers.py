@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from snaketrain.config.references import load
-from snaketrain.config.schema.base import Use
-from snaketrain.config.schema.train import ARGUMENTS_WITH_SETTINGS, NEEDS_CLOSURE, Group, Train
+from snaketrain.config.schema import ARGUMENTS_WITH_SETTINGS, Train, Use
+from snaketrain.config.schema.train import NEEDS_CLOSURE, Group
 from snaketrain.runtime.credentials import resolved
 
 # --- Which parameters are trained, their learning rates and weight decay, and the norm of their gradients.

@@ -9,8 +9,8 @@ from functools import partial
 from torch.optim.lr_scheduler import LRScheduler
 
 from snaketrain.config.references import load
-from snaketrain.config.schema.base import Use
-from snaketrain.config.schema.train import PLATEAU, Train
+from snaketrain.config.schema import Train, Use
+from snaketrain.config.schema.train import PLATEAU
 from snaketrain.data.loading.batches import BatchCounts, Batches
 from snaketrain.data.loading.streams import StreamBatches
 from snaketrain.data.loading.training_data import Lengths

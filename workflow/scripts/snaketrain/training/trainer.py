@@ -10,8 +10,7 @@ from typing import Self
 
 from snaketrain.config.references import load
 from snaketrain.config.runs import strings
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.data.loading.examples import Splits, digest_of
 from snaketrain.models.adapters import describe_adapters
 from snaketrain.runtime.run_folder import deciding_settings

@@ -9,7 +9,8 @@ from pydantic_core import ErrorDetails
 
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.schema import Metric as AnyMetric
-from snaketrain.config.schema.base import LARGEST, Fraction, Section, Use
+from snaketrain.config.schema import Use
+from snaketrain.config.schema.base import LARGEST, Fraction, Section
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tasks.metric_names import Modes, declared_mode
 

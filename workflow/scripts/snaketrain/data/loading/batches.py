@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.data.loading.training_data import Lengths
 from snaketrain.runtime.manifests import Manifest, digest, file_digest, read_if_intact, write_checked
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 import torch
 
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Train
 from snaketrain.data.loading import open_table, split_files
 from snaketrain.data.loading.streams import Stream, is_stream
 from snaketrain.data.loading.training_data import Batch, TrainingData, make, open_items

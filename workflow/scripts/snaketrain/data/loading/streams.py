@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import torch
 
+from snaketrain.config.schema import Train
 from snaketrain.config.schema.streams import stream_training_problems
-from snaketrain.config.schema.train import Train
 from snaketrain.data.loading.training_data import BadItem, Batch, Collating, reproducible, seed_all
 
 # --- Where a stream is: what checkpoints save of it, and whether it really resumes there.

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from snaketrain.checking.data import NotPlannable, fetched_or_local, planned_data
 from snaketrain.checking.modules import planned_model
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.extras.planning.footprints import Footprint
 from snaketrain.extras.planning.tracing import footprint
 from snaketrain.training.building import by_slices, make_task

@@ -15,8 +15,7 @@ from snaketrain.checking.data import PlannedData, Shares, largest_shares
 from snaketrain.checking.fake_world import fake_world, without_values
 from snaketrain.checking.modules import PlannedModel, adapt, cut, depth_of
 from snaketrain.config.references import load
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Settings, Train
 from snaketrain.data.loading.training_data import Batch
 from snaketrain.extras.planning.footprints import Footprint, Pipeline, Work, World, combined
 from snaketrain.extras.planning.ledger import Ledger

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snaketrain.config.references import NotFound, find, module_file
-from snaketrain.config.schema import Settings, tasks
-from snaketrain.config.schema.base import Use
+from snaketrain.config.schema import Settings, Use, tasks
 from snaketrain.config.schema.tasks import problems
 from snaketrain.orchestration.code_digest import code_strings
 from snaketrain.orchestration.inspection.measuring_errors import loss_errors, metric_errors, named_metric_errors, named_metrics

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.compute import Compute
+from snaketrain.config.schema import Compute, Settings
 from snaketrain.orchestration.inspection.strategy_declarations import InvalidDeclaration, misfit, strategy_info
 
 

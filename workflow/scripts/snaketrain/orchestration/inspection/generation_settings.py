@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from snaketrain.config.errors import expectation, nearest
 from snaketrain.config.mesh_shape import is_used
 from snaketrain.config.references import NotFound, find
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Use
+from snaketrain.config.schema import Settings, Use
 from snaketrain.config.schema.evaluation import TEXT_METRICS, Generate
 from snaketrain.orchestration.inspection.code_references import CHECKED_BY_CLASS
 from snaketrain.orchestration.inspection.definitions import class_and_bases, definition_of

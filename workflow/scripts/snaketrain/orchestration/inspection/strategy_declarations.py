@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from snaketrain.config.mesh_shape import DIMENSIONS, InvalidShape, compile_error, is_used, mesh_shape, microbatch_error, option_errors
 from snaketrain.config.references import NotFound, find
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Use
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Settings, Train, Use
 from snaketrain.orchestration.inspection.definitions import class_attribute
 
 PACKAGE = "strategies"  # where short names are looked up

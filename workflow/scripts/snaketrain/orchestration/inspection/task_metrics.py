@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from snaketrain.config.references import NotFound, find, module_file
-from snaketrain.config.schema import Metric, Settings
+from snaketrain.config.schema import Metric, Settings, Train
 from snaketrain.config.schema.tasks import ModuleSettings, problems
-from snaketrain.config.schema.train import Train
 from snaketrain.labels import label_kind, metrics_by_label_kind
 from snaketrain.orchestration.inspection.definitions import class_attribute
 from snaketrain.tasks.metric_names import KNOWN, MODES, Known, Modes, is_short, modes_of

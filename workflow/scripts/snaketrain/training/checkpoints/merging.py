@@ -6,8 +6,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from snaketrain.config.references import load
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.models.adapters import to_peft
 from snaketrain.models.weight_files import read_weights, save_weights
 from snaketrain.runtime.credentials import resolved

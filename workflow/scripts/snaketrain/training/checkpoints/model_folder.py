@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from snaketrain.config.runs import from_strings
-from snaketrain.config.schema.model import Model
-from snaketrain.config.schema.train import Train
+from snaketrain.config.schema import Model, Train
 from snaketrain.runtime.manifests import Manifest
 from snaketrain.training.checkpoints.exported import AVERAGED, exported_files
 

@@ -9,8 +9,7 @@ from pipeline.workspace import configuration, snakemake, write_configuration
 
 from snaketrain.checking.data import NotPlannable, largest_shares, planned_data
 from snaketrain.checking.modules import _published, planned_model
-from snaketrain.config.schema import Settings
-from snaketrain.config.schema.base import Use
+from snaketrain.config.schema import Settings, Use
 from snaketrain.extras.planning import page
 from snaketrain.extras.planning.estimates import Estimate, plan_run
 from snaketrain.extras.planning.footprints import World
