@@ -24,14 +24,11 @@ from snaketrain.runtime.integrity import digests
 from snaketrain.runtime.manifests import Manifest, read_checked, read_manifest, write_checked, write_json, write_manifest, write_text
 from snaketrain.runtime.processes import start_ticks
 from snaketrain.runtime.training_progress import ACTIVITIES
-from snaketrain.tracking import following, passes
-from snaketrain.tracking.following import Follower
-from snaketrain.tracking.limits import LONGEST_PARAM, cut
+from snaketrain.tracking import following
+from snaketrain.tracking.following import Follower, Postponed, RunEnd, full_pass
 from snaketrain.tracking.mlflow_store import NOTE, PARENT, RUN_KEY, TAIL_BYTES, ExperimentDeleted, Store
-from snaketrain.tracking.on_end import RunEnd
-from snaketrain.tracking.passes import Postponed, full_pass
 from snaketrain.tracking.registering import contender_of
-from snaketrain.tracking.tracked import MODE
+from snaketrain.tracking.tracked import LONGEST_PARAM, MODE, cut
 
 pytestmark = pytest.mark.lengthy
 
@@ -458,7 +455,7 @@ def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(t
     update = follower.update
     monkeypatch.setattr(follower, "update", lambda training: (tried.append(training.parent.name), update(training)))
     now = time.monotonic()
-    monkeypatch.setattr(passes.time, "monotonic", lambda: now)
+    monkeypatch.setattr(following.time, "monotonic", lambda: now)
     for moment in range(8):
         now += 1
         write(results, loss(65 + moment, 0.5))
@@ -467,7 +464,7 @@ def test_a_run_that_cannot_be_recorded_is_tried_again_after_a_pause_of_its_own(t
     assert tried.count("first") == 8 and tried.count("broken") == 3, "after 2 and 4 seconds"
     assert len(history(follower.store, training_run(follower.store), "train/loss")) > 8
     (results / "runs/broken/training/run.json").write_text(whole)
-    now += passes.LONGEST_PAUSE_SECONDS
+    now += following.LONGEST_PAUSE_SECONDS
     assert full_pass(follower, print, postponed) is None
     assert training_run(follower.store, "broken").info.status == "FINISHED"
 

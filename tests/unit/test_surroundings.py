@@ -17,7 +17,7 @@ from snaketrain.launch.slurm_step import srun_command
 from snaketrain.orchestration import surroundings
 from snaketrain.orchestration.launching import launch
 from snaketrain.orchestration.surroundings import python_words, surroundings_problems
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation
 
 SHOW = "import json, os, sys; print(json.dumps({'words': sys.argv[1:], 'environment': dict(os.environ)}))"
 HOSTILE = """it's "$(touch PWNED)" `touch PWNED` ; {run} \\n, $HOME"""

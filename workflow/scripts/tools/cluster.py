@@ -18,8 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the package lies
 
 from snaketrain.runtime.ownership import living_process
-from snaketrain.slurm.client import ENDING_SECONDS, Slurm, SlurmError, jobs_here, wait_for_end
-from snaketrain.slurm.jobs import QueuedJob
+from snaketrain.slurm.client import ENDING_SECONDS, QueuedJob, Slurm, SlurmError, jobs_here, wait_for_end
 from snaketrain.slurm.run_states import RunState, progress_of, run_states
 from snaketrain.slurm.submissions import Submissions
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from snaketrain.launch.workers import Ending
 from snaketrain.runtime.exit_codes import FAILED, SETUP_FAILED
 from snaketrain.runtime.processes import raise_limit
-from snaketrain.slurm.client import Slurm, SlurmError
-from snaketrain.slurm.jobs import Allocation
+from snaketrain.slurm.client import Allocation, Slurm, SlurmError
 
 if TYPE_CHECKING:
     from snaketrain.launch.rendezvous import Server

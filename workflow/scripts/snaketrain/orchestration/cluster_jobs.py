@@ -6,7 +6,7 @@ from snaketrain.config.schema import Compute
 from snaketrain.orchestration.names import folder_of_job
 from snaketrain.orchestration.pipeline import Pipeline
 from snaketrain.orchestration.stages import ModelStage
-from snaketrain.slurm.jobs import Work
+from snaketrain.slurm.client import Work
 
 
 def ranges_and_folders(pipeline: Pipeline) -> tuple[dict[str, Compute], dict[str, Path]]:

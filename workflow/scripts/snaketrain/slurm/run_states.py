@@ -8,8 +8,7 @@ from pathlib import Path
 
 from snaketrain.runtime.journal import Event, last_attempt, read_events
 from snaketrain.runtime.ownership import living_process
-from snaketrain.slurm.client import ENDED_STATES
-from snaketrain.slurm.jobs import QueuedJob, Work
+from snaketrain.slurm.client import ENDED_STATES, QueuedJob, Work
 from snaketrain.slurm.submissions import Submission
 
 FOLDERS = {  # in this order

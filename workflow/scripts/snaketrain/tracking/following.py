@@ -5,12 +5,16 @@ changes: runs are found by their key, and MLflow keeps identical points once.
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from mlflow.exceptions import MlflowException
+
 from snaketrain.evaluation.comparing import points, standing
+from snaketrain.runtime import strict_json
 from snaketrain.runtime.credentials import hidden
 from snaketrain.runtime.journal import CHUNK_BYTES, all_events, events_named, read_events
 from snaketrain.runtime.manifests import Manifest, digest
@@ -21,14 +25,11 @@ from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.runtime.training_progress import goodput
 from snaketrain.slurm.client import Slurm, SlurmError
 from snaketrain.tracking import tracked, views
-from snaketrain.tracking.configurations import TrainingRow, labels, short_name
-from snaketrain.tracking.mlflow_store import NOTE, Store
-from snaketrain.tracking.on_end import RunEnd
+from snaketrain.tracking.mlflow_store import NOTE, ExperimentDeleted, Store, training_run
 from snaketrain.tracking.registering import is_due
-from snaketrain.tracking.run_keys import training_run
-from snaketrain.tracking.sent import Sent, has_ended
-from snaketrain.tracking.stage_results import Evaluated, SharedRuns, StageResults
-from snaketrain.tracking.tracked import MODE, run_address
+from snaketrain.tracking.stage_results import Evaluated, Sent, SharedRuns, StageResults, has_ended
+from snaketrain.tracking.tracked import MODE, Problem, first_line, run_address
+from snaketrain.tracking.views import TrainingRow, labels, short_name
 
 # --- Which SLURM jobs have ended: one query for all of them, so rarely that it does not burden a busy cluster.
 
@@ -230,6 +231,31 @@ def row_of(run: JsonObject, run_id: str, found: Evaluated | None) -> TrainingRow
     )
 
 
+@dataclass(frozen=True)
+class RunEnd:
+    training: Path
+    run: str
+    state: str  # finished, failed, killed or stopped
+    reason: str
+    time: float
+    attempts: int
+    run_id: str  # in MLflow
+    awaited_since: float = 0.0  # when the workflow began that is still to evaluate the run on a set; 0: none is
+    figures: Callable[[], dict[str, float]] = dict  # the metrics of a finished run
+
+    @property
+    def token(self) -> str:
+        return f"{self.state} {self.attempts} {self.time}"
+
+    def environment(self) -> dict[str, str]:
+        """What the command learns about the run. It is not part of the command, so no text in it is executed."""
+        about = {"RUN": self.run, "STATE": self.state, "REASON": hidden(self.reason), "FOLDER": str(self.training.parent)}
+        figures = self.figures()
+        about |= {"RUN_ID": self.run_id, "FIGURES": strict_json.dumps(figures)}
+        figures_by_name = {re.sub(r"\W", "_", name).upper(): f"{value:.5g}" for name, value in figures.items()}
+        return {f"SNAKETRAIN_{name}": value.replace("\0", " ") for name, value in (figures_by_name | about).items()}
+
+
 def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None) -> RunEnd | None:
     """How the run ended; None before that. A trained run ends with its evaluation, including the one on its `evaluation_sets`."""
     state, status = sent.standing or {}, (sent.status or "RUNNING").split()[0]
@@ -246,3 +272,70 @@ def end_of(training: Path, row: TrainingRow, sent: Sent, found: Evaluated | None
     return RunEnd(
         training, row.name, how, state["why"] if state["status"] != "RUNNING" else "", state["time"], state["attempts"], row.run_id
     )
+
+
+OF_ONE_RUN = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE")
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 60.0
+
+
+class Postponed:
+    """The runs that could not be recorded. Each is tried again after a pause of its own, which grows, so that it holds up no other run."""
+
+    def __init__(self) -> None:
+        self._problems: dict[Path, Problem] = {}
+        self._pauses: dict[Path, float] = {}
+        self._due: dict[Path, float] = {}
+
+    def is_due(self, training: Path) -> bool:
+        return time.monotonic() >= self._due.get(training, 0.0)
+
+    def failed(self, training: Path, problem: Problem) -> None:
+        pause = self._pauses[training] = min(2 * self._pauses.get(training, FIRST_PAUSE_SECONDS / 2), LONGEST_PAUSE_SECONDS)
+        self._problems[training], self._due[training] = replace(problem, of_one_run=True), time.monotonic() + pause
+
+    def recorded(self, training: Path) -> None:
+        for known in (self._problems, self._pauses, self._due):
+            known.pop(training, None)
+
+    def problem(self) -> Problem | None:
+        if not self._problems:
+            return None
+        first, *others = self._problems.values()
+        return replace(first, what=f"{first.what} (and {len(others)} more runs)") if others else first
+
+
+def full_pass(follower: Follower, note: Callable[[str], None], postponed: Postponed | None = None) -> Problem | None:
+    """Update all runs but the postponed ones; a run with damaged files does not stop the others. Returns what went wrong."""
+    follower.shared.deleted, postponed = None, postponed or Postponed()
+    for training in filter(postponed.is_due, follower.runs()):
+        note(f"updating {training.parent.name}")
+        if problem := update(follower, training):
+            postponed.failed(training, problem)
+        else:
+            postponed.recorded(training)
+    problem = postponed.problem()
+    try:
+        follower.shared.comparison()
+    except ExperimentDeleted as error:
+        problem = problem or Problem(str(error), error.advice)
+    if lost := follower.shared.deleted:
+        problem = problem or Problem(str(lost), lost.advice)
+    follower.label()
+    return problem
+
+
+def update(follower: Follower, training: Path) -> Problem | None:
+    """Update one run; returns why it could not be recorded."""
+    try:
+        follower.update(training)
+    except ExperimentDeleted as error:
+        follower.forget()
+        return Problem(str(error), error.advice)
+    except MlflowException as error:
+        if error.error_code not in OF_ONE_RUN:
+            raise  # MLflow is unreachable, for the other runs as well
+        follower.forget()
+        return Problem(f"{training}: MLflow refused it: {first_line(error)}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Problem(f"{training}: cannot be recorded: {first_line(error)}")
+    return None

@@ -2,16 +2,54 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from snaketrain.evaluation.comparing import standing
 from snaketrain.runtime.manifests import Manifest, write_checked
 from snaketrain.runtime.strict_json import JsonObject
 from snaketrain.tracking import tracked
-from snaketrain.tracking.limits import allowed
-from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store
-from snaketrain.tracking.run_keys import former_key, run_key
-from snaketrain.tracking.sent import Sent
+from snaketrain.tracking.mlflow_store import NOTE, PARENT, ExperimentDeleted, Store, former_key, run_key
+from snaketrain.tracking.tracked import allowed
+
+# --- What MLflow already knows about a run, kept beside it. If it is lost, everything is sent again.
+
+STATE = ".mlflow.json"
+
+
+@dataclass
+class Sent:
+    uri: str
+    run_id: str
+    offset: int = 0  # in the journal
+    high_water: dict[str, int] = field(default_factory=dict)
+    standing: JsonObject | None = None
+    status: str | None = None
+    done: dict[str, str] = field(default_factory=dict)  # by what is sent once: a digest of its content
+
+    @classmethod
+    def read(cls, training: Path, uri: str, run_id: str) -> "Sent":
+        """Empty if the file is about another run or database, or was written by another version of this code."""
+        try:
+            sent = cls(**(tracked.read_json(training / STATE) or {}))
+        except TypeError:
+            return cls(uri, run_id)
+        journal = training / "journal.jsonl"
+        shrunk = sent.offset > (journal.stat().st_size if journal.is_file() else 0)
+        foreign = (sent.uri, sent.run_id) != (uri, run_id)
+        old = sent.standing is not None and sent.standing.keys() != standing([]).keys()
+        return cls(uri, run_id) if shrunk or foreign or old else sent
+
+    def write(self, training: Path) -> None:
+        write_checked(training / STATE, asdict(self))
+
+
+def has_ended(training: Path, sent: JsonObject) -> bool:
+    """Whether the journal says so and was read to its end."""
+    journal = training / "journal.jsonl"
+    heard_all = journal.is_file() and journal.stat().st_size <= sent.get("offset", 0)
+    return heard_all and (sent.get("standing") or {}).get("status", "RUNNING") != "RUNNING"
+
 
 # --- Runs in MLflow that belong to several trainings: the preparation of their data, and their comparison.
 
@@ -58,7 +96,7 @@ class SharedRuns:
         self, made: Manifest, experiment: str, name: str, tags: dict[str, str], points: list[tracked.Point], files: list[str]
     ) -> str | None:
         """The run of a stage; its content is sent once."""
-        sent = tracked.read_json(made.folder / ".mlflow.json") or {}
+        sent = tracked.read_json(made.folder / STATE) or {}
         stage = tags["pipeline.stage"]
         key, former = run_key(self.results, stage, made.identity), former_key(stage, made.identity)
         run_id = self.store.run(experiment, key, name, made.started, tags, former)
@@ -70,7 +108,7 @@ class SharedRuns:
                 self.store.artifact(run_id, made.folder / file)
             self.store.status(run_id, "FINISHED", made.finished)
             self.store.check()
-            write_checked(made.folder / ".mlflow.json", current)
+            write_checked(made.folder / STATE, current)
         return run_id
 
 
